@@ -1,0 +1,20 @@
+"""What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
+
+from csrun.context.job import JobFile, Role, TaskEntry
+from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
+from csrun.context.paths import state_dir
+from csrun.context.task import TaskContext, current
+
+__all__ = [
+    "JobFile",
+    "JobLink",
+    "Progress",
+    "Role",
+    "SpawnWafer",
+    "TaskContext",
+    "TaskEntry",
+    "TaskReport",
+    "TaskReportKind",
+    "current",
+    "state_dir",
+]

@@ -1,0 +1,61 @@
+"""The job as its tasks see it: one file in the job's folder, written before any task starts."""
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from csrun.mode import ExecutionMode
+
+JOB_FILE = "job.json"
+SECRET_FILE = "secret"
+
+
+class Role(StrEnum):
+    """What a task of a job does."""
+
+    CHIEF = "chief"
+    STREAMER = "streamer"
+    MEMORYX = "memoryx"
+    SWARMX = "swarmx"
+    WAFER = "wafer"
+    TASK = "task"  # a command that is not one of csrun's interpreters: no role in a training
+
+
+class TaskEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One planned task: its rank, its role, and where it runs."""
+
+    rank: int
+    role: Role
+    node: str
+    node_id: int
+    local_rank: int
+    cpus: tuple[int, ...]
+
+
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`job.json`: what every task of the job may know.
+
+    `mode` is the execution mode that the interpreter of the command needs, None for a command
+    that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
+    """
+
+    job_id: int
+    mode: ExecutionMode | None
+    command: tuple[str, ...]
+    working_dir: str
+    site: str
+    nodes: int
+    cpus_per_task: int
+    tasks: tuple[TaskEntry, ...]
+
+    def write(self, job_dir: Path) -> None:
+        """Write the file into `job_dir`, whole or not at all."""
+        temporary = job_dir / f".{JOB_FILE}.tmp"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+        temporary.replace(job_dir / JOB_FILE)
+
+    @staticmethod
+    def read(job_dir: Path) -> "JobFile":
+        """Read the file of a job's folder."""
+        return msgspec.json.decode((job_dir / JOB_FILE).read_bytes(), type=JobFile)

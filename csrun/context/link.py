@@ -1,0 +1,138 @@
+"""What a task tells its launcher: reports of failure (files), progress and spawn requests (socket).
+
+A failure is a file, because it must survive both ends: the task that writes it is about to die,
+and under Slurm no launcher process may be listening.
+"""
+
+import os
+import socket
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from csrun.errors import CsrunError, PeerLost
+
+LINK_SOCKET = "link.sock"
+REPORT_DIR = "reports"
+
+
+class TaskReportKind(StrEnum):
+    """How a task came to fail."""
+
+    ERROR = "error"  # an exception that is a bug: traceback shown
+    USER_ERROR = "user_error"  # a CsrunError: one clear line
+    EXIT = "exit"  # sys.exit(n) by the user's code
+    PEER_LOST = "peer_lost"  # a consequence, never the first cause
+
+
+class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A task's own word on why it ends. `time_s` is CLOCK_MONOTONIC, comparable on one machine.
+
+    `log_bytes` is the length of the task's log before the traceback was written to it, so that the
+    launcher forwards what came before and shows the traceback once, at the end.
+    """
+
+    rank: int
+    kind: TaskReportKind
+    message: str
+    traceback: str
+    exit_code: int
+    time_s: float
+    log_bytes: int
+
+    def write(self, job_dir: Path, name: str | None = None) -> None:
+        """Write the report into the job's folder, whole or not at all."""
+        folder = job_dir / REPORT_DIR
+        folder.mkdir(exist_ok=True)
+        target = folder / f"{name or self.rank}.json"
+        temporary = folder / f".{target.name}.tmp"
+        temporary.write_bytes(msgspec.json.encode(self))
+        temporary.replace(target)
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far a long operation is; `total` 0 when unknown, `text` e.g. 'loss 0.41'."""
+
+    what: str
+    done: int
+    total: int
+    text: str = ""
+
+
+class SpawnWafer(msgspec.Struct, frozen=True, tag="spawn_wafer"):
+    """Ask the launcher to start the wafer process of one CS system, as a task of the job.
+
+    The launcher runs `argv` (a Python command line of csrun's own) under the fork server, so that
+    its death is seen, named and reaped like any other task's.
+    """
+
+    system: str
+    argv: tuple[str, ...]
+
+
+Message = Progress | SpawnWafer
+
+
+class JobLink:
+    """A task's connection to its launcher: a Unix datagram socket in the job's folder.
+
+    Datagrams are msgpack of one `Message`. A launcher that is gone is a PeerLost for `spawn_wafer`,
+    and nothing for `progress`.
+    """
+
+    def __init__(self, job_dir: Path, rank: int) -> None:
+        self._job_dir = job_dir
+        self._rank = rank
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def progress(self, progress: Progress) -> None:
+        """Show how far the job is; losing one is no harm."""
+        try:
+            self._send(progress, socket.MSG_DONTWAIT)
+        except OSError:
+            return
+
+    def spawn_wafer(self, request: SpawnWafer) -> None:
+        """Start a wafer process.
+
+        Raises: PeerLost when the launcher is gone.
+        """
+        try:
+            self._send(request, 0)
+        except OSError as error:
+            raise PeerLost(f"the launcher of rank {self._rank} is gone: {error}") from error
+
+    def _send(self, message: Message, flags: int) -> None:
+        # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
+        folder = os.open(self._job_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            address = f"/proc/self/fd/{folder}/{LINK_SOCKET}"
+            self._socket.sendto(self._encoder.encode(message), flags, address)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+def report_of(rank: int, error: BaseException, traceback_text: str, log_bytes: int) -> TaskReport:
+    """The report of a task that ends by `error`."""
+    kind, code, message = TaskReportKind.ERROR, 1, f"{type(error).__name__}: {error}"
+    if isinstance(error, PeerLost):
+        kind, message = TaskReportKind.PEER_LOST, str(error)
+    elif isinstance(error, CsrunError):
+        kind, code, message = TaskReportKind.USER_ERROR, error.exit_code, str(error)
+    elif isinstance(error, SystemExit):
+        kind, code, message = TaskReportKind.EXIT, exit_code_of(error), "sys.exit was called"
+    return TaskReport(rank, kind, message, traceback_text, code, monotonic(), log_bytes)
+
+
+def exit_code_of(error: SystemExit) -> int:
+    """The exit code that Python gives to a SystemExit."""
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1

@@ -1,0 +1,68 @@
+"""The context of this process: which task of which job it is, if any."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from csrun.context.job import SECRET_FILE, JobFile, Role, TaskEntry
+from csrun.context.link import JobLink
+from csrun.mode import ExecutionMode
+
+
+class TaskContext(msgspec.Struct, frozen=True):
+    """One task's view of its job."""
+
+    job_dir: Path
+    job: JobFile
+    entry: TaskEntry
+
+    @property
+    def rank(self) -> int:
+        """Global rank, 0 for the chief."""
+        return self.entry.rank
+
+    @property
+    def role(self) -> Role:
+        """What this task does."""
+        return self.entry.role
+
+    @property
+    def mode(self) -> ExecutionMode | None:
+        """The execution mode that the job's interpreter needs."""
+        return self.job.mode
+
+    @property
+    def streamers(self) -> tuple[int, ...]:
+        """Ranks of the streamers, in order; a single pipelined task streams to itself."""
+        ranks = tuple(t.rank for t in self.job.tasks if t.role is Role.STREAMER)
+        return ranks or (0,)
+
+    @property
+    def secret(self) -> bytes:
+        """The job's shared secret, by which its tasks know each other."""
+        return (self.job_dir / SECRET_FILE).read_bytes()
+
+    @property
+    def cache_dir(self) -> Path:
+        """A folder that the tasks of this job share, gone when the job ends."""
+        return self.job_dir / "cache"
+
+    def link(self) -> JobLink:
+        """A connection to this job's launcher."""
+        return JobLink(self.job_dir, self.rank)
+
+
+@lru_cache(maxsize=1)
+def current() -> TaskContext | None:
+    """This process's task, or None when no csrun launcher is around it.
+
+    Source: the launcher sets CSRUN_JOB_DIR; both launchers set SLURM_PROCID, the rank.
+    """
+    job_dir = os.environ.get("CSRUN_JOB_DIR")
+    if not job_dir:
+        return None
+    job = JobFile.read(Path(job_dir))
+    rank = int(os.environ["SLURM_PROCID"])
+    return TaskContext(Path(job_dir), job, job.tasks[rank])

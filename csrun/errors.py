@@ -1,0 +1,23 @@
+"""The errors that a user sees as one clear line; everything else is a bug and keeps its traceback.
+
+This module and `csrun.mode` lie below every room: any room may import them, they import none.
+"""
+
+
+class CsrunError(Exception):
+    """A failure with a cause the user can act on: where, rule, got, remedy.
+
+    A command prints it as one line, without a traceback, and exits with `exit_code`.
+    """
+
+    exit_code = 1
+
+
+class UsageError(CsrunError):
+    """A user's mistake found before anything ran."""
+
+    exit_code = 2
+
+
+class PeerLost(CsrunError):  # noqa: N818  an event, not an error
+    """A task lost the connection to another task of its job; never the first cause of a failure."""

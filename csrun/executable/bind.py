@@ -1,0 +1,115 @@
+"""From a plan and memory to the arrays that a program works on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.executable.plan import Plan
+
+Array = npt.NDArray[np.generic]
+Bytes = npt.NDArray[np.uint8]
+Batch = tuple[Array, ...]
+
+
+@dataclass(slots=True)
+class Step:
+    """What a program may know of the step it computes; one object, changed in place.
+
+    index: the global step, from 0; it keys schedules and random draws.
+    first_sample: index within the global batch of this batch's first row.
+    rows: valid rows of the *global* batch; loss gradients are divided by it.
+    """
+
+    index: int = 0
+    first_sample: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaferProgram:
+    """The wafer's part of a bound program, a function a group; backward is empty for evaluation.
+
+    The caller runs forward[0..G-1], then backward[G-1..0]. backward[g] writes group g's gradients
+    into the store.
+    """
+
+    forward: list[Callable[[Batch, Step], None]]
+    backward: list[Callable[[Batch, Step], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateProgram:
+    """The learning algorithm's part of a bound program, a function a group."""
+
+    update: list[Callable[[Step], None]]
+
+
+def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
+    """An array over `memory` (uint8[n]) at a byte offset; no copy."""
+    kind = np.dtype(dtype)
+    nbytes = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    return memory[offset : offset + nbytes].view(kind).reshape(shape)
+
+
+def flat_views(plan: Plan, store: Bytes) -> dict[str, Array]:
+    """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group.
+
+    Shapes: each [group.nbytes / itemsize], of the plan's precision
+    """
+    regions = [("weights", plan.store.weights_offset), *plan.store.slots]
+    if plan.store.gradients_offset is not None:
+        regions.append(("gradients", plan.store.gradients_offset))
+    itemsize = np.dtype(plan.precision).itemsize
+    return {
+        f"{name}/{g.index}": view(
+            store, base + g.offset_bytes, (g.nbytes // itemsize,), plan.precision
+        )
+        for name, base in regions
+        for g in plan.groups
+    }
+
+
+def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
+    """What a checkpoint holds: parameters by name, optimizer slots as `slot/parameter`."""
+    regions = [("", plan.store.weights_offset)]
+    regions += [(f"{slot}/", offset) for slot, offset in plan.store.slots]
+    return {
+        f"{prefix}{p.name}": view(store, base + p.offset_bytes, p.shape, p.dtype)
+        for prefix, base in regions
+        for p in plan.parameters
+    }
+
+
+def wafer_views(plan: Plan, arena: Bytes, store: Bytes) -> dict[str, Array]:
+    """What the wafer's program works on: buffers by name, weights by parameter name, gradients as
+    `gradient/<parameter>`.
+
+    In weight streaming the weights are views of the arena's slots, else of the store.
+    """
+    views = {b.name: view(arena, b.offset_bytes, b.shape, b.dtype) for b in plan.buffers}
+    group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
+    for p in plan.parameters:
+        group = group_of[p.layer]
+        if group.slot_offset_bytes is None:
+            weights = view(store, plan.store.weights_offset + p.offset_bytes, p.shape, p.dtype)
+        else:
+            offset = group.slot_offset_bytes + p.offset_bytes - group.offset_bytes
+            weights = view(arena, offset, p.shape, p.dtype)
+        views[p.name] = weights
+        if plan.store.gradients_offset is not None:
+            base = plan.store.gradients_offset
+            views[f"gradient/{p.name}"] = view(store, base + p.offset_bytes, p.shape, p.dtype)
+    return views
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a program is given besides memory: the run's seed, for random draws."""
+
+    seed: int
+
+
+BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]
+BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]

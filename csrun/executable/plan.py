@@ -1,0 +1,160 @@
+"""plan.json: everything a wafer and MemoryX must know of a compiled model besides its program.
+
+Memory is two blocks. The *arena* is the wafer's: activations, their gradients, scratch, outputs
+and, in weight streaming, two weight slots. The *store* holds the state of the training: weights,
+gradients and optimizer state, each a flat region in which group g occupies the same byte range.
+In weight streaming the store is MemoryX's; pipelined and on the CPU it is the front of the arena.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from csrun.mode import ExecutionMode
+
+ALIGNMENT_BYTES = 64
+
+
+class RunMode(StrEnum):
+    """What the program computes."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "predict"
+
+
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named array in the arena, at a fixed place."""
+
+    name: str
+    offset_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One array of a batch, in the order in which the model takes them.
+
+    `classes` is set for integer labels: valid values are 0..classes-1, and PADDING_LABEL marks rows
+    that only fill up an incomplete last batch.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    classes: int | None = None
+
+
+PADDING_LABEL = -100
+
+
+class InitializerKind(StrEnum):
+    """How a parameter gets its first value."""
+
+    ZEROS = "zeros"
+    ONES = "ones"
+    UNIFORM = "uniform"  # in [-scale, scale)
+    NORMAL = "normal"  # standard deviation `scale`
+
+
+class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A parameter's first value, drawn by Philox from (run seed, parameter name)."""
+
+    kind: InitializerKind
+    scale: float = 0.0
+
+
+class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A weight tensor. `offset_bytes` is relative to the start of each flat region of the store."""
+
+    name: str
+    layer: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset_bytes: int
+    initializer: Initializer
+
+
+class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One matched kernel that owns weights, with the operators that follow it."""
+
+    name: str
+    kernel: str
+    group: int
+    parameters: tuple[str, ...]
+    forward_flops: int
+    backward_flops: int
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Consecutive layers whose weights travel together: one contiguous range of each flat region.
+
+    `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming: the same
+    for all groups of one slot (group index mod 2). None when the weights live in the arena's store.
+    """
+
+    index: int
+    layers: tuple[str, ...]
+    offset_bytes: int
+    nbytes: int
+    slot_offset_bytes: int | None = None
+
+
+class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Layout of the store: byte offsets of its flat regions, each `region_bytes` long.
+
+    `slots` are the optimizer's, in order, e.g. ("momentum", …); without training there are no
+    gradients and no slots.
+    """
+
+    nbytes: int
+    region_bytes: int
+    weights_offset: int
+    gradients_offset: int | None
+    slots: tuple[tuple[str, int], ...]
+
+
+class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An arena buffer whose value the host gets after each step, copied batch by batch."""
+
+    name: str
+    buffer: str
+    per_sample: bool  # first axis is the batch
+
+
+class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the compiler expects of the system, before anything has run."""
+
+    samples_per_sec: float
+    compute_samples_per_sec: float
+    transmission_samples_per_sec: float
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """plan.json.
+
+    `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
+    first `store.nbytes` bytes. `loss_buffer` names a float64[1] arena buffer that holds, after the
+    last forward group, the *sum* of the loss over the valid rows of the batch (None: no loss).
+    """
+
+    compiler_version: str
+    checksum: str
+    mode: ExecutionMode
+    run_mode: RunMode
+    precision: str  # float32 | float64
+    batch_size: int
+    minibatches_in_flight: int
+    blas_threads: int
+    arena_bytes: int
+    store_in_arena: bool
+    store: Store
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[InputSpec, ...]
+    parameters: tuple[Parameter, ...]
+    layers: tuple[Layer, ...]
+    groups: tuple[Group, ...]
+    loss_buffer: str | None
+    outputs: tuple[Output, ...]
+    estimate: Estimate
+    program_digest: str  # SHA-256 of program.py

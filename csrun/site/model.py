@@ -1,0 +1,71 @@
+"""A site: what hardware there is."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from csrun.mode import ExecutionMode
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class Scheduler(StrEnum):
+    """What starts the tasks of a job."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The CPU nodes, all alike. Units: memory_gb in GiB."""
+
+    count: Positive
+    cpus: Positive
+    memory_gb: Positive
+    name_prefix: Name = "node"
+
+
+class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One CS system. `mode` is the execution mode it has when nobody has ever configured it.
+
+    Units: sram_kb_per_core in KiB, clock_hz, io_gbit_per_s in 10^9 bit/s
+    """
+
+    name: Name
+    address: str
+    mode: ExecutionMode
+    fabric_width: Positive
+    fabric_height: Positive
+    usable_cores: Positive
+    sram_kb_per_core: Positive
+    clock_hz: PositiveFloat
+    io_gbit_per_s: PositiveFloat
+    multiply_adds_per_core_cycle: Positive
+
+    @property
+    def sram_bytes(self) -> int:
+        """Memory of all cores that a program can use."""
+        return self.usable_cores * self.sram_kb_per_core * 1024
+
+
+class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What csrun_wse takes when an option is not given: DEF_NODES, DEF_TASKS, DEF_CPUS."""
+
+    nodes: Positive
+    tasks_per_node: Positive
+    cpus_per_task: Positive
+
+
+class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A site file, checked."""
+
+    name: Name
+    scheduler: Scheduler
+    nodes: Nodes
+    defaults: Defaults
+    systems: Annotated[tuple[System, ...], msgspec.Meta(min_length=1)]
+    container_image: str | None = None
+    mount_dirs: tuple[str, ...] = ()
