@@ -2,7 +2,7 @@
 
 from csrun.context.job import JobFile, Role, TaskEntry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
-from csrun.context.paths import state_dir
+from csrun.context.paths import site_state_dir, state_dir
 from csrun.context.task import TaskContext, current
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "TaskReport",
     "TaskReportKind",
     "current",
+    "site_state_dir",
     "state_dir",
 ]

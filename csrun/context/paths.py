@@ -10,3 +10,8 @@ def state_dir() -> Path:
     """The folder of csrun's durable state: `CSRUN_STATE_DIR`, or the user's state folder."""
     override = os.environ.get("CSRUN_STATE_DIR")
     return Path(override) if override else Path(platformdirs.user_state_dir("csrun"))
+
+
+def site_state_dir(site_name: str) -> Path:
+    """The part of the state that belongs to one site: its systems, nodes and jobs."""
+    return state_dir() / site_name

@@ -1,0 +1,89 @@
+"""A site's name or file to a checked Site."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from csrun.errors import UsageError
+from csrun.site.explain import explain, unknown_key
+from csrun.site.model import Site
+
+DEFAULT_SITE = "local"
+SITE_VARIABLE = "CSRUN_SITE"
+SHIPPED = Path(__file__).parent / "configs"
+
+
+def load(name_or_path: str | None = None) -> Site:
+    """Read a site: a shipped one by name, or a file by path; None takes CSRUN_SITE, else `local`.
+
+    Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
+    """
+    path = _locate(name_or_path or os.environ.get(SITE_VARIABLE) or DEFAULT_SITE)
+    raw = _parse(path)
+    if unknown := unknown_key(raw, Site):
+        raise UsageError(f"{path}: {unknown}")
+    try:
+        site = msgspec.convert(raw, Site)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {explain(error, raw)}") from error
+    _refuse_duplicates(site, path)
+    _refuse_impossible_defaults(site, path)
+    return site
+
+
+def shipped_sites() -> tuple[str, ...]:
+    """Names of the sites that come with csrun."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+
+
+def _locate(name_or_path: str) -> Path:
+    shipped = SHIPPED / f"{name_or_path}.yaml"
+    if name_or_path in shipped_sites():
+        return shipped
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    known = ", ".join(shipped_sites())
+    raise UsageError(
+        f"site {name_or_path!r} is neither a shipped site ({known}) nor a file; "
+        f"give one of them with --site or {SITE_VARIABLE}"
+    )
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _refuse_duplicates(site: Site, path: Path) -> None:
+    for key in ("name", "address"):
+        seen: dict[str, int] = {}
+        for index, system in enumerate(site.systems):
+            value: str = getattr(system, key)
+            if value in seen:
+                raise UsageError(
+                    f"{path}: systems[{index}].{key} must differ from systems[{seen[value]}].{key},"
+                    f" got {value!r} in both"
+                )
+            seen[value] = index
+
+
+def _refuse_impossible_defaults(site: Site, path: Path) -> None:
+    if site.defaults.nodes > site.nodes.count:
+        raise UsageError(
+            f"{path}: defaults.nodes must be at most nodes.count, {site.nodes.count},"
+            f" got {site.defaults.nodes}"
+        )
+    cpus = site.defaults.tasks_per_node * site.defaults.cpus_per_task
+    if cpus > site.nodes.cpus:
+        raise UsageError(
+            f"{path}: defaults.tasks_per_node x defaults.cpus_per_task must be at most nodes.cpus,"
+            f" {site.nodes.cpus}, got {cpus}"
+        )

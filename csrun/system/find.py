@@ -1,0 +1,67 @@
+"""Which CS system a run uses."""
+
+from csrun.errors import CsrunError, UsageError
+from csrun.mode import ExecutionMode
+from csrun.site import Site, System
+from csrun.system.state import Power, load_state
+
+DEFAULT_PORT = 9000
+
+
+def find(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
+    """The system that `cs_ip` names (host, host:port or name), or the first one that is ready.
+
+    Raises: UsageError for an unknown system or one in another mode; CsrunError for one in STANDBY
+    """
+    if cs_ip is None:
+        return _first_in_mode(site, mode)
+    system = _by_address(site, cs_ip)
+    state = load_state(site, system)
+    if state.mode is not mode:
+        raise UsageError(
+            f"cs_ip {cs_ip}: {system.name} is in {state.mode} mode, this run needs {mode}; "
+            f"{_remedy(site, mode)}"
+        )
+    if state.power is not Power.ACTIVE:
+        raise CsrunError(
+            f"cs_ip {cs_ip}: {system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
+            "system: 'system activate' in its admin shell makes it one"
+        )
+    return system
+
+
+def _first_in_mode(site: Site, mode: ExecutionMode) -> System:
+    for system in site.systems:
+        state = load_state(site, system)
+        if state.mode is mode and state.power is Power.ACTIVE:
+            return system
+    raise CsrunError(
+        f"site {site.name} has no {Power.ACTIVE} system in {mode} mode, it has: {_listing(site)}; "
+        "'config execmode setup' in a system's admin shell changes its mode"
+    )
+
+
+def _by_address(site: Site, cs_ip: str) -> System:
+    wanted = _with_port(cs_ip)
+    for system in site.systems:
+        if cs_ip == system.name or wanted == _with_port(system.address):
+            return system
+    raise UsageError(
+        f"cs_ip {cs_ip}: site {site.name} has no such system, it has: {_listing(site)}"
+    )
+
+
+def _with_port(address: str) -> str:
+    return address if ":" in address else f"{address}:{DEFAULT_PORT}"
+
+
+def _remedy(site: Site, mode: ExecutionMode) -> str:
+    fitting = [s.name for s in site.systems if load_state(site, s).mode is mode]
+    if fitting:
+        return f"use {' or '.join(fitting)}"
+    return "'config execmode setup' in its admin shell changes its mode"
+
+
+def _listing(site: Site) -> str:
+    states = ((system, load_state(site, system)) for system in site.systems)
+    return ", ".join(f"{s.name} ({s.address}, {state.mode}, {state.power})" for s, state in states)

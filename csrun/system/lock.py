@@ -1,0 +1,96 @@
+"""Lock files that die with their holder: flock, with the holder's name as the file's text."""
+
+import fcntl
+import os
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+_HOLDER_BYTES = 200
+
+
+@dataclass(eq=False)
+class FileLock:
+    """An exclusive lock that this process holds; the kernel releases it when the process dies.
+
+    A process forked from this one does not hold it: its descriptor is closed in the child. A
+    descriptor passed on to another program does (see `adopt`): the lock lives until both are gone.
+    """
+
+    path: Path
+    fd: int
+    _is_open: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _held.add(self)
+
+    @classmethod
+    def adopt(cls, path: Path, fd: int) -> Self:
+        """Hold a lock whose descriptor was inherited from the program that started this one."""
+        os.set_inheritable(fd, False)
+        return cls(path, fd)
+
+    def name_holder(self, holder: str) -> None:
+        """Write who holds the lock, for those who wait."""
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, holder.encode()[:_HOLDER_BYTES], 0)
+
+    def release(self) -> None:
+        """Give up this process's hold."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self.fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+_held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    for file_lock in list(_held):
+        file_lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+def try_lock(path: Path, holder: str) -> FileLock | None:
+    """Lock the file at `path`, made if missing; None when somebody holds it."""
+    return _lock(path, holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def lock(path: Path, holder: str) -> FileLock:
+    """Lock the file at `path`, waiting as long as it takes: for short critical sections."""
+    taken = _lock(path, holder, fcntl.LOCK_EX)
+    assert taken is not None
+    return taken
+
+
+def holder_of(path: Path) -> str:
+    """Who holds, or held last, the lock at `path`; empty when nobody ever did."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, operation)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    taken = FileLock(path, fd)
+    taken.name_holder(holder)
+    return taken

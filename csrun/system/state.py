@@ -1,0 +1,102 @@
+"""Power state and execution mode of a CS system, and how they may change."""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from csrun.context import site_state_dir
+from csrun.errors import CsrunError, UsageError
+from csrun.mode import ExecutionMode
+from csrun.site import Site, System
+
+
+class Power(StrEnum):
+    """Whether a system takes jobs (ACTIVE) or is being configured (STANDBY)."""
+
+    ACTIVE = "ACTIVE"
+    STANDBY = "STANDBY"
+
+
+class Command(StrEnum):
+    """What an administrator does to a system."""
+
+    STANDBY = "system standby"
+    ACTIVATE = "system activate"
+    CONFIGURE = "config execmode setup"
+
+
+class SystemState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a system outlives every process: its power state and its execution mode."""
+
+    power: Power
+    mode: ExecutionMode
+
+
+TRANSITIONS: dict[tuple[Power, Command], Power] = {
+    (Power.ACTIVE, Command.STANDBY): Power.STANDBY,
+    (Power.STANDBY, Command.ACTIVATE): Power.ACTIVE,
+    (Power.STANDBY, Command.CONFIGURE): Power.STANDBY,
+}
+
+
+def apply(state: SystemState, command: Command, mode: ExecutionMode | None = None) -> SystemState:
+    """The state after `command`; CONFIGURE takes the new mode.
+
+    Raises: UsageError when the power state does not allow the command
+    """
+    power = TRANSITIONS.get((state.power, command))
+    if power is None:
+        allowed = ", ".join(f"'{c}'" for p, c in TRANSITIONS if p is state.power)
+        raise UsageError(
+            f"'{command}' is not possible while the system is {state.power}; possible: {allowed}"
+        )
+    return SystemState(power, mode or state.mode)
+
+
+def load_state(site: Site, system: System) -> SystemState:
+    """The stored state; a system that nobody has configured is ACTIVE in its site file's mode.
+
+    Raises: CsrunError when the stored file is damaged
+    """
+    path = _state_file(site, system)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SystemState)
+    except FileNotFoundError:
+        return SystemState(Power.ACTIVE, system.mode)
+    except msgspec.DecodeError as error:
+        raise CsrunError(
+            f"{path}: the stored state of {system.name} is damaged: {error}; remove the file to "
+            f"go back to {Power.ACTIVE} in {system.mode}"
+        ) from error
+
+
+def save_state(site: Site, system: System, state: SystemState) -> None:
+    """Store the state: whole or not at all, and on disk when this returns."""
+    path = _state_file(site, system)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.encode(state))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def systems_dir(site: Site) -> Path:
+    """The folder in which a site's systems keep state and leases."""
+    return site_state_dir(site.name) / "systems"
+
+
+def _state_file(site: Site, system: System) -> Path:
+    return systems_dir(site) / f"{system.name}.json"
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

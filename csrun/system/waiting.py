@@ -1,0 +1,90 @@
+"""First come, first served: a waiting line of tickets that die with their holders."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import TypeVar
+
+from csrun.system.lock import FileLock, holder_of, lock, try_lock
+
+POLL_S = 0.2  # short for a person who waits, and nothing for a CPU
+
+Resource = TypeVar("Resource")
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A place in a line: a numbered file, locked by the one who waits."""
+
+    number: int
+    held: FileLock
+
+    def leave(self) -> None:
+        """Give the place up."""
+        self.held.path.unlink(missing_ok=True)
+        self.held.release()
+
+
+@dataclass(frozen=True)
+class WaitingLine:
+    """A folder of tickets; the lowest number whose holder lives is first."""
+
+    folder: Path
+
+    def join(self, holder: str) -> Ticket:
+        """Take the next number."""
+        with self._mutex(holder):
+            number = max(self._numbers(), default=0) + 1
+            taken = lock(self._path(number), holder)
+        return Ticket(number, taken)
+
+    def is_first(self, ticket: Ticket) -> bool:
+        """True when everyone before `ticket` has left or died."""
+        with self._mutex("is_first"):
+            return not any(self._lives(n) for n in self._numbers() if n < ticket.number)
+
+    def holders(self) -> list[str]:
+        """Who stands in the line, first to last."""
+        return [holder_of(self._path(number)) for number in self._numbers()]
+
+    def _mutex(self, holder: str) -> FileLock:
+        return lock(self.folder / "mutex", holder)
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.suffix[1:]) for path in self.folder.glob("ticket.*"))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"ticket.{number}"
+
+    def _lives(self, number: int) -> bool:
+        abandoned = try_lock(self._path(number), "")
+        if abandoned is None:
+            return True
+        with abandoned:
+            abandoned.path.unlink()
+        return False
+
+
+def wait_in_line(
+    line: WaitingLine,
+    holder: str,
+    attempt: Callable[[], Resource | None],
+    on_wait: Callable[[], None],
+) -> Resource:
+    """Take what `attempt` gives as soon as it gives something, in turn.
+
+    `on_wait` is called once, when the first look brings nothing. An exception (Ctrl-C) in here
+    leaves the line.
+    """
+    ticket = line.join(holder)
+    try:
+        got = attempt() if line.is_first(ticket) else None
+        if got is None:
+            on_wait()
+        while got is None:
+            sleep(POLL_S)
+            got = attempt() if line.is_first(ticket) else None
+        return got
+    finally:
+        ticket.leave()
