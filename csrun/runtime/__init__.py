@@ -1,0 +1,1 @@
+"""Executable → trained weights: one file a role, and the wires between them."""

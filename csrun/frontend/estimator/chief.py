@@ -1,0 +1,124 @@
+"""The chief's part of a run: trace, compile, lease a system, hand the runtime both."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from csrun.context import TaskContext
+from csrun.data import Dataset
+from csrun.errors import CsrunError
+from csrun.executable import RunMode
+from csrun.frontend.estimator.compilation import Compiled, compile_traced
+from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
+from csrun.frontend.estimator.progress import progress_display
+from csrun.frontend.estimator.trace import ModelFunction, trace_model
+from csrun.records import checkpoints, messages, model_dir
+from csrun.runtime import chief as loops
+from csrun.runtime.host import HostCall
+from csrun.runtime.messages import Results
+from csrun.runtime.state import initialize
+from csrun.runtime.wire.rendezvous import RunFolder
+
+log = logging.getLogger("csrun")
+
+
+@dataclass(frozen=True)
+class Chief:
+    """What the chief was given. `context` and `folder` are None without a launcher."""
+
+    model_fn: ModelFunction
+    model_dir: Path
+    config: CSRunConfig
+    params: Any
+    context: TaskContext | None
+    folder: RunFolder | None
+
+    def train(self, dataset: Dataset, steps: int | None, max_steps: int | None) -> Results:
+        """Train from the newest checkpoint, or from initial weights."""
+        model_dir.prepare(self.model_dir)
+        found = checkpoints.latest(self.model_dir)
+        first = found.step if found else 0
+        last = first + steps if steps is not None else max_steps
+        if last is not None and first >= last:
+            log.info(messages.already_trained(self.model_dir, first, last))
+            return {"global_step": float(first)}
+        target = find_target(self.context, self.config.cs_ip)
+        compiled, host = self._compile(dataset, RunMode.TRAIN, target)
+        with self._machine(dataset, compiled, target, first, last) as (machine, show):
+            plan = machine.plan
+            if found is None:
+                initialize(plan, machine.state, self.config.seed)
+            else:
+                log.info(messages.restoring(found.path))
+                found.restore(machine.state)
+            options = loops.LoopOptions(
+                self.model_dir,
+                first,
+                last,
+                self.config.log_steps,
+                self.config.save_checkpoints_steps,
+                self.config.keep_checkpoint_max,
+                self._identity(plan.batch_size),
+                compiled.seconds,
+            )
+            results = loops.Training(machine, options, host, show).run()
+            machine.close(results)
+        return results
+
+    def evaluate(self, dataset: Dataset, batches: int | None, path: Path | None) -> Results:
+        """Evaluate a checkpoint: the one given, or the newest."""
+        found = checkpoints.open(path) if path else checkpoints.latest(self.model_dir)
+        if found is None:
+            raise CsrunError(
+                f"{self.model_dir}: no checkpoint to evaluate; train first, or give "
+                "--checkpoint_path"
+            )
+        model_dir.prepare(self.model_dir)
+        target = find_target(self.context, self.config.cs_ip)
+        compiled, host = self._compile(dataset, RunMode.EVAL, target)
+        with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
+            log.info(messages.restoring(found.path))
+            found.restore(machine.state)
+            results = loops.evaluate(machine, found.step, batches, host, show)
+            machine.close(results)
+        log.info(messages.evaluated(results))
+        return results
+
+    def compile_only(self, dataset: Dataset, mode: RunMode) -> Results:
+        """Compile and leave the artifacts; no system is needed."""
+        model_dir.prepare(self.model_dir)
+        target = find_target(self.context, self.config.cs_ip)
+        self._compile(dataset, mode, target)
+        return {}
+
+    def _compile(
+        self, dataset: Dataset, run_mode: RunMode, target: Target
+    ) -> tuple[Compiled, HostCall | None]:
+        log.info(messages.RUNNING_CLIENT)
+        log.info(messages.CALLING_MODEL_FN)
+        traced = trace_model(self.model_fn, dataset, run_mode, self.params, self.config.precision)
+        log.info(messages.DONE_CALLING_MODEL_FN)
+        return compile_traced(traced.module, self.model_dir, run_mode, target), traced.host
+
+    @contextmanager
+    def _machine(
+        self, dataset: Dataset, compiled: Compiled, target: Target, first: int, last: int | None
+    ) -> Iterator[tuple[loops.Machine, loops.Show]]:
+        with (
+            progress_display(self.context) as show,
+            loaded_machine(
+                compiled.executable, dataset, self.config.seed, first, last, target, self.folder
+            ) as machine,
+        ):
+            yield machine, show
+
+    def _identity(self, batch_size: int) -> dict[str, str]:
+        return {
+            "seed": str(self.config.seed),
+            "precision": self.config.precision,
+            "batch_size": str(batch_size),
+        }

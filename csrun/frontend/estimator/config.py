@@ -1,0 +1,48 @@
+"""What the estimator is configured with, and what a model function returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from csrun.executable import RunMode
+from csrun.frontend.nn import Tensor, TrainOp
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+
+HostFunction = Callable[..., Mapping[str, Any]]
+
+
+class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the estimator runs; the `runconfig` section of a params file.
+
+    cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
+    seed: keys initial weights and every random draw; equal seeds give equal bits.
+    save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
+    keep_checkpoint_max: how many checkpoints stay in model_dir.
+    precision: arithmetic of the whole run; float64 is for checking against other programs.
+    """
+
+    cs_ip: str | None = None
+    seed: Seed = 1
+    save_checkpoints_steps: Positive = 1000
+    keep_checkpoint_max: Positive = 5
+    log_steps: Positive = 100
+    precision: Literal["float32", "float64"] = "float32"
+
+
+@dataclass(frozen=True)
+class CSEstimatorSpec:
+    """What model_fn returns.
+
+    mode: RunMode. loss: the scalar to minimise or to report; train_op: what `minimize` gave, for
+    training. host_call: (function, traced tensors): the function gets their values of each step as
+    NumPy arrays, valid rows only, and returns metrics by name.
+    """
+
+    mode: RunMode
+    loss: Tensor | None = None
+    train_op: TrainOp | None = None
+    host_call: tuple[HostFunction, Sequence[Tensor]] | None = None

@@ -1,0 +1,111 @@
+"""CerebrasEstimator: the user's handle on training and evaluation."""
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from csrun.context import Role, TaskContext, current
+from csrun.data import Dataset, as_dataset
+from csrun.errors import UsageError
+from csrun.executable import RunMode
+from csrun.frontend.estimator.chief import Chief
+from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.trace import ModelFunction
+from csrun.runtime import memoryx, streamer
+from csrun.runtime.messages import Results
+from csrun.runtime.peer import take_part
+from csrun.runtime.wire.rendezvous import RunFolder, announce_done
+
+InputFunction = Callable[[Any], Any]
+
+_run_numbers = count()  # every task runs the same script, so all count their runs alike
+
+
+class CerebrasEstimator:
+    """Trains and evaluates `model_fn(features, labels, mode, params)`.
+
+    Every task of a job makes the same estimator and calls the same methods; each call is a run, in
+    which the task plays its own role. All tasks get the run's results. Without a launcher the run
+    takes place in this process, on the CPU.
+    """
+
+    def __init__(
+        self,
+        model_fn: ModelFunction,
+        model_dir: str | Path = "model_dir",
+        config: CSRunConfig | None = None,
+        params: Any = None,
+    ) -> None:
+        self._model_fn = model_fn
+        self._model_dir = Path(model_dir)
+        self._config = config or CSRunConfig()
+        self._params = params
+
+    def train(
+        self, input_fn: InputFunction, steps: int | None = None, max_steps: int | None = None
+    ) -> Results:
+        """Train on `input_fn(params)`: `steps` more, or up to global step `max_steps`.
+
+        Resumes from the newest checkpoint in model_dir. With neither limit it ends with the data.
+
+        Raises: UsageError for both limits at once; CsrunError for what goes wrong with model_dir,
+        system, data or loss.
+        """
+        if steps is not None and max_steps is not None:
+            raise UsageError("train: give steps or max_steps, not both")
+        return self._play(input_fn, lambda chief, data: chief.train(data, steps, max_steps))
+
+    def evaluate(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> Results:
+        """Loss and host_call's metrics over `steps` batches of `input_fn(params)`, or all of them.
+
+        Takes the newest checkpoint in model_dir, or the one given.
+
+        Raises: CsrunError without a checkpoint, or for one of another model.
+        """
+        path = Path(checkpoint_path) if checkpoint_path is not None else None
+        return self._play(input_fn, lambda chief, data: chief.evaluate(data, steps, path))
+
+    def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
+        """Compile the model for `mode` and leave the artifacts in model_dir; needs no system."""
+        return self._play(input_fn, lambda chief, data: chief.compile_only(data, mode))
+
+    def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
+        """This task's part of one run."""
+        context = current()
+        folder = _run_folder(context) if context else None
+        role = _role_in_training(context)
+        if folder is None or role is Role.CHIEF:
+            chief = Chief(
+                self._model_fn, self._model_dir, self._config, self._params, context, folder
+            )
+            results = lead(chief, as_dataset(input_fn(self._params)))
+            if folder is not None:
+                announce_done(folder, results)
+            return results
+        if role is Role.MEMORYX:
+            return take_part(folder, memoryx.MEMORYX, memoryx.serve)
+        dataset = as_dataset(input_fn(self._params))
+        name = streamer.streamer_name(context.rank if context else 0)
+        return take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
+
+
+def _role_in_training(context: TaskContext | None) -> Role:
+    if context is None:
+        return Role.CHIEF
+    if context.role is Role.TASK:
+        raise UsageError(
+            f"{' '.join(context.job.command)}: only python and python-ws have roles in a training; "
+            "run the script with one of them"
+        )
+    return context.role
+
+
+def _run_folder(context: TaskContext) -> RunFolder:
+    path = context.job_dir / "runs" / str(next(_run_numbers))
+    return RunFolder(path, str(context.job.job_id), context.secret)

@@ -1,0 +1,94 @@
+"""Where a run takes place: a leased CS system with the job's tasks, or this process."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from csrun import site, system
+from csrun.context import SpawnWafer, TaskContext
+from csrun.context.job import SECRET_FILE
+from csrun.data import Dataset
+from csrun.executable import Executable
+from csrun.mode import ExecutionMode
+from csrun.records import messages
+from csrun.runtime.cluster import Cluster, RunRequest
+from csrun.runtime.cpu import CpuMachine
+from csrun.runtime.machine import Machine
+from csrun.runtime.wire.rendezvous import RunFolder
+
+log = logging.getLogger("csrun")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a run is compiled for and takes place on.
+
+    system: None on the CPU. named: the user asked for that very system, so that its geometry
+    belongs to the compile.
+    """
+
+    context: TaskContext | None
+    site: site.Site | None
+    system: site.System | None
+    mode: ExecutionMode
+    named: bool
+
+
+def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
+    """The system that the run will use, checked before anything runs.
+
+    Raises: UsageError for an unknown system or one in the wrong mode.
+    """
+    if context is None or context.mode is None:
+        if cs_ip is not None:
+            log.warning(messages.cs_ip_without_launcher(cs_ip))
+        return Target(context, None, None, ExecutionMode.PIPELINED, named=False)
+    here = site.load(context.job.site)
+    found = system.find(here, cs_ip, context.mode)
+    if cs_ip is None:
+        log.info(messages.system_taken(found.name, found.address, context.mode))
+    return Target(context, here, found, context.mode, named=cs_ip is not None)
+
+
+@contextmanager
+def loaded_machine(
+    executable: Executable,
+    dataset: Dataset,
+    seed: int,
+    first: int,
+    last: int | None,
+    target: Target,
+    folder: RunFolder | None,
+) -> Iterator[Machine]:
+    """The Executable, loaded and ready to run from step `first`; the system is leased meanwhile."""
+    if target.system is None or target.site is None or target.context is None or folder is None:
+        yield CpuMachine(executable, dataset, seed, first)
+        return
+    holder = f"job {target.context.job.job_id}"
+    with (
+        system.acquire(target.site, target.system, holder, _say_waiting(target.system.name)),
+        Cluster(folder) as cluster,
+    ):
+        request = RunRequest(
+            executable, seed, first, last, target.context.streamers, target.system.name
+        )
+        yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
+
+
+def _say_waiting(name: str) -> "system.OnWait":
+    return lambda holder: log.info(messages.system_busy(name, holder))
+
+
+def _spawn_wafer(target: Target, folder: RunFolder) -> None:
+    context, leased = target.context, target.system
+    if context is None or leased is None:
+        raise ValueError("a wafer needs a job and a system")
+    link = context.link()
+    secret_file = context.job_dir / SECRET_FILE
+    arguments = (str(folder.path), folder.job, str(secret_file), leased.name)
+    link.spawn_wafer(
+        SpawnWafer(leased.name, (sys.executable, "-m", "csrun.runtime.wafer", *arguments))
+    )
+    link.close()

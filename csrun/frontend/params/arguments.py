@@ -1,0 +1,82 @@
+"""The options that every run.py takes, as in the original's model zoo."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+import msgspec
+
+from csrun.errors import UsageError
+from csrun.frontend.params.load import load
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class Mode(StrEnum):
+    """What a run.py is to do."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    COMPILE_ONLY = "compile_only"
+
+
+class Arguments(msgspec.Struct, Generic[P], frozen=True):
+    """A parsed command line: what to do, and the params with the command line's values in them."""
+
+    mode: Mode
+    params: P
+
+
+def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Arguments[P]:
+    """Parse a run.py's command line; its values beat those of the params file.
+
+    Raises: UsageError for an unknown option (with a suggestion), a missing or malformed file.
+    """
+    command = _command(lambda **values: _arguments(schema, values), default_params)
+    try:
+        parsed: Arguments[P] | int = command.main(
+            list(argv), prog_name="run.py", standalone_mode=False
+        )
+    except click.ClickException as error:
+        raise UsageError(f"run.py: {_lower_first(error.format_message())}") from error
+    if isinstance(parsed, int):  # --help has been printed
+        raise SystemExit(parsed)
+    return parsed
+
+
+def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
+    path, mode = values.pop("params"), Mode(values.pop("mode"))
+    if values.pop("compile_only"):
+        mode = Mode.COMPILE_ONLY
+    overrides = {key: value for key, value in values.items() if value is not None}
+    return Arguments(mode, load(schema, Path(path), overrides))
+
+
+def _command(callback: Callable[..., Any], default_params: Path) -> click.Command:
+    positive = click.IntRange(min=1)
+    options: list[click.Parameter] = [
+        click.Option(
+            ["-p", "--params"], default=str(default_params), show_default=True, help="Params file."
+        ),
+        click.Option(
+            ["-m", "--mode"],
+            type=click.Choice([mode.value for mode in Mode]),
+            default=Mode.TRAIN.value,
+            show_default=True,
+            help="What to do.",
+        ),
+        click.Option(["-o", "--model_dir"], help="Folder of checkpoints, events and reports."),
+        click.Option(["--cs_ip"], help="CS system: host, host:port or name."),
+        click.Option(["--max_steps"], type=positive, help="Train up to this global step."),
+        click.Option(["--steps"], type=positive, help="Train this many steps more."),
+        click.Option(["--eval_steps"], type=positive, help="Evaluate this many batches."),
+        click.Option(["--checkpoint_path"], help="Start from this checkpoint."),
+        click.Option(["--compile_only"], is_flag=True, help="Compile, and run nothing."),
+    ]
+    return click.Command("run.py", params=options, callback=callback)
+
+
+def _lower_first(message: str) -> str:
+    return message[:1].lower() + message[1:]

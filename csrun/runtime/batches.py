@@ -1,0 +1,56 @@
+"""From what the user's dataset gives to what the model was compiled for, checked row by row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from csrun.errors import CsrunError
+from csrun.executable import PADDING_LABEL, InputSpec
+from csrun.executable.bind import Array
+
+
+def fill(
+    slot: tuple[Array, ...], batch: Sequence[Array], inputs: tuple[InputSpec, ...], index: int
+) -> int:
+    """Copy a batch into a slot's arrays, fill an incomplete one up, and return its valid rows.
+
+    Shapes: slot[i] inputs[i].shape; batch[i] [rows, *inputs[i].shape[1:]], rows ≤ the batch size
+    Raises: CsrunError for a batch of other arrays, another shape or kind, or labels out of range.
+    """
+    if len(batch) != len(inputs):
+        raise CsrunError(
+            f"batch {index}: the model takes {len(inputs)} arrays, input_fn gave {len(batch)}"
+        )
+    rows = len(batch[0])
+    for out, array, spec in zip(slot, batch, inputs, strict=True):
+        _check(array, spec, rows, index)
+        try:
+            np.copyto(out[:rows], array, casting="same_kind")
+        except TypeError as error:
+            raise CsrunError(
+                f"batch {index}: {spec.name} must be {spec.dtype}, got {array.dtype}: "
+                "convert it in input_fn"
+            ) from error
+        if rows < len(out):
+            out[rows:] = PADDING_LABEL if spec.classes is not None else 0
+    return rows
+
+
+def _check(array: Array, spec: InputSpec, rows: int, index: int) -> None:
+    if array.shape[1:] != spec.shape[1:] or not 0 < len(array) <= spec.shape[0]:
+        raise CsrunError(
+            f"batch {index}: {spec.name} must have shape {_text(spec.shape)} as the first batch "
+            f"had, got {_text(array.shape)}"
+        )
+    if len(array) != rows:
+        raise CsrunError(f"batch {index}: {spec.name} has {len(array)} rows, the others {rows}")
+    if spec.classes is not None and (array.min() < 0 or array.max() >= spec.classes):
+        row = int(np.flatnonzero((array < 0) | (array >= spec.classes))[0])
+        raise CsrunError(
+            f"batch {index}, row {row}: {spec.name} must be in 0..{spec.classes - 1}, "
+            f"got {array.reshape(-1)[row]}"
+        )
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"

@@ -1,0 +1,188 @@
+"""The chief's loop: drives a machine's steps and writes what a run leaves in model_dir."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from csrun.context import Progress
+from csrun.errors import CsrunError
+from csrun.records import checkpoint, events, messages, performance
+from csrun.records.throughput import RateTracker
+from csrun.runtime.host import HostCall
+from csrun.runtime.machine import Machine
+from csrun.runtime.messages import Results, StepsDone
+from csrun.runtime.results import result_slots
+
+ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
+BOTTLENECK_SHARE = 0.2  # of the run's time spent waiting for batches
+
+log = logging.getLogger("csrun")
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What the loop must know of the run.
+
+    first: the global step it starts from; last: the one it ends before, None for the data's end.
+    identity: what a checkpoint says of the run that wrote it.
+    """
+
+    model_dir: Path
+    first: int
+    last: int | None
+    log_steps: int
+    checkpoint_steps: int
+    checkpoints_kept: int
+    identity: Mapping[str, str]
+    compile_time_s: float
+
+
+class Orders:
+    """Splits a run into orders: up to the next boundary, and short enough to stay responsive."""
+
+    def __init__(self, machine: Machine, last: int | None) -> None:
+        self._machine = machine
+        self._last = last
+        self._most = result_slots(machine.plan)
+        self._seconds_per_step = 0.0
+
+    def give(self, step: int, boundaries: tuple[int, ...]) -> StepsDone:
+        """Run from `step` to the nearest multiple of a boundary, or less."""
+        count = min([self._most, *(every - step % every for every in boundaries)])
+        if self._last is not None:
+            count = min(count, self._last - step)
+        if self._seconds_per_step:
+            count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
+        started = perf_counter()
+        done = self._machine.run(step, count)
+        self._seconds_per_step = (perf_counter() - started) / max(done.done, 1)
+        return done
+
+
+class Training:
+    """One training run on a loaded machine."""
+
+    def __init__(
+        self, machine: Machine, options: LoopOptions, host: HostCall | None, show: Show
+    ) -> None:
+        self._machine = machine
+        self._options = options
+        self._host = host
+        self._show = show
+        self._events = events.EventWriter(options.model_dir)
+        self._rates = RateTracker()
+        self._started = perf_counter()
+        self._loss = float("nan")
+        self._samples = 0
+        self._input_wait_s = 0.0
+
+    def run(self) -> Results:
+        """Train to the end, and return the final step and loss.
+
+        Raises: CsrunError when the loss is not finite; the checkpoints written before stay.
+        """
+        options, step = self._options, self._options.first
+        if step == 0:
+            self._save(step)
+        saved = step
+        orders = Orders(self._machine, options.last)
+        while options.last is None or step < options.last:
+            done = orders.give(step, (options.log_steps, options.checkpoint_steps))
+            step += done.done
+            self._samples += done.samples
+            self._input_wait_s += done.input_wait_s
+            if done.done:
+                self._report(step, done, final=done.finished or step == options.last)
+            if done.bad_loss is not None:
+                raise self._not_finite(step + 1, done.bad_loss, saved)
+            if step % options.checkpoint_steps == 0 and done.done:
+                self._save(step)
+                saved = step
+            if done.finished:
+                break
+        if saved != step:
+            self._save(step)
+        return self._finish(step)
+
+    def _report(self, step: int, done: StepsDone, final: bool) -> None:
+        result = self._machine.result(done.done - 1, step - 1)
+        self._loss = result.loss if result.loss is not None else float("nan")
+        self._rates.received(self._samples)
+        self._show(Progress("training", step, self._options.last or 0, f"loss {self._loss:.5g}"))
+        if step % self._options.log_steps and not final and step != 1:
+            return
+        rates = self._rates.log()
+        scalars = {"loss": self._loss, "local_samples_per_sec": rates.rate}
+        scalars["avg_samples_per_sec"] = rates.global_rate
+        if self._host:
+            self._host.take(result)
+            scalars |= self._host.values()
+        self._events.scalars(scalars, step)
+        log.info(messages.step(self._machine.device, step, self._loss, rates))
+
+    def _save(self, step: int) -> None:
+        log.info(messages.saving_checkpoint(step))
+        checkpoint.write(
+            self._options.model_dir,
+            step,
+            self._machine.state,
+            self._options.identity,
+            self._options.checkpoints_kept,
+        )
+
+    def _not_finite(self, step: int, value: float, saved: int) -> CsrunError:
+        return CsrunError(
+            f"loss is {value} at step {step}: training stopped before that step's update; "
+            f"the last good checkpoint is model-ckpt-{saved}; lower the learning rate or check "
+            "the inputs"
+        )
+
+    def _finish(self, step: int) -> Results:
+        seconds = perf_counter() - self._started
+        self._events.close()
+        plan = self._machine.plan
+        performance.write(
+            self._options.model_dir,
+            performance.Performance(
+                compile_time=self._options.compile_time_s,
+                est_samples_per_sec=plan.estimate.samples_per_sec,
+                programming_time=self._machine.programming_time_s,
+                samples_per_sec=self._samples / seconds if seconds else 0.0,
+                suspected_input_bottleneck=self._input_wait_s > BOTTLENECK_SHARE * seconds,
+                total_samples=self._samples,
+                total_time=seconds,
+            ),
+        )
+        log.info(messages.training_finished(self._samples, seconds))
+        log.info(messages.final_loss(self._loss))
+        return {"global_step": float(step), "loss": self._loss}
+
+
+def evaluate(
+    machine: Machine, step: int, batches: int | None, host: HostCall | None, show: Show
+) -> Results:
+    """Run `batches` batches forward (all when None); the mean loss and host_call's metrics.
+
+    `step` is the global step of the checkpoint being evaluated.
+    """
+    orders, index, samples, loss_sum = Orders(machine, batches), 0, 0, 0.0
+    while batches is None or index < batches:
+        done = orders.give(index, ())
+        for slot in range(done.done):
+            result = machine.result(slot, index + slot)
+            loss_sum += (result.loss or 0.0) * result.rows
+            if host:
+                host.take(result)
+        index, samples = index + done.done, samples + done.samples
+        show(Progress("evaluating", index, batches or 0))
+        if done.bad_loss is not None:
+            raise CsrunError(f"loss is {done.bad_loss} at batch {index} of the evaluation")
+        if done.finished:
+            break
+    results = {"global_step": float(step), **(host.values() if host else {})}
+    if machine.plan.loss_buffer is not None:
+        results["loss"] = loss_sum / samples
+    return results

@@ -1,0 +1,225 @@
+"""The run of a job: the chief's end of the channels to streamers, MemoryX and the wafer."""
+
+import os
+import select
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+from csrun.errors import PeerLost
+from csrun.executable import Executable, state_views
+from csrun.executable.bind import Bytes
+from csrun.runtime.arena import store_of
+from csrun.runtime.memoryx import MEMORYX
+from csrun.runtime.messages import (
+    AddRing,
+    LoadStore,
+    LoadWafer,
+    Message,
+    Primed,
+    Results,
+    RingReady,
+    RunSteps,
+    StartStreaming,
+    StepsDone,
+    Stop,
+    StoreReady,
+    WaferReady,
+)
+from csrun.runtime.results import ResultSlots, StepResult, result_slots
+from csrun.runtime.streamer import streamer_name
+from csrun.runtime.wafer import wafer_name
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.memory import SharedMemory
+from csrun.runtime.wire.rendezvous import Listener, RunFolder
+
+BATCHES_AHEAD = 16  # over all streamers: what the rings hold ready
+LEAST_RING_SLOTS = 2  # one being read, one being filled
+MOST_RING_SLOTS = 8
+
+M = TypeVar("M", bound=Message)
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the chief needs to know to set a run up.
+
+    first: the first global step; its batch has the same index. last: the first that is not run.
+    streamers: their ranks. system: the name of the CS system, leased by the caller.
+    """
+
+    executable: Executable
+    seed: int
+    first: int
+    last: int | None
+    streamers: tuple[int, ...]
+    system: str
+
+
+class Cluster:
+    """The peers of a run, from the chief's listening to its Stop. A context manager.
+
+    Leaving it by an exception closes the channels without a word: the peers see a lost chief.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._listener = Listener(folder)
+        self._channels: dict[str, Channel] = {}
+        self._memories = ExitStack()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        for channel in self._channels.values():
+            channel.close()
+        self._memories.close()
+
+    def start(
+        self, request: RunRequest, spawn_wafer: Callable[[], None], notify: Notify
+    ) -> "ClusterMachine":
+        """Gather the peers, load the Executable everywhere, and prime the data pipeline."""
+        plan = request.executable.plan
+        streamers = [streamer_name(rank) for rank in request.streamers]
+        wafer = wafer_name(request.system)
+        spawn_wafer()
+        expected = {*streamers, wafer} | (set() if plan.store_in_arena else {MEMORYX})
+        self._channels = self._listener.accept(expected)
+        self._start_streamers(request, streamers)
+        store_parts = [] if plan.store_in_arena else self._load_store(request)
+        notify("Programming CS-2 fabric. This may take couple of minutes")
+        ring_slots = _ring_slots(len(streamers))
+        self._channels[wafer].send(
+            LoadWafer(
+                str(request.executable.directory),
+                request.seed,
+                request.first,
+                len(streamers),
+                ring_slots,
+                result_slots(plan),
+            ),
+            store_parts,
+        )
+        for name in streamers:
+            _, ring = self._expect(name, RingReady, 3)
+            self._channels[wafer].send(AddRing(), ring)
+            _close(ring)
+        ready, (arena, results) = self._expect(wafer, WaferReady, 2)
+        notify("Fabric programmed")
+        notify(f"Waiting for {len(streamers)} streamer(s) to prime the data pipeline")
+        for name in streamers:
+            self._expect(name, Primed, 0)
+        notify("Streamers are ready")
+        store = self._map(store_parts[0]) if store_parts else None
+        _close(store_parts[1:])
+        return ClusterMachine(
+            self, request, self._map(arena), self._map(results), store, ready.programming_time_s
+        )
+
+    def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
+        for turn, name in enumerate(streamers):
+            first = request.first + (turn - request.first) % len(streamers)
+            self._channels[name].send(
+                StartStreaming(
+                    request.executable.plan.inputs,
+                    first,
+                    len(streamers),
+                    request.last,
+                    _ring_slots(len(streamers)),
+                )
+            )
+
+    def _load_store(self, request: RunRequest) -> list[int]:
+        self._channels[MEMORYX].send(
+            LoadStore(str(request.executable.directory), request.seed, request.first)
+        )
+        _, descriptors = self._expect(MEMORYX, StoreReady, 3)
+        return descriptors
+
+    def _map(self, descriptor: int) -> Bytes:
+        """A peer's memory, mapped until the cluster is left."""
+        return self._memories.enter_context(closing(SharedMemory.attach(descriptor))).bytes
+
+    def order(self, name: str, order: RunSteps) -> StepsDone:
+        """Give an order to a wafer and wait for its answer.
+
+        Raises: PeerLost when any peer of the run is lost meanwhile.
+        """
+        self._channels[name].send(order)
+        return self._expect(name, StepsDone, 0)[0]
+
+    def _expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
+        """The next message of one peer, while the others have nothing to say but their end."""
+        wanted = self._channels[name]
+        poll = select.poll()
+        by_descriptor = {channel.fileno(): channel for channel in self._channels.values()}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                channel = by_descriptor[descriptor]
+                if channel is wanted:
+                    return channel.expect(kind, descriptors)
+                if channel.has_ended():
+                    raise PeerLost(f"lost the connection to {channel.peer}")
+                poll.unregister(descriptor)  # an early answer: it will be asked for later
+
+    def stop(self, results: Results) -> None:
+        """Tell every peer that the run is over."""
+        for channel in self._channels.values():
+            channel.send(Stop(results))
+
+
+class ClusterMachine:
+    """A loaded run: the wafer's process steps, MemoryX updates, the chief reads their memory."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        request: RunRequest,
+        arena: Bytes,
+        results: Bytes,
+        store: Bytes | None,
+        programming_time_s: float,
+    ) -> None:
+        self.plan = request.executable.plan
+        self.device = request.system
+        self.programming_time_s = programming_time_s
+        self.state = state_views(self.plan, store_of(self.plan, arena, store))
+        self._cluster = cluster
+        self._wafer = wafer_name(request.system)
+        self._results = ResultSlots(self.plan, results)
+
+    def run(self, first: int, count: int) -> StepsDone:
+        """Run up to `count` steps from global step `first`.
+
+        Raises: PeerLost when a peer of the run is lost.
+        """
+        return self._cluster.order(self._wafer, RunSteps(first, count))
+
+    def result(self, slot: int, step: int) -> StepResult:
+        """The result of the last call's step number `slot`."""
+        return self._results.read(slot, step)
+
+    def close(self, results: Results) -> None:
+        """End the run in all its parts, which return `results`."""
+        self._cluster.stop(results)
+
+
+def _ring_slots(streamers: int) -> int:
+    """Slots of each ring: so that all together hold BATCHES_AHEAD, within the limits."""
+    return max(LEAST_RING_SLOTS, min(MOST_RING_SLOTS, BATCHES_AHEAD // streamers))
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,118 @@
+"""What the roles of a run say to each other: small typed structs, msgpack on the wire.
+
+Bulk data never travels in them: batches, weights and results lie in shared memory whose descriptors
+go along with a message.
+"""
+
+import msgspec
+
+from csrun.executable import InputSpec
+
+Results = dict[str, float]
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base of all messages; the tag is the class's name."""
+
+
+class StartStreaming(Message):
+    """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
+
+    `last` is the first batch that the run will not take (None: until the data ends).
+    """
+
+    inputs: tuple[InputSpec, ...]
+    first: int
+    stride: int
+    last: int | None
+    ring_slots: int
+
+
+class RingReady(Message):
+    """Streamer → chief, with the ring's descriptors: memory, filled, free."""
+
+    slots: int
+
+
+class Primed(Message):
+    """Streamer → chief: the first batch lies in the ring, or the data is at its end."""
+
+
+class LoadStore(Message):
+    """Chief → MemoryX: make a store for this Executable and apply its learning algorithm."""
+
+    directory: str
+    seed: int
+    first_step: int
+
+
+class StoreReady(Message):
+    """MemoryX → chief, with descriptors: memory, gradients, weights."""
+
+    nbytes: int
+
+
+class LoadWafer(Message):
+    """Chief → wafer: load this Executable; descriptors: those of the store in weight streaming.
+
+    As many AddRing messages follow as `rings` says, in the order of the streamers.
+    """
+
+    directory: str
+    seed: int
+    first_batch: int
+    rings: int
+    ring_slots: int
+    result_slots: int
+
+
+class AddRing(Message):
+    """Chief → wafer, with the descriptors of one streamer's ring: memory, filled, free."""
+
+
+class WaferReady(Message):
+    """Wafer → chief, with descriptors: arena, results."""
+
+    programming_time_s: float
+
+
+class RunSteps(Message):
+    """Chief → wafer: run `count` steps, the first of which is global step `first`."""
+
+    first: int
+    count: int
+
+
+class StepsDone(Message):
+    """Wafer → chief: `done` steps are committed and their results lie in the result slots.
+
+    samples: their valid rows; input_wait_s: how long the wafer waited for batches.
+    finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
+    """
+
+    done: int
+    samples: int
+    input_wait_s: float
+    finished: bool = False
+    bad_loss: float | None = None
+
+
+class Stop(Message):
+    """Chief → all: this run is over; `results` is what the estimator returns in every task."""
+
+    results: Results
+
+
+AnyMessage = (
+    StartStreaming
+    | RingReady
+    | Primed
+    | LoadStore
+    | StoreReady
+    | LoadWafer
+    | AddRing
+    | WaferReady
+    | RunSteps
+    | StepsDone
+    | Stop
+)

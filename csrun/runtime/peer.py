@@ -1,0 +1,25 @@
+"""How a role other than the chief takes part in a run."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+from csrun.runtime.messages import Results
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.rendezvous import RunFolder, join
+
+
+def take_part(
+    folder: RunFolder,
+    name: str,
+    serve: Callable[[Channel], Results],
+    deadline_s: float | None = None,
+) -> Results:
+    """Join the run under `name`, serve until the chief says stop, and return the run's results.
+
+    Raises: PeerLost when the chief goes away; whatever `serve` raises.
+    """
+    joined = join(folder, name, deadline_s)
+    if not isinstance(joined, Channel):
+        return joined
+    with closing(joined):
+        return serve(joined)

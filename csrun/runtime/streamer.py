@@ -1,0 +1,47 @@
+"""A streamer: runs the input function and streams every N-th batch to the wafer."""
+
+from itertools import count
+
+from csrun.data import Dataset
+from csrun.runtime.batches import fill
+from csrun.runtime.messages import Primed, Results, RingReady, StartStreaming, Stop
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
+from csrun.runtime.wire.signal import Interrupted
+
+
+def streamer_name(rank: int) -> str:
+    """The name by which a streamer joins its run."""
+    return f"streamer {rank}"
+
+
+def serve(control: Channel, dataset: Dataset) -> Results:
+    """Stream batches as the chief says, until it says stop."""
+    request, _ = control.receive()
+    if isinstance(request, Stop):
+        return request.results
+    if not isinstance(request, StartStreaming):
+        raise RuntimeError(f"chief: expected StartStreaming, got {type(request).__name__}")
+    ring = RingWriter(request.inputs, request.ring_slots, control)
+    control.send(RingReady(request.ring_slots), ring.descriptors)
+    try:
+        _stream(ring, dataset, request, control)
+        return control.expect(Stop)[0].results
+    except Interrupted as interrupted:
+        return interrupted.stop.results
+    finally:
+        ring.close()
+
+
+def _stream(ring: RingWriter, dataset: Dataset, request: StartStreaming, control: Channel) -> None:
+    batches = iter(dataset.batches(request.first, request.stride))
+    for index in count(request.first, request.stride):
+        past_end = request.last is not None and index >= request.last
+        batch = None if past_end else next(batches, None)
+        slot = ring.reserve()
+        rows = END_OF_DATA if batch is None else fill(slot.arrays, batch, request.inputs, index)
+        ring.publish(rows, index)
+        if index == request.first:
+            control.send(Primed())
+        if batch is None:
+            return

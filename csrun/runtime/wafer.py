@@ -1,0 +1,107 @@
+"""The wafer's process: maps one arena of the planned size, loads the program and runs it.
+
+Started as `python -m csrun.runtime.wafer RUN_FOLDER JOB SECRET_FILE SYSTEM`, one a CS system.
+"""
+
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+from time import perf_counter
+
+from threadpoolctl import threadpool_limits
+
+from csrun.executable import Plan, Runtime, load
+from csrun.executable.bind import Bytes
+from csrun.runtime.arena import store_of
+from csrun.runtime.engine import Engine
+from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, WaferReady
+from csrun.runtime.peer import take_part
+from csrun.runtime.results import ResultSlots, result_slot_bytes
+from csrun.runtime.source import RingSource
+from csrun.runtime.weights import ResidentWeights, Slots, StreamedWeights, Weights, slot_copies
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.memory import SharedMemory
+from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.ring import RingReader
+from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
+
+
+def wafer_name(system: str) -> str:
+    """The name by which a system's wafer joins its run."""
+    return f"wafer {system}"
+
+
+def serve(control: Channel) -> Results:
+    """Load what the chief says and run steps until it says stop."""
+    request, descriptors = control.receive()
+    if isinstance(request, Stop):
+        return request.results
+    if not isinstance(request, LoadWafer):
+        raise RuntimeError(f"chief: expected LoadWafer, got {type(request).__name__}")
+    with ExitStack() as resources:
+        engine = _load(request, descriptors, control, resources)
+        try:
+            while isinstance(order := control.receive()[0], RunSteps):
+                control.send(engine.run(order.first, order.count))
+        except Interrupted as interrupted:
+            order = interrupted.stop
+    return order.results if isinstance(order, Stop) else {}
+
+
+def _load(
+    request: LoadWafer, store_parts: list[int], control: Channel, resources: ExitStack
+) -> Engine:
+    started = perf_counter()
+    executable = load(Path(request.directory))
+    plan = executable.plan
+    threadpool_limits(plan.blas_threads, user_api="blas")
+    result_bytes = request.result_slots * result_slot_bytes(plan)
+    arena = resources.enter_context(closing(SharedMemory.create("arena", plan.arena_bytes)))
+    slots = resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
+    shared_store: Bytes | None = None
+    if store_parts:
+        memory, gradients, updates = store_parts
+        shared_store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
+    store = store_of(plan, arena.bytes, shared_store)
+    runtime = Runtime(request.seed)
+    weights: Weights
+    if store_parts:
+        weights = StreamedWeights(
+            Slots(slot_copies(plan, arena.bytes, store)),
+            updates=Waiter(resources.enter_context(closing(Counter(updates))), control),
+            gradients=resources.enter_context(closing(Counter(gradients))),
+        )
+    else:
+        weights = ResidentWeights(executable.update_program(store, runtime))
+    rings = [
+        resources.enter_context(closing(_ring(plan, request.ring_slots, control)))
+        for _ in range(request.rings)
+    ]
+    engine = Engine(
+        plan,
+        executable.wafer_program(arena.bytes, store, runtime),
+        arena.bytes,
+        store,
+        RingSource(rings, request.first_batch),
+        weights,
+        ResultSlots(plan, slots.bytes),
+    )
+    ready = WaferReady(perf_counter() - started)
+    control.send(ready, [arena.descriptor, slots.descriptor])
+    return engine
+
+
+def _ring(plan: Plan, slots: int, control: Channel) -> RingReader:
+    _, (memory, filled, free) = control.expect(AddRing, descriptors=3)
+    return RingReader((memory, filled, free), plan.inputs, slots, control)
+
+
+def main(arguments: list[str]) -> None:
+    """Join the run named on the command line and serve it."""
+    folder, job, secret_file, system = arguments
+    run = RunFolder(Path(folder), job, Path(secret_file).read_bytes())
+    take_part(run, wafer_name(system), serve)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,151 @@
+"""Where the wafer's weights are and what becomes of its gradients, in each execution mode."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from csrun.executable import Plan, Step, UpdateProgram, flat_views
+from csrun.executable.bind import Array, Bytes
+from csrun.executable.plan import Group
+from csrun.runtime.wire.signal import Counter, Waiter
+
+
+class Weights(Protocol):
+    """What the step loop asks for around each group's functions."""
+
+    def acquire(self, group: int) -> None:
+        """Forward: have the group's newest weights where its functions read them."""
+
+    def reacquire(self, group: int) -> None:
+        """Backward: have the weights that the group's forward pass had."""
+
+    def deliver(self, group: int, step: Step) -> None:
+        """The group's gradients of this step are complete in the store."""
+
+    def settle(self) -> None:
+        """Wait until every delivered gradient has become an update."""
+
+
+class ResidentWeights:
+    """Weights and optimizer state on the wafer itself: pipelined mode and the CPU run.
+
+    A group's weights are not read again in a step once its gradients are complete, so the update
+    follows at once.
+    """
+
+    def __init__(self, program: UpdateProgram) -> None:
+        self._update = program.update
+
+    def acquire(self, group: int) -> None:
+        """The weights are always there."""
+
+    def reacquire(self, group: int) -> None:
+        """The weights are always there."""
+
+    def deliver(self, group: int, step: Step) -> None:
+        """Update the group."""
+        self._update[group](step)
+
+    def settle(self) -> None:
+        """Updates are immediate."""
+
+
+def slot_copies(plan: Plan, arena: Bytes, store: Bytes) -> list[Callable[[], None]]:
+    """For each group, a function that copies its weights from the store into its arena slot."""
+    sources = flat_views(plan, store)
+
+    def copy_of(group: Group) -> Callable[[], None]:
+        offset = group.slot_offset_bytes
+        if offset is None:
+            raise ValueError(f"group {group.index} has no weight slot: not a streaming plan")
+        source: Array = sources[f"weights/{group.index}"]
+        slot: Array = arena[offset : offset + group.nbytes].view(plan.precision)
+        return lambda: slot.__setitem__(..., source)
+
+    return [copy_of(group) for group in plan.groups]
+
+
+class Slots:
+    """The wafer's two weight slots: group g goes into slot g mod 2.
+
+    `load` copies only when the slot does not hold the group's weights of the step yet; in the
+    backward pass the last group, and with two groups both, are still there.
+    """
+
+    def __init__(self, copies: Sequence[Callable[[], None]]) -> None:
+        self._copies = copies
+        self._holds: list[int | None] = [None, None]
+
+    def load(self, group: int) -> None:
+        """Have the group's weights in its slot."""
+        if self._holds[group % 2] != group:
+            self._copies[group]()
+            self._holds[group % 2] = group
+
+    def outdate(self, group: int) -> None:
+        """The group's weights have changed, or will."""
+        if self._holds[group % 2] == group:
+            self._holds[group % 2] = None
+
+
+class StreamedWeights:
+    """Weights of MemoryX, streamed a group at a time; gradients stream back.
+
+    `updates` counts the groups that MemoryX has updated, in its order: the last group first.
+    `gradients` counts the groups that the wafer has delivered, in the same order.
+    """
+
+    def __init__(self, slots: Slots, updates: Waiter, gradients: Counter) -> None:
+        self._slots = slots
+        self._updates = updates
+        self._gradients = gradients
+        self._pending = 0  # delivered groups whose update has not been seen
+
+    def acquire(self, group: int) -> None:
+        """Wait until the group's last update is in the store, then load it."""
+        # Updates come back last group first: once at most `group` are missing, this one is there.
+        while self._pending > group:
+            self._take()
+        self._slots.load(group)
+
+    def reacquire(self, group: int) -> None:
+        """Load the group again if its slot was taken; its gradients are not delivered yet."""
+        self._slots.load(group)
+
+    def deliver(self, group: int, step: Step) -> None:
+        """Hand the group's gradients to MemoryX."""
+        self._slots.outdate(group)
+        self._pending += 1
+        self._gradients.raise_by()
+
+    def settle(self) -> None:
+        """Wait for the updates of all delivered groups."""
+        while self._pending:
+            self._take()
+
+    def _take(self) -> None:
+        self._updates.take()
+        self._pending -= 1
+
+
+class InProcessStreamedWeights:
+    """Weight streaming inside one process: the same slots, MemoryX's part at once."""
+
+    def __init__(self, slots: Slots, program: UpdateProgram | None) -> None:
+        self._slots = slots
+        self._update = program.update if program else []
+
+    def acquire(self, group: int) -> None:
+        """Load the group."""
+        self._slots.load(group)
+
+    def reacquire(self, group: int) -> None:
+        """Load the group again if its slot was taken."""
+        self._slots.load(group)
+
+    def deliver(self, group: int, step: Step) -> None:
+        """Update the group in the store."""
+        self._slots.outdate(group)
+        self._update[group](step)
+
+    def settle(self) -> None:
+        """Updates are immediate."""

@@ -1,0 +1,96 @@
+"""A channel: messages both ways between two roles, descriptors along with them.
+
+Between processes of one machine it is a Unix socket that keeps message borders (SOCK_SEQPACKET);
+inside one process, the same class over a socket pair.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from csrun.errors import PeerLost
+from csrun.runtime.messages import AnyMessage, Message
+
+MAX_MESSAGE_BYTES = 64 * 1024  # far above any message, below the kernel's least socket buffer
+MAX_DESCRIPTORS = 253  # the kernel's limit on one SCM_RIGHTS message
+
+M = TypeVar("M", bound=Message)
+
+
+class Channel:
+    """One end of a connection to the peer named `peer`, for example 'streamer 3'."""
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        self.peer = peer
+        self._socket = connection
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+    def fileno(self) -> int:
+        """The descriptor, for polling."""
+        return self._socket.fileno()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send one message; the peer receives duplicates of `descriptors`.
+
+        Raises: PeerLost when the peer is gone.
+        """
+        try:
+            socket.send_fds(self._socket, [self._encoder.encode(message)], list(descriptors))
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self) -> tuple[AnyMessage, list[int]]:
+        """Wait for the next message and its descriptors, which are the caller's to close.
+
+        Raises: PeerLost when the peer is gone.
+        """
+        try:
+            data, descriptors, _, _ = socket.recv_fds(
+                self._socket, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS
+            )
+        except OSError as error:
+            raise self._lost() from error
+        if not data:
+            raise self._lost()
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        return self._decoder.decode(data), descriptors
+
+    def expect(self, kind: type[M], descriptors: int = 0) -> tuple[M, list[int]]:
+        """Wait for a message that must be of this kind, with so many descriptors.
+
+        Raises: PeerLost when the peer is gone; RuntimeError when it says something else.
+        """
+        message, received = self.receive()
+        if not isinstance(message, kind) or len(received) != descriptors:
+            raise RuntimeError(
+                f"{self.peer}: expected {kind.__name__} with {descriptors} descriptors, "
+                f"got {type(message).__name__} with {len(received)}"
+            )
+        return message, received
+
+    def has_ended(self) -> bool:
+        """Whether the peer is gone, with nothing left to read from it."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def _lost(self) -> PeerLost:
+        return PeerLost(f"lost the connection to {self.peer}")
+
+
+def channel_pair(first: str, second: str) -> tuple[Channel, Channel]:
+    """Two connected channels inside one process: the end that talks to `first`, and to `second`."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Channel(left, first), Channel(right, second)

@@ -1,0 +1,116 @@
+"""The ring in which one streamer hands batches to one wafer: shared memory and two counters.
+
+A slot is a header of int64 and the arrays of one batch, each at a multiple of 64 bytes. The wafer
+computes on the slot's arrays in place and gives the slot back afterwards; nothing is copied.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.executable import ALIGNMENT_BYTES, InputSpec, view
+from csrun.executable.bind import Array
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.memory import SharedMemory
+from csrun.runtime.wire.signal import Counter, Waiter
+
+END_OF_DATA = -1  # in the header's `rows`
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One batch: header int64[2] = (rows, batch index), and its arrays in the inputs' order."""
+
+    header: npt.NDArray[np.int64]
+    arrays: tuple[Array, ...]
+
+
+def slot_bytes(inputs: tuple[InputSpec, ...]) -> int:
+    """Size of a slot."""
+    return ALIGNMENT_BYTES + sum(_aligned_bytes(spec) for spec in inputs)
+
+
+def _aligned_bytes(spec: InputSpec) -> int:
+    nbytes = int(np.prod(spec.shape, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def slot_views(memory: SharedMemory, inputs: tuple[InputSpec, ...], slots: int) -> list[Slot]:
+    """The ring's slots as arrays over its memory."""
+    views = []
+    for index in range(slots):
+        offset = index * slot_bytes(inputs)
+        header = memory.bytes[offset : offset + 16].view(np.int64)
+        offset += ALIGNMENT_BYTES
+        arrays = []
+        for spec in inputs:
+            arrays.append(view(memory.bytes, offset, spec.shape, spec.dtype))
+            offset += _aligned_bytes(spec)
+        views.append(Slot(header, tuple(arrays)))
+    return views
+
+
+class RingWriter:
+    """The streamer's end: makes the ring, fills slots in order."""
+
+    def __init__(self, inputs: tuple[InputSpec, ...], slots: int, control: Channel) -> None:
+        self._memory = SharedMemory.create("batches", slots * slot_bytes(inputs))
+        self._slots = slot_views(self._memory, inputs, slots)
+        self._filled, self._free = Counter.create(), Counter.create()
+        self._free.raise_by(slots)
+        self._waiter = Waiter(self._free, control)
+        self._next = 0
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """What the reader needs: memory, filled, free."""
+        return self._memory.descriptor, self._filled.descriptor, self._free.descriptor
+
+    def reserve(self) -> Slot:
+        """Wait for a free slot; call `publish` when it is filled."""
+        self._waiter.take()
+        return self._slots[self._next]
+
+    def publish(self, rows: int, index: int) -> None:
+        """Hand the reserved slot to the reader: its valid rows (or END_OF_DATA), its batch."""
+        self._slots[self._next].header[:] = rows, index
+        self._next = (self._next + 1) % len(self._slots)
+        self._filled.raise_by()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for part in (self._memory, self._filled, self._free):
+            part.close()
+
+
+class RingReader:
+    """The wafer's end of one ring."""
+
+    def __init__(
+        self,
+        descriptors: tuple[int, int, int],
+        inputs: tuple[InputSpec, ...],
+        slots: int,
+        control: Channel,
+    ) -> None:
+        self._memory = SharedMemory.attach(descriptors[0])
+        self._filled, self._free = Counter(descriptors[1]), Counter(descriptors[2])
+        self._slots = slot_views(self._memory, inputs, slots)
+        self._waiter = Waiter(self._filled, control)
+        self._next = 0
+
+    def take(self) -> Slot:
+        """Wait for the next batch; call `release` when it is no longer read."""
+        self._waiter.take()
+        return self._slots[self._next]
+
+    def release(self) -> None:
+        """Give the slot back to the streamer."""
+        self._next = (self._next + 1) % len(self._slots)
+        self._free.raise_by()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for part in (self._memory, self._filled, self._free):
+            part.close()

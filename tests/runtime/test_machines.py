@@ -1,0 +1,166 @@
+"""The same Executable on the CPU and as a job: right by the formula, and equal bit for bit."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.handmade import SIZES, Data, expected_losses, make
+
+from csrun.errors import CsrunError, PeerLost
+from csrun.mode import ExecutionMode
+from csrun.runtime import memoryx, streamer, wafer
+from csrun.runtime.cluster import Cluster, RunRequest
+from csrun.runtime.cpu import CpuMachine
+from csrun.runtime.peer import take_part
+from csrun.runtime.state import initialize
+from csrun.runtime.wire.rendezvous import RunFolder
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+STEPS = 40
+SEED = 3
+
+
+def run_all(machine):
+    """Losses and outputs of every step in orders of 7, and the final state."""
+    losses, outputs, step = [], [], 0
+    while True:
+        done = machine.run(step, 7)
+        results = [machine.result(i, step + i) for i in range(done.done)]
+        losses += [r.loss for r in results]
+        outputs += [r.outputs["y"] for r in results]
+        step += done.done
+        if done.finished:
+            return losses, outputs, {name: a.copy() for name, a in machine.state.items()}
+
+
+def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
+    machine = CpuMachine(make(folder, mode), data, SEED, 0)
+    initialize(machine.plan, machine.state, SEED)
+    initial = {name: a.copy() for name, a in machine.state.items()}
+    return initial, run_all(machine)
+
+
+class Peers:
+    """The other roles of a job, each a thread of this process, over the real wires."""
+
+    def __init__(self, folder: RunFolder, data, streamers: int, mode: ExecutionMode) -> None:
+        roles = {
+            streamer.streamer_name(rank): lambda c: streamer.serve(c, data)
+            for rank in range(streamers)
+        }
+        roles[wafer.wafer_name("cs")] = wafer.serve
+        if mode is STREAMING:
+            roles[memoryx.MEMORYX] = memoryx.serve
+        self.results, self.errors = {}, {}
+        self.threads = [
+            threading.Thread(target=self._play, args=(folder, *role)) for role in roles.items()
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _play(self, folder, name, serve) -> None:
+        try:
+            self.results[name] = take_part(folder, name, serve, deadline_s=10)
+        except CsrunError as error:
+            self.errors[name] = error
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int):
+    folder = RunFolder(tmp_path / "run", "1", b"secret")
+    peers = Peers(folder, data, streamers, mode)
+    request = RunRequest(make(tmp_path / "exe", mode), SEED, 0, None, tuple(range(streamers)), "cs")
+    said = []
+    with Cluster(folder) as cluster:
+        machine = cluster.start(request, lambda: None, said.append)
+        initialize(machine.plan, machine.state, SEED)
+        result = run_all(machine)
+        machine.close({"loss": 1.5})
+    peers.join()
+    assert said[-1] == "Streamers are ready"
+    assert peers.errors == {}
+    assert peers.results["streamer 0"] == {"loss": 1.5}
+    return result
+
+
+def assert_same_bits(left, right) -> None:
+    assert left[0] == right[0]
+    for a, b in zip(left[1], right[1], strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
+    for name in SIZES:
+        np.testing.assert_array_equal(left[2][name], right[2][name], strict=True)
+
+
+def test_cpu_run_matches_the_formula(tmp_path):
+    data = Data(STEPS, last_rows=3)
+    initial, (losses, outputs, state) = on_cpu(tmp_path / "exe", PIPELINED, data)
+    np.testing.assert_allclose(losses, expected_losses(data, initial), rtol=1e-5)
+    assert outputs[-1].shape == (3, 2)
+    assert not np.array_equal(initial["first/kernel"], state["first/kernel"])
+
+
+@pytest.mark.parametrize("streamers", [1, 2, 5])
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_job_equals_cpu_run_bit_for_bit(tmp_path, mode, streamers):
+    data = Data(STEPS, last_rows=1)
+    _, expected = on_cpu(tmp_path / "cpu", PIPELINED, data)
+    assert_same_bits(in_job(tmp_path, mode, data, streamers), expected)
+
+
+def test_streaming_plan_in_one_process_equals_pipelined(tmp_path):
+    data = Data(STEPS)
+    _, pipelined = on_cpu(tmp_path / "p", PIPELINED, data)
+    _, streaming = on_cpu(tmp_path / "s", STREAMING, data)
+    assert_same_bits(pipelined, streaming)
+
+
+def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path):
+    data = Data(STEPS)
+    data.all[9][1][0, 0] = np.inf
+    machine = CpuMachine(make(tmp_path / "exe", STREAMING), data, SEED, 0)
+    initialize(machine.plan, machine.state, SEED)
+    done = machine.run(0, STEPS)
+    assert (done.done, done.bad_loss, done.finished) == (9, np.inf, False)
+    assert all(np.isfinite(a).all() for a in machine.state.values())
+
+
+def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path):
+    data = Data(8)
+    data.all[5] = (np.zeros((4, 7), "f"), data.all[5][1])
+    folder = RunFolder(tmp_path / "run", "1", b"secret")
+    peers = Peers(folder, data, 2, PIPELINED)
+    request = RunRequest(make(tmp_path / "exe", PIPELINED), SEED, 0, None, (0, 1), "cs")
+    with pytest.raises(PeerLost, match="streamer 1"), Cluster(folder) as cluster:
+        machine = cluster.start(request, lambda: None, print)
+        run_all(machine)
+    peers.join()
+    assert str(peers.errors["streamer 1"]).startswith("batch 5: features must have shape [4, 3]")
+
+
+def test_lost_chief_is_peer_lost_for_all(tmp_path):
+    folder = RunFolder(tmp_path / "run", "1", b"secret")
+    peers = Peers(folder, Data(1000), 2, STREAMING)
+    request = RunRequest(make(tmp_path / "exe", STREAMING), SEED, 0, None, (0, 1), "cs")
+    with Cluster(folder) as cluster:
+        cluster.start(request, lambda: None, print)
+    peers.join()
+    assert {type(error) for error in peers.errors.values()} == {PeerLost}
+    assert len(peers.errors) == 4
+
+
+def test_initial_values_depend_on_seed_and_name_alone(tmp_path):
+    plan = make(tmp_path / "exe", PIPELINED).plan
+    a, b, c = ({n: np.empty(s, "f") for n, s in SIZES.items()} for _ in range(3))
+    initialize(plan, a, 1)
+    initialize(plan, b, 1)
+    initialize(plan, c, 2)
+    for name in SIZES:
+        np.testing.assert_array_equal(a[name], b[name])
+        assert not np.array_equal(a[name], c[name])
+        assert np.abs(a[name]).max() <= 0.5
+    assert not np.array_equal(a["first/kernel"].flat[:16], a["second/kernel"].flat[:16])

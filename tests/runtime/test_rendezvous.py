@@ -1,0 +1,109 @@
+"""Who is let in, and who is kept out."""
+
+import socket
+import threading
+
+import msgspec
+import pytest
+
+from csrun.errors import CsrunError, PeerLost
+from csrun.runtime.messages import Primed
+from csrun.runtime.wire.auth import Hello, new_nonce
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.rendezvous import Listener, RunFolder, announce_done, join
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "runs" / "0", "12", b"the secret")
+
+
+def in_thread(function, *args):
+    box = {}
+
+    def call() -> None:
+        try:
+            box["value"] = function(*args)
+        except CsrunError as error:
+            box["value"] = error
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread, box
+
+
+def raw_connection(folder: RunFolder) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect("\0" + folder.endpoint.read_text())
+    return connection
+
+
+def test_expected_peers_get_a_channel(folder):
+    listener = Listener(folder)
+    thread, box = in_thread(join, folder, "streamer 1")
+    channels = listener.accept({"streamer 1"})
+    thread.join()
+    box["value"].send(Primed())
+    assert channels["streamer 1"].expect(Primed)[0] == Primed()
+    for end in (listener, box["value"], channels["streamer 1"]):
+        end.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"secret": b"a guess"}, "streamer 1"),
+        ({"job": "13"}, "streamer 1"),
+        ({}, "streamer 9"),
+    ],
+)
+def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, changes, name):
+    listener = Listener(folder)
+    accepting, accepted = in_thread(listener.accept, {"streamer 1"})
+    false = RunFolder(**{"path": folder.path, "job": "12", "secret": folder.secret} | changes)
+    with pytest.raises(PeerLost):
+        join(false, name)
+    right = join(folder, "streamer 1")
+    accepting.join()
+    assert list(accepted["value"]) == ["streamer 1"]
+    for end in (listener, right, accepted["value"]["streamer 1"]):
+        end.close()
+
+
+def test_a_proof_cannot_be_taken_from_the_listener(folder):
+    """Sending the listener's own proof back does not open the door."""
+    listener = Listener(folder)
+    accepting, accepted = in_thread(listener.accept, {"streamer 1"})
+    with raw_connection(folder) as stranger:
+        stranger.send(msgspec.msgpack.encode(Hello("streamer 1", new_nonce())))
+        challenge = msgspec.msgpack.decode(stranger.recv(1024))
+        stranger.send(msgspec.msgpack.encode({"proof": challenge["proof"]}))
+        assert stranger.recv(1024) == b""
+    with raw_connection(folder) as stranger:
+        stranger.send(b"not a message")
+        assert stranger.recv(1024) == b""
+    right = join(folder, "streamer 1")
+    accepting.join()
+    for end in (listener, right, accepted["value"]["streamer 1"]):
+        end.close()
+
+
+def test_a_silent_stranger_keeps_nobody_waiting(folder):
+    listener = Listener(folder)
+    accepting, accepted = in_thread(listener.accept, {"streamer 1"})
+    with raw_connection(folder):
+        right = join(folder, "streamer 1")
+        accepting.join(5)
+    assert isinstance(right, Channel)
+    for end in (listener, right, accepted["value"]["streamer 1"]):
+        end.close()
+
+
+def test_who_comes_late_gets_the_results(folder):
+    announce_done(folder, {"loss": 0.25})
+    assert join(folder, "streamer 1") == {"loss": 0.25}
+
+
+def test_no_chief_within_the_deadline(folder):
+    with pytest.raises(CsrunError, match="no chief answered"):
+        join(folder, "streamer 1", deadline_s=0.05)

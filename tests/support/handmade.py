@@ -1,0 +1,146 @@
+"""An Executable written by hand, so that the runtime is tested without the compiler.
+
+The model: h = x W0, y = h W1, loss = sum((y - t)^2) / 2 over rows, SGD with learning rate 0.01.
+Each weight matrix is a layer and a group of its own.
+"""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from csrun.executable import (
+    Buffer,
+    Estimate,
+    Executable,
+    Group,
+    Initializer,
+    InitializerKind,
+    InputSpec,
+    Layer,
+    Output,
+    Parameter,
+    Plan,
+    RunMode,
+    Store,
+    load,
+    program_digest,
+)
+from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
+from csrun.mode import ExecutionMode
+
+BATCH, IN, HIDDEN, OUT = 4, 3, 8, 2
+RATE = 0.01
+
+PROGRAM = """
+import numpy as np
+from csrun.executable import UpdateProgram, WaferProgram
+
+def bind_wafer(v, runtime):
+    h, y, d, dh = v["h"], v["y"], v["d"], v["dh"]
+    w0, w1, loss = v["first/kernel"], v["second/kernel"], v["loss"]
+    def forward_0(batch, step):
+        np.matmul(batch[0], w0, out=h)
+    def forward_1(batch, step):
+        np.matmul(h, w1, out=y)
+        np.subtract(y, batch[1], out=d)
+        loss[0] = 0.5 * float((d * d).sum())
+    def backward_1(batch, step):
+        np.divide(d, step.rows, out=d)
+        np.matmul(h.T, d, out=v["gradient/second/kernel"])
+        np.matmul(d, w1.T, out=dh)
+    def backward_0(batch, step):
+        np.matmul(batch[0].T, dh, out=v["gradient/first/kernel"])
+    return WaferProgram([forward_0, forward_1], [backward_0, backward_1])
+
+def bind_update(v, runtime):
+    def update(g):
+        def run(step):
+            v[f"weights/{g}"] -= 0.01 * v[f"gradients/{g}"]
+        return run
+    return UpdateProgram([update(0), update(1)])
+"""
+
+SIZES = {"first/kernel": (IN, HIDDEN), "second/kernel": (HIDDEN, OUT)}
+
+
+def make(directory: Path, mode: ExecutionMode) -> Executable:
+    """Write the Executable into a folder and load it."""
+    directory.mkdir(parents=True)
+    (directory / PROGRAM_FILE).write_text(PROGRAM)
+    (directory / PLAN_FILE).write_bytes(msgspec.json.encode(_plan(mode)))
+    return load(directory)
+
+
+def _plan(mode: ExecutionMode) -> Plan:
+    streaming = mode is ExecutionMode.WEIGHT_STREAMING
+    region = 256  # 96 bytes of first/kernel, then 64 of second/kernel at 128
+    store_bytes = 2 * region
+    base = 256 if streaming else store_bytes  # two slots of 128, or the store
+    buffers = {"h": (BATCH, HIDDEN), "y": (BATCH, OUT), "d": (BATCH, OUT), "dh": (BATCH, HIDDEN)}
+    placed, offset = [Buffer("loss", base, (1,), "float64")], base + 64
+    for name, shape in buffers.items():
+        placed.append(Buffer(name, offset, shape, "float32"))
+        offset += 128
+    draw = Initializer(InitializerKind.UNIFORM, 0.5)
+    return Plan(
+        compiler_version="0",
+        checksum="0",
+        mode=mode,
+        run_mode=RunMode.TRAIN,
+        precision="float32",
+        batch_size=BATCH,
+        minibatches_in_flight=1,
+        blas_threads=1,
+        arena_bytes=offset,
+        store_in_arena=not streaming,
+        store=Store(store_bytes, region, 0, region, ()),
+        buffers=tuple(placed),
+        inputs=(
+            InputSpec("features", (BATCH, IN), "float32"),
+            InputSpec("targets", (BATCH, OUT), "float32"),
+        ),
+        parameters=tuple(
+            Parameter(name, name.split("/")[0], shape, "float32", 128 * i, draw)
+            for i, (name, shape) in enumerate(SIZES.items())
+        ),
+        layers=tuple(
+            Layer(name.split("/")[0], "fc", i, (name,), 0, 0) for i, name in enumerate(SIZES)
+        ),
+        groups=(
+            Group(0, ("first",), 0, 96, 0 if streaming else None),
+            Group(1, ("second",), 128, 64, 128 if streaming else None),
+        ),
+        loss_buffer="loss",
+        outputs=(Output("y", "y", per_sample=True),),
+        estimate=Estimate(1.0, 1.0, 1.0),
+        program_digest=program_digest(PROGRAM),
+    )
+
+
+class Data:
+    """`batches` finite batches of random numbers; the last has `last_rows` rows."""
+
+    def __init__(self, batches: int, last_rows: int = BATCH) -> None:
+        generator = np.random.default_rng(7)
+        self.all = [
+            tuple(generator.standard_normal((BATCH, n)).astype("f") for n in (IN, OUT))
+            for _ in range(batches)
+        ]
+        self.all[-1] = tuple(array[:last_rows] for array in self.all[-1])
+
+    def batches(self, start: int, stride: int):
+        """Global batches start, start + stride, …"""
+        return iter(self.all[start::stride])
+
+
+def expected_losses(data: Data, weights: dict[str, np.ndarray]) -> list[float]:
+    """The mean loss of every step, by the formula, in float64."""
+    w0, w1 = (weights[name].astype("d") for name in SIZES)
+    losses = []
+    for x, t in data.all:
+        d = x @ w0 @ w1 - t
+        losses.append(0.5 * float((d * d).sum()) / len(x))
+        g1, g0 = (x @ w0).T @ d / len(x), x.T @ (d @ w1.T) / len(x)
+        w0, w1 = w0 - RATE * g0, w1 - RATE * g1
+    return losses
