@@ -4,7 +4,9 @@ import mmap
 import os
 
 import numpy as np
+import psutil
 
+from csrun.errors import CsrunError
 from csrun.executable.bind import Bytes
 
 
@@ -23,15 +25,18 @@ class SharedMemory:
     def create(name: str, nbytes: int) -> "SharedMemory":
         """New memory; `name` is only seen in /proc.
 
-        Raises: MemoryError when the machine does not have as much.
+        Raises: CsrunError when the machine does not have as much.
         """
+        available = psutil.virtual_memory().available
+        if nbytes > available:
+            raise CsrunError(f"{name} needs {nbytes:,} bytes of memory, {available:,} are free")
         descriptor = os.memfd_create(f"csrun-{name}", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, max(nbytes, 1))
             return SharedMemory(descriptor, nbytes)
         except OSError as error:
             os.close(descriptor)
-            raise MemoryError(f"{nbytes:,} bytes of memory for {name}: {error}") from error
+            raise CsrunError(f"{name} needs {nbytes:,} bytes of memory: {error}") from error
 
     @staticmethod
     def attach(descriptor: int) -> "SharedMemory":

@@ -1,0 +1,150 @@
+"""Batches through the ring and through the in-process source: the same suite for both."""
+
+import os
+import threading
+from contextlib import ExitStack, closing
+
+import numpy as np
+import pytest
+
+from csrun.errors import CsrunError, PeerLost
+from csrun.executable import PADDING_LABEL, InputSpec
+from csrun.runtime import streamer
+from csrun.runtime.messages import RingReady, StartStreaming, Stop
+from csrun.runtime.source import InProcessSource, RingSource
+from csrun.runtime.wire.channel import channel_pair
+from csrun.runtime.wire.ring import RingReader, RingWriter
+from csrun.runtime.wire.signal import Interrupted
+
+INPUTS = (
+    InputSpec("features", (4, 3), "float32"),
+    InputSpec("labels", (4,), "int32", classes=10),
+)
+
+
+class Data:
+    """`count` batches of float64 features and int64 labels; the last has 3 rows."""
+
+    def __init__(self, count: int) -> None:
+        generator = np.random.default_rng(1)
+        self.all = [
+            (generator.random((4, 3)), generator.integers(0, 10, 4)) for _ in range(count - 1)
+        ]
+        self.all.append((generator.random((3, 3)), generator.integers(0, 10, 3)))
+
+    def batches(self, start, stride):
+        return iter(self.all[start::stride])
+
+
+@pytest.fixture(params=["in process", "1 ring", "2 rings", "5 rings"])
+def open_source(request):
+    """A function (data, first) → source; what it started ends with the test."""
+    with ExitStack() as stack:
+        if request.param == "in process":
+            yield lambda data, first: InProcessSource(data, INPUTS, first)
+        else:
+            rings = int(request.param.split()[0])
+            yield lambda data, first: _ring_source(stack, data, first, rings)
+
+
+def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
+    readers = []
+    for turn in range(rings):
+        chief, control = channel_pair("streamer", "chief")
+        start = first + (turn - first) % rings
+        chief.send(StartStreaming(INPUTS, start, rings, None, 2))
+        thread = threading.Thread(target=streamer.serve, args=(control, data))
+        thread.start()
+        _, parts = chief.expect(RingReady, descriptors=3)
+        readers.append(stack.enter_context(closing(RingReader(tuple(parts), INPUTS, 2, chief))))
+        stack.enter_context(closing(control))
+        stack.enter_context(closing(chief))
+        stack.callback(thread.join)
+        stack.callback(chief.send, Stop({}))
+        # the reader would take "Primed" for the end of the run
+        chief.receive()
+    return RingSource(readers, first)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_batches_come_in_order_converted_and_filled_up(open_source, first):
+    data = Data(9)
+    source = open_source(data, first)
+    for features, labels in data.all[first:]:
+        (got_features, got_labels), rows = source.take()
+        assert rows == len(labels)
+        np.testing.assert_array_equal(got_features[:rows], features.astype("f"), strict=True)
+        np.testing.assert_array_equal(got_labels[:rows], labels.astype("i"), strict=True)
+        assert (got_labels[rows:] == PADDING_LABEL).all()
+        assert (got_features[rows:] == 0).all()
+        source.release()
+    assert source.take() is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            (np.zeros((4, 3)), np.array([0, 1, 12, 3])),
+            "batch 0, row 2: labels must be in 0..9, got 12",
+        ),
+        ((np.zeros((4, 3)), np.array([0, -1, 1, 3])), "got -1"),
+        ((np.zeros((4, 5)), np.zeros(4, int)), r"features must have shape \[4, 3\]"),
+        ((np.zeros((5, 3)), np.zeros(5, int)), r"got \[5, 3\]"),
+        ((np.zeros((4, 3)), np.zeros(3, int)), "labels has 3 rows, the others 4"),
+        ((np.zeros((4, 3)), np.zeros(4)), "labels must be int32, got float64"),
+        ((np.zeros((4, 3)),), "the model takes 2 arrays, input_fn gave 1"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(batch, message):
+    data = Data(2)
+    data.all[0] = batch
+    with pytest.raises(CsrunError, match=message):
+        InProcessSource(data, INPUTS, 0).take()
+
+
+@pytest.fixture
+def ring():
+    """A writer and a reader of one ring of two slots, each with its chief's channel end."""
+    with ExitStack() as stack:
+        ends = [
+            stack.enter_context(closing(c)) for _ in "wr" for c in channel_pair("peer", "chief")
+        ]
+        writer = stack.enter_context(closing(RingWriter(INPUTS, 2, ends[1])))
+        parts = tuple(os.dup(d) for d in writer.descriptors)
+        reader = stack.enter_context(closing(RingReader(parts, INPUTS, 2, ends[3])))
+        yield writer, reader, ends
+
+
+def test_a_full_ring_waits_for_its_reader(ring):
+    writer, reader, _ = ring
+    order = []
+
+    def write() -> None:
+        for index in range(5):
+            writer.reserve()
+            order.append(("write", index))
+            writer.publish(4, index)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for index in range(5):
+        assert reader.take().header.tolist() == [4, index]
+        order.append(("read", index))
+        reader.release()
+    thread.join()
+    for index in range(2, 5):
+        assert order.index(("read", index - 2)) < order.index(("write", index))
+
+
+def test_waiting_ends_with_stop_and_with_a_lost_chief(ring):
+    writer, reader, ends = ring
+    ends[2].send(Stop({"loss": 1.0}))
+    with pytest.raises(Interrupted) as caught:
+        reader.take()
+    assert caught.value.stop.results == {"loss": 1.0}
+    writer.reserve()
+    writer.reserve()
+    ends[0].close()
+    with pytest.raises(PeerLost, match="chief"):
+        writer.reserve()
