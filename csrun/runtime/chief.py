@@ -8,7 +8,7 @@ from time import perf_counter
 
 from csrun.context import Progress
 from csrun.errors import CsrunError
-from csrun.records import checkpoint, events, messages, performance
+from csrun.records import checkpoints, events, messages, performance
 from csrun.records.throughput import RateTracker
 from csrun.runtime.host import HostCall
 from csrun.runtime.machine import Machine
@@ -125,7 +125,7 @@ class Training:
 
     def _save(self, step: int) -> None:
         log.info(messages.saving_checkpoint(step))
-        checkpoint.write(
+        checkpoints.write(
             self._options.model_dir,
             step,
             self._machine.state,

@@ -11,6 +11,7 @@ from typing import TypeVar
 from csrun.errors import PeerLost
 from csrun.executable import Executable, state_views
 from csrun.executable.bind import Bytes
+from csrun.records import messages
 from csrun.runtime.arena import store_of
 from csrun.runtime.memoryx import MEMORYX
 from csrun.runtime.messages import (
@@ -96,7 +97,7 @@ class Cluster:
         self._channels = self._listener.accept(expected)
         self._start_streamers(request, streamers)
         store_parts = [] if plan.store_in_arena else self._load_store(request)
-        notify("Programming CS-2 fabric. This may take couple of minutes")
+        notify(messages.PROGRAMMING)
         ring_slots = _ring_slots(len(streamers))
         self._channels[wafer].send(
             LoadWafer(
@@ -114,11 +115,11 @@ class Cluster:
             self._channels[wafer].send(AddRing(), ring)
             _close(ring)
         ready, (arena, results) = self._expect(wafer, WaferReady, 2)
-        notify("Fabric programmed")
-        notify(f"Waiting for {len(streamers)} streamer(s) to prime the data pipeline")
+        notify(messages.PROGRAMMED)
+        notify(messages.waiting_for_streamers(len(streamers)))
         for name in streamers:
             self._expect(name, Primed, 0)
-        notify("Streamers are ready")
+        notify(messages.STREAMERS_READY)
         store = self._map(store_parts[0]) if store_parts else None
         _close(store_parts[1:])
         return ClusterMachine(

@@ -71,7 +71,7 @@ class Chief:
 
     def evaluate(self, dataset: Dataset, batches: int | None, path: Path | None) -> Results:
         """Evaluate a checkpoint: the one given, or the newest."""
-        found = checkpoints.open(path) if path else checkpoints.latest(self.model_dir)
+        found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
         if found is None:
             raise CsrunError(
                 f"{self.model_dir}: no checkpoint to evaluate; train first, or give "

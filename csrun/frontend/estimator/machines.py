@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -77,7 +77,7 @@ def loaded_machine(
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
 
 
-def _say_waiting(name: str) -> "system.OnWait":
+def _say_waiting(name: str) -> Callable[[str], None]:
     return lambda holder: log.info(messages.system_busy(name, holder))
 
 

@@ -1,0 +1,21 @@
+"""Checkpoints: safetensors files, written whole or not at all, with a manifest and an index.
+
+A checkpoint `model-ckpt-<step>` counts once the index names it. The order of writing is tensors,
+manifest, index, each flushed before the next begins, so that a writer killed at any moment leaves
+the newest checkpoint that the index names whole.
+"""
+
+from csrun.records.checkpoints.layout import Index, Manifest, TensorEntry, name_of
+from csrun.records.checkpoints.read import Checkpoint, latest, open_checkpoint
+from csrun.records.checkpoints.write import write
+
+__all__ = [
+    "Checkpoint",
+    "Index",
+    "Manifest",
+    "TensorEntry",
+    "latest",
+    "name_of",
+    "open_checkpoint",
+    "write",
+]

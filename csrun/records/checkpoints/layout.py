@@ -1,0 +1,70 @@
+"""The files of a checkpoint: their names, and what the small ones hold."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+INDEX_FILE = "checkpoint"
+PREFIX = "model-ckpt-"
+CHUNK_BYTES = 8 << 20  # written and summed at once: what a checkpoint costs in memory
+
+
+class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor of a manifest."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    crc32: int
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """model-ckpt-<step>.json: a checksum a tensor, and the identity of the run that wrote it."""
+
+    step: int
+    identity: dict[str, str]
+    tensors: dict[str, TensorEntry]
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`checkpoint`: the names of the checkpoints that are kept, oldest first, and the newest."""
+
+    latest: str
+    kept: tuple[str, ...]
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint at a global step, without folder and ending."""
+    return f"{PREFIX}{step}"
+
+
+def tensors_path(model_dir: Path, name: str) -> Path:
+    """Where a checkpoint's tensors are."""
+    return model_dir / f"{name}.safetensors"
+
+
+def manifest_path(model_dir: Path, name: str) -> Path:
+    """Where a checkpoint's manifest is."""
+    return model_dir / f"{name}.json"
+
+
+def read_index(model_dir: Path) -> Index | None:
+    """The index of a model_dir; None where no checkpoint was ever written."""
+    try:
+        return msgspec.json.decode((model_dir / INDEX_FILE).read_bytes(), type=Index)
+    except FileNotFoundError:
+        return None
+
+
+def entry_of(array: Array, crc32: int) -> TensorEntry:
+    """The manifest's entry of an array."""
+    return TensorEntry(array.shape, array.dtype.name, crc32)
+
+
+def bytes_of(array: Array) -> memoryview:
+    """An array's memory, in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

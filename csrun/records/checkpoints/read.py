@@ -1,0 +1,179 @@
+"""Finding, checking and reading checkpoints."""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from csrun.errors import CsrunError
+from csrun.records.checkpoints.layout import (
+    INDEX_FILE,
+    PREFIX,
+    Array,
+    Manifest,
+    TensorEntry,
+    bytes_of,
+    manifest_path,
+    read_index,
+    tensors_path,
+)
+
+
+class DamagedError(Exception):
+    """What is wrong with a checkpoint's files; the reader makes a clear CsrunError of it."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are there; its tensors are verified when they are read."""
+
+    model_dir: Path
+    name: str
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """The global step at which it was written."""
+        return self.manifest.step
+
+    @property
+    def path(self) -> Path:
+        """The file of its tensors."""
+        return tensors_path(self.model_dir, self.name)
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Read every tensor of `state` into its array, one at a time.
+
+        Tensors of the checkpoint that `state` does not have are an error, but for the optimizer's
+        (`slot/parameter` of a parameter that it has), which an evaluation does not need.
+
+        Raises: CsrunError naming the tensors that differ when the checkpoint is of another model,
+        and naming the damage, and the newest good checkpoint, when it is damaged.
+        """
+        if lines := self.differences(state):
+            raise CsrunError(
+                f"{self.path} is of another model: {'; '.join(lines)}; choose another --model_dir, "
+                "or undo the change"
+            )
+        try:
+            for name, array in self.read(state):
+                state[name][...] = array
+        except DamagedError as damage:
+            raise _refusal(self.model_dir, self.name, damage) from damage
+
+    def differences(self, state: Mapping[str, Array]) -> list[str]:
+        """One line for each tensor that is missing, too many, or of another shape or type."""
+        found = self.manifest.tensors
+        lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
+        for name, entry in found.items():
+            if name in state:
+                model = TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
+                if model != entry:
+                    both = f"the checkpoint has {_text(entry)}, the model {_text(model)}"
+                    lines.append(f"tensor {name}: {both}")
+            elif name.partition("/")[2] not in state:
+                lines.append(f"tensor {name}: not in the model")
+        return lines
+
+    def read(self, names: Mapping[str, object]) -> Iterator[tuple[str, Array]]:
+        """The named tensors, verified; raises DamagedError."""
+        try:
+            with safe_open(self.path, framework="numpy") as file:
+                for name in names:
+                    array: Array = file.get_tensor(name)
+                    self._verify(name, array)
+                    yield name, array
+        except (SafetensorError, OSError) as error:
+            raise DamagedError(str(error)) from error
+
+    def _verify(self, name: str, array: Array) -> None:
+        entry = self.manifest.tensors[name]
+        found = TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
+        if found != entry:
+            raise DamagedError(
+                f"tensor {name}: checksum {found.crc32:08x}, the manifest says {entry.crc32:08x}"
+            )
+
+
+def latest(model_dir: Path) -> Checkpoint | None:
+    """The newest checkpoint that the index names; None where there is no index.
+
+    Raises: CsrunError when its files are missing or damaged, with the newest good one.
+    """
+    try:
+        index = read_index(model_dir)
+    except (msgspec.DecodeError, OSError) as error:
+        raise CsrunError(
+            f"{model_dir / INDEX_FILE}: cannot be read: {error}; give a checkpoint with "
+            "--checkpoint_path"
+        ) from error
+    return _open_named(model_dir, index.latest) if index else None
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at a path: its tensors' file, its manifest, or its name without ending.
+
+    Raises: CsrunError when there is none, or it is damaged.
+    """
+    name = path.name.removesuffix(".safetensors").removesuffix(".json")
+    if not manifest_path(path.parent, name).exists():
+        raise CsrunError(f"{path}: no checkpoint: {manifest_path(path.parent, name)} is missing")
+    return _open_named(path.parent, name)
+
+
+def _open_named(model_dir: Path, name: str) -> Checkpoint:
+    try:
+        return _checked(model_dir, name)
+    except DamagedError as damage:
+        raise _refusal(model_dir, name, damage) from damage
+
+
+def _checked(model_dir: Path, name: str) -> Checkpoint:
+    """A checkpoint whose manifest reads and whose tensors' file has the right size."""
+    try:
+        manifest = msgspec.json.decode(manifest_path(model_dir, name).read_bytes(), type=Manifest)
+        path = tensors_path(model_dir, name)
+        with open(path, "rb") as file:
+            head = 8 + int.from_bytes(file.read(8), "little")
+        size = path.stat().st_size
+    except (msgspec.DecodeError, OSError) as error:
+        raise DamagedError(str(error)) from error
+    wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
+    if size != wanted:
+        raise DamagedError(f"the file has {size:,} bytes, {wanted:,} were written")
+    return Checkpoint(model_dir, name, manifest)
+
+
+def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
+    good = _newest_good(model_dir, name)
+    remedy = "remove it and train anew"
+    if good is not None:
+        remedy = f"the newest good one is {good}: give it with --checkpoint_path"
+    path = tensors_path(model_dir, name)
+    return CsrunError(f"{path} is damaged: {damage}; {remedy}")
+
+
+def _newest_good(model_dir: Path, damaged: str) -> Path | None:
+    """The newest checkpoint besides the damaged one that reads whole."""
+    names = [p.stem for p in model_dir.glob(f"{PREFIX}*.json") if p.stem != damaged]
+    for name in sorted(names, key=lambda name: int(name.removeprefix(PREFIX)), reverse=True):
+        try:
+            checkpoint = _checked(model_dir, name)
+            for _ in checkpoint.read(checkpoint.manifest.tensors):
+                pass
+        except DamagedError:
+            continue
+        return checkpoint.path
+    return None
+
+
+def _nbytes(entry: TensorEntry) -> int:
+    return int(np.prod(entry.shape, dtype=np.int64)) * np.dtype(entry.dtype).itemsize
+
+
+def _text(entry: TensorEntry) -> str:
+    return f"{entry.dtype}[{', '.join(map(str, entry.shape))}]"

@@ -1,0 +1,139 @@
+"""Writing a checkpoint, tensor by tensor at offsets known beforehand."""
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from io import FileIO
+from pathlib import Path
+
+import msgspec
+
+from csrun.errors import CsrunError
+from csrun.records.checkpoints.layout import (
+    CHUNK_BYTES,
+    INDEX_FILE,
+    PREFIX,
+    Array,
+    Index,
+    Manifest,
+    TensorEntry,
+    bytes_of,
+    entry_of,
+    manifest_path,
+    name_of,
+    read_index,
+    tensors_path,
+)
+from csrun.records.files import sync_folder, write_whole
+
+TEMPORARY_SUFFIX = ".partial"
+_DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}
+
+
+def write(
+    model_dir: Path,
+    step: int,
+    tensors: Mapping[str, Array],
+    identity: Mapping[str, str],
+    keep: int,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Write the checkpoint of a global step and keep the newest `keep`.
+
+    `on_progress` gets bytes written and bytes in all.
+
+    Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay whole.
+    """
+    name = name_of(step)
+    path = tensors_path(model_dir, name)
+    temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+    _remove_leftovers(model_dir)
+    try:
+        entries = _write_tensors(temporary, tensors, on_progress)
+        temporary.replace(path)
+        sync_folder(model_dir)
+        manifest = Manifest(step, dict(identity), entries)
+        write_whole(
+            manifest_path(model_dir, name),
+            msgspec.json.format(msgspec.json.encode(manifest), indent=1),
+        )
+        _name_in_index(model_dir, name, keep)
+    except OSError as error:
+        raise _failed(path, tensors, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _write_tensors(
+    path: Path, tensors: Mapping[str, Array], on_progress: Callable[[int, int], None]
+) -> dict[str, TensorEntry]:
+    total = sum(array.nbytes for array in tensors.values())
+    done, entries = 0, {}
+    with FileIO(path, "wb") as file:
+        _write_all(file, memoryview(_header(tensors)))
+        for name, array in tensors.items():
+            memory, crc32 = bytes_of(array), 0
+            for start in range(0, len(memory), CHUNK_BYTES):
+                part = memory[start : start + CHUNK_BYTES]
+                _write_all(file, part)
+                crc32 = zlib.crc32(part, crc32)
+                done += len(part)
+                on_progress(done, total)
+            entries[name] = entry_of(array, crc32)
+        os.fsync(file.fileno())
+    return entries
+
+
+def _header(tensors: Mapping[str, Array]) -> bytes:
+    """The head of a safetensors file: the length of the JSON, and the JSON, padded to 8 bytes.
+
+    Source: the safetensors format, github.com/huggingface/safetensors, README, section Format
+    """
+    head, offset = {}, 0
+    for name, array in tensors.items():
+        head[name] = {
+            "dtype": _DTYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_all(file: FileIO, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+def _name_in_index(model_dir: Path, name: str, keep: int) -> None:
+    index = read_index(model_dir)
+    kept = [old for old in (index.kept if index else ()) if old != name]
+    kept.append(name)
+    new = Index(name, tuple(kept[-keep:]))
+    write_whole(model_dir / INDEX_FILE, msgspec.json.format(msgspec.json.encode(new), indent=1))
+    for old in kept[:-keep]:
+        tensors_path(model_dir, old).unlink(missing_ok=True)
+        manifest_path(model_dir, old).unlink(missing_ok=True)
+
+
+def _remove_leftovers(model_dir: Path) -> None:
+    """Remove what a killed writer left: temporaries only, which nothing names."""
+    for path in model_dir.glob(f".{PREFIX}*{TEMPORARY_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def _failed(path: Path, tensors: Mapping[str, Array], error: OSError) -> CsrunError:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return CsrunError(f"{path}: cannot be written: {error.strerror}")
+    needed = sum(array.nbytes for array in tensors.values())
+    free = shutil.disk_usage(path.parent).free
+    return CsrunError(
+        f"{path}: the disk is full: the checkpoint needs {needed:,} bytes, {free:,} are free; "
+        "the checkpoints before it are whole; make room and run again to resume from the newest"
+    )

@@ -1,0 +1,116 @@
+"""The lines that a run prints, as the original's users know them."""
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from csrun.records.throughput import Rates
+
+RUNNING_CLIENT = "Running the CS Client"
+CALLING_MODEL_FN = "Calling model_fn."
+DONE_CALLING_MODEL_FN = "Done calling model_fn."
+CACHED_COMPILATION = "Cached compilation found for this model configuration"
+PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
+PROGRAMMED = "Fabric programmed"
+STREAMERS_READY = "Streamers are ready"
+
+
+def configure() -> None:
+    """Let the `csrun` logger print `INFO:csrun:…` lines, unless the user has set it up."""
+    logger = logging.getLogger("csrun")
+    if logger.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def saving_to(model_dir: Path) -> str:
+    """Where the run's records go."""
+    return f"Checkpoints and summaries will be saved in: {model_dir}"
+
+
+def weights_initialized(seconds: float) -> str:
+    """After drawing the first weights."""
+    return f"Completed weight initialization on CPU in: {seconds:.3f} seconds"
+
+
+def weights_loaded(seconds: float) -> str:
+    """After the weights are where the system reads them."""
+    return f"Loading CPU pre-initialized weights took {seconds:.3f} seconds"
+
+
+def restoring(path: Path) -> str:
+    """Before reading a checkpoint."""
+    return f"Restoring parameters from {path}"
+
+
+def saving_checkpoint(step: int) -> str:
+    """Before writing a checkpoint."""
+    return f"Saving checkpoint at global step {step}"
+
+
+def waiting_for_streamers(count: int) -> str:
+    """While the rings are empty."""
+    return f"Waiting for {count} streamer(s) to prime the data pipeline"
+
+
+def system_taken(name: str, address: str, mode: str) -> str:
+    """Which system a run without --cs_ip uses."""
+    return f"No --cs_ip given: using {name} ({address}), the first system in {mode} mode"
+
+
+def system_busy(name: str, holder: str) -> str:
+    """While another job holds the system."""
+    return f"Waiting for {name}, held by {holder}"
+
+
+def cs_ip_without_launcher(cs_ip: str) -> str:
+    """For a script that asks for a system but was started without csrun_wse."""
+    return f"--cs_ip {cs_ip} has no effect without csrun_wse: training in this process on the CPU"
+
+
+def compiled(directory: Path, seconds: float) -> str:
+    """After a compile."""
+    return f"Compiled in {seconds:.2f} seconds: {directory}"
+
+
+def step(device: str, step: int, loss: float, rates: Rates) -> str:
+    """One logging step."""
+    return (
+        f"global_step = {step}, loss = {loss:.6g} | Train Device={device}, Step={step}, "
+        f"Loss={loss:.5f}, Rate={rates.rate:.2f} samples/sec, "
+        f"GlobalRate={rates.global_rate:.2f} samples/sec"
+    )
+
+
+def training_finished(samples: int, seconds: float) -> str:
+    """After the last step."""
+    rate = samples / seconds if seconds > 0 else 0.0
+    return (
+        f"Training finished with {samples} samples in {seconds:.3f} seconds, "
+        f"{rate:.2f} samples/second."
+    )
+
+
+def final_loss(loss: float) -> str:
+    """The very last line of a training."""
+    return f"Loss for final step: {loss:.6g}."
+
+
+def already_trained(model_dir: Path, at: int, limit: int) -> str:
+    """For a run that has nothing to do."""
+    return (
+        f"{model_dir} is at global step {at}, and max_steps is {limit}: nothing to train; "
+        "raise --max_steps or choose another --model_dir"
+    )
+
+
+def evaluated(results: Mapping[str, float]) -> str:
+    """The results of an evaluation, as TensorFlow's estimator prints them."""
+    values = dict(results)
+    at = int(values.pop("global_step"))
+    listed = ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))
+    return f"Saving dict for global step {at}: {listed}"

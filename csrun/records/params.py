@@ -1,0 +1,21 @@
+"""train/params_train.yaml: all parameters of a run, defaults filled in."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from csrun.records.files import write_whole
+
+
+def write(model_dir: Path, mode: str, params: Any) -> Path:
+    """Write the parameters of a run in `mode` (train, eval), and return the file's path.
+
+    `params` is a mapping, or a struct or dataclass of such.
+    """
+    path = model_dir / mode / f"params_{mode}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = msgspec.to_builtins(params, enc_hook=str)
+    write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
+    return path

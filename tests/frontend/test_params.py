@@ -1,0 +1,87 @@
+"""Command line and params file of a run.py: values, precedence, and every clear refusal."""
+
+import msgspec
+import pytest
+
+from csrun.errors import UsageError
+from csrun.frontend.params import Mode, RunConfig
+from csrun.frontend.params.arguments import parse
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    hidden_size: int
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: Model
+    runconfig: RunConfig
+
+
+GOOD = "model: {hidden_size: 50}\nrunconfig: {max_steps: 10, seed: 7}\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "params.yaml"
+    file.write_text(GOOD)
+    return file
+
+
+def test_the_file_gives_the_values_and_defaults_fill_the_rest(path):
+    arguments = parse(Params, path, [])
+    assert arguments.mode is Mode.TRAIN
+    assert arguments.params.model.hidden_size == 50
+    assert arguments.params.runconfig == RunConfig(max_steps=10, seed=7)
+
+
+def test_the_command_line_beats_the_file(path):
+    arguments = parse(
+        Params, path, ["-m", "eval", "--max_steps=20", "-o", "there", "--cs_ip", "10.0.0.1:9000"]
+    )
+    assert arguments.mode is Mode.EVAL
+    runconfig = arguments.params.runconfig
+    assert (runconfig.max_steps, runconfig.model_dir) == (20, "there")
+    assert runconfig.cs_ip == "10.0.0.1:9000"
+    assert runconfig.seed == 7
+
+
+@pytest.mark.parametrize("arguments", [["--compile_only"], ["--mode=compile_only"]])
+def test_both_spellings_of_compile_only(path, arguments):
+    assert parse(Params, path, arguments).mode is Mode.COMPILE_ONLY
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {hidden_size: fifty}\nrunconfig: {}", "model.hidden_size: expected int, got 'fif"),
+        ("model: {hidden_sise: 5}\nrunconfig: {}", "model.hidden_sise: unknown key; did you mean"),
+        ("runconfig: {}", "missing required field"),
+        ("model: [1", "not YAML"),
+        ("- 1", "must be a mapping of sections, got list"),
+        ("model: {hidden_size: 1}\nrunconfig: {max_steps: 0}", "runconfig.max_steps"),
+        ("model: {hidden_size: 1}\nrunconfig: {precision: half}", "runconfig.precision"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message):
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        parse(Params, path, [])
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max_step", "3"], "Did you mean"),
+        (["--mode", "trian"], "'trian' is not one of"),
+        (["--max_steps", "many"], "'many' is not a valid integer"),
+        (["--max_steps", "0"], "max_steps"),
+        (["stray"], "unexpected extra argument"),
+        (["-p", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(path, arguments, message):
+    with pytest.raises(UsageError) as caught:
+        parse(Params, path, arguments)
+    assert message in str(caught.value)
