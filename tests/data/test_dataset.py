@@ -1,0 +1,221 @@
+"""Data sets: what a chain gives, and that it does not matter who reads it and from where."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from csrun.data import ArraySpec, Batch, DataError, Dataset, as_dataset
+
+SAMPLES = 103
+
+
+def samples() -> tuple[np.ndarray, np.ndarray]:
+    features = np.arange(SAMPLES * 4, dtype=np.float32).reshape(SAMPLES, 2, 2)
+    return features, np.arange(SAMPLES, dtype=np.int16)
+
+
+def dataset() -> Dataset:
+    return Dataset.from_arrays(*samples())
+
+
+def labels(batches: Iterator[Batch], count: int) -> list[list[int]]:
+    return [batch[-1].tolist() for batch in islice(batches, count)]
+
+
+CHAINS: dict[str, Callable[[], Dataset]] = {
+    "shuffle-repeat-batch": lambda: dataset().shuffle(3).repeat().batch(16),
+    "shuffle-batch-repeat": lambda: dataset().shuffle(3).batch(16).repeat(),
+    "batch-shuffle-repeat": lambda: dataset().batch(10).shuffle(5).repeat(4),
+    "drop-remainder": lambda: dataset().shuffle(1).batch(16, drop_remainder=True).repeat(5),
+    "shard-map": lambda: dataset().shard(2, 1).map(lambda x, y: (x + y, y)).repeat().batch(7),
+    "batch-map": lambda: dataset().batch(7).map(lambda x, y: (x * 2, y)).repeat(),
+    "prefetch": lambda: dataset().shuffle(2).repeat().batch(9).prefetch(3),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("streamers", [1, 2, 5])
+@pytest.mark.parametrize("start", [0, 13])
+def test_streamers_in_turn_give_the_serial_order(
+    chain: Callable[[], Dataset], streamers: int, start: int
+) -> None:
+    serial = chain().batches(0, 1)
+    expected = [next(serial) for _ in range(start + 12)][start:]
+    readers = [chain().batches(start + i, streamers) for i in range(streamers)]
+    for k, batch in enumerate(expected):
+        got = next(readers[k % streamers])
+        assert all(np.array_equal(a, b) for a, b in zip(got, batch, strict=True))
+
+
+def test_batches_cross_the_border_of_two_passes() -> None:
+    small = Dataset.from_arrays(np.arange(5)).repeat(2).batch(4)
+    assert labels(small.batches(), 9) == [[0, 1, 2, 3], [4, 0, 1, 2], [3, 4]]
+
+
+def test_repeat_after_batch_keeps_passes_apart() -> None:
+    small = Dataset.from_arrays(np.arange(5)).batch(4).repeat(2)
+    assert labels(small.batches(), 9) == [[0, 1, 2, 3], [4], [0, 1, 2, 3], [4]]
+
+
+def test_repeat_after_batch_shuffles_anew_each_pass() -> None:
+    passes = labels(dataset().shuffle(1).batch(SAMPLES).repeat(2).batches(), 2)
+    assert sorted(passes[0]) == sorted(passes[1]) == list(range(SAMPLES))
+    assert passes[0] != passes[1]
+
+
+def test_features_stay_with_their_labels() -> None:
+    features, _ = samples()
+    for x, y in dataset().shuffle(11).batch(10):
+        assert np.array_equal(x, features[y])
+
+
+def test_dtypes_pass_through() -> None:
+    spec = dataset().batch(16).element_spec()
+    assert spec == (ArraySpec((16, 2, 2), "float32"), ArraySpec((16,), "int16"))
+
+
+@pytest.mark.parametrize(
+    ("batch", "drop", "expected"), [(16, False, 7), (16, True, 6), (103, True, 1), (200, False, 1)]
+)
+def test_cardinality(batch: int, drop: bool, expected: int) -> None:
+    made = dataset().batch(batch, drop)
+    assert made.cardinality == expected == len(list(made))
+    assert made.repeat().cardinality is None
+
+
+def test_reading_past_the_end_gives_nothing() -> None:
+    assert list(dataset().batch(50).batches(3, 1)) == []
+
+
+def test_sample_map_and_batch_map_agree() -> None:
+    one = dataset().map(lambda x, y: (x.ravel() / 2, y)).batch(8)
+    many = dataset().batch(8).map(lambda x, y: (x.reshape(len(x), -1) / 2, y))
+    for a, b in zip(one, many, strict=True):
+        assert np.array_equal(a[0], b[0])
+        assert np.array_equal(a[1], b[1])
+
+
+def test_memory_mapped_arrays_are_not_read_as_a_whole(tmp_path: Any) -> None:
+    path = tmp_path / "huge.npy"
+    huge = np.lib.format.open_memmap(path, "w+", np.uint8, (1 << 20, 1 << 20))  # 1 TiB, sparse
+    huge[12345] = 7
+    (batch,) = next(Dataset.from_arrays(huge).batch(2).batches(6172))
+    assert batch[1, 0] == 7
+    assert batch[0, 0] == 0
+
+
+def test_prefetch_loads_ahead_no_further_than_asked() -> None:
+    read: list[int] = []
+    made = dataset().batch(1).map(lambda x, y: (read.append(int(y[0])), x, y)[1:]).prefetch(3)
+    batches = made.batches()
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]  # waits for the thread
+    assert len(read) <= 4
+
+
+def test_prefetch_ends_its_thread() -> None:
+    before = threading.active_count()
+    batches = dataset().repeat().batch(4).prefetch(2).batches()
+    next(batches)
+    assert threading.active_count() == before + 1
+    batches.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_prefetch_hands_on_an_exception_with_its_traceback() -> None:
+    def broken(x: np.ndarray, y: np.ndarray) -> Batch:
+        if y[0] == 20:
+            raise ZeroDivisionError("in the user's map")
+        return x, y
+
+    batches = dataset().batch(10).map(broken).prefetch(4).batches()
+    assert labels(batches, 2) == [list(range(10)), list(range(10, 20))]
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(batches)
+    assert "broken" in [entry.name for entry in caught.traceback]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dataset.from_arrays(), "at least one array"),
+        (lambda: Dataset.from_arrays(np.zeros((0, 3))), "must not be empty"),
+        (lambda: Dataset.from_arrays(np.zeros(3), np.zeros(4)), r"equally long.*\(3,\), \(4,\)"),
+        (lambda: Dataset.from_arrays(np.float32(1)), "first axis"),
+        (lambda: dataset().batch(0), "batch_size must be positive, got 0"),
+        (lambda: dataset().batch(2).batch(2), "batched once"),
+        (lambda: dataset().repeat(0), "count must be positive, got 0"),
+        (lambda: dataset().shard(2, 2), r"index must be in 0\.\.1, got 2"),
+        (lambda: dataset().repeat().shuffle(), "shuffle before repeat"),
+        (lambda: dataset().shuffle(-1), "seed must be"),
+        (lambda: dataset().batch(1).prefetch(0), "must be positive"),
+        (lambda: dataset().batches(), r"call \.batch\(batch_size\)"),
+        (lambda: dataset().batch(200, True).batches(), "103 samples of 103 give no batch of 200"),
+        (lambda: as_dataset(5), "csrun.data.Dataset or an iterable of batches, got int"),
+        (lambda: as_dataset([]).element_spec(), "must not be empty"),
+        (lambda: as_dataset([{"x": 1}]).element_spec(), "made of arrays, got dict"),
+        (lambda: as_dataset([np.zeros(2)]).shuffle(), "shuffle: needs a data set made by"),
+    ],
+)
+def test_what_cannot_work_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+def test_a_dataset_stays_itself() -> None:
+    made = dataset().batch(2)
+    assert as_dataset(made) is made
+    assert made.indexable
+
+
+def stream() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    return ((np.full((2, 3), k), np.full(2, k)) for k in range(10))
+
+
+def test_a_stream_is_read_in_turn_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    made = as_dataset(list(stream()))
+    assert not made.indexable
+    with caplog.at_level(logging.WARNING, "csrun"):
+        assert labels(made.batches(1, 4), 9) == [[1, 1], [5, 5], [9, 9]]
+        assert labels(made.batches(2, 4), 9) == [[2, 2], [6, 6]]
+    assert len(caplog.records) == 1
+    assert "does not scale" in caplog.text
+
+
+def test_a_stream_read_as_a_whole_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(list(as_dataset(list(stream())))) == 10
+    assert not caplog.records
+
+
+def test_a_look_at_a_generator_takes_nothing_away() -> None:
+    made = as_dataset(stream()).map(lambda x, y: (x.astype(np.float32), y))
+    assert made.element_spec()[0] == ArraySpec((2, 3), "float32")
+    assert len(list(made)) == 10
+    with pytest.raises(DataError, match="generator has been read already"):
+        made.batches()
+
+
+def test_torch_loaders_are_streams() -> None:
+    torch = pytest.importorskip("torch")
+    pairs = torch.utils.data.TensorDataset(torch.arange(10.0), torch.arange(10))
+    made = as_dataset(torch.utils.data.DataLoader(pairs, batch_size=4))
+    assert made.element_spec() == (ArraySpec((4,), "float32"), ArraySpec((4,), "int64"))
+    assert labels(made.batches(), 9) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_look_at_a_loader_does_not_change_its_shuffle() -> None:
+    torch = pytest.importorskip("torch")
+
+    def order(look: bool) -> list[list[int]]:
+        torch.manual_seed(4)
+        made = as_dataset(torch.utils.data.DataLoader(torch.arange(10), 2, shuffle=True))
+        if look:
+            made.element_spec()
+        return labels(made.batches(), 9)
+
+    assert order(look=True) == order(look=False)
