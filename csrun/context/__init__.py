@@ -4,6 +4,7 @@ from csrun.context.job import JobFile, Role, TaskEntry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
 from csrun.context.paths import site_state_dir, state_dir
 from csrun.context.task import TaskContext, current
+from csrun.context.terminated import Terminated
 
 __all__ = [
     "JobFile",
@@ -15,6 +16,7 @@ __all__ = [
     "TaskEntry",
     "TaskReport",
     "TaskReportKind",
+    "Terminated",
     "current",
     "site_state_dir",
     "state_dir",

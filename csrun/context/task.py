@@ -6,17 +6,21 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.context import environment
 from csrun.context.job import SECRET_FILE, JobFile, Role, TaskEntry
 from csrun.context.link import JobLink
 from csrun.mode import ExecutionMode
 
 
 class TaskContext(msgspec.Struct, frozen=True):
-    """One task's view of its job."""
+    """One task's view of its job. `wafer` names the CS system whose wafer this process is, if any;
+    a wafer has the rank of the chief that asked for it.
+    """
 
     job_dir: Path
     job: JobFile
     entry: TaskEntry
+    wafer: str | None = None
 
     @property
     def rank(self) -> int:
@@ -60,9 +64,12 @@ def current() -> TaskContext | None:
 
     Source: the launcher sets CSRUN_JOB_DIR; both launchers set SLURM_PROCID, the rank.
     """
-    job_dir = os.environ.get("CSRUN_JOB_DIR")
+    job_dir = os.environ.get(environment.JOB_DIR)
     if not job_dir:
         return None
     job = JobFile.read(Path(job_dir))
-    rank = int(os.environ["SLURM_PROCID"])
-    return TaskContext(Path(job_dir), job, job.tasks[rank])
+    entry = job.tasks[int(os.environ[environment.RANK])]
+    wafer = os.environ.get(environment.WAFER)
+    if wafer is not None:
+        entry = msgspec.structs.replace(entry, role=Role.WAFER)
+    return TaskContext(Path(job_dir), job, entry, wafer)

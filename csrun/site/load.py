@@ -21,7 +21,7 @@ def load(name_or_path: str | None = None) -> Site:
 
     Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
     """
-    path = _locate(name_or_path or os.environ.get(SITE_VARIABLE) or DEFAULT_SITE)
+    path = _locate(resolve(name_or_path))
     raw = _parse(path)
     if unknown := unknown_key(raw, Site):
         raise UsageError(f"{path}: {unknown}")
@@ -34,21 +34,26 @@ def load(name_or_path: str | None = None) -> Site:
     return site
 
 
+def resolve(name_or_path: str | None = None) -> str:
+    """What other processes, in any folder, load the same site by: its name or absolute path."""
+    wanted = name_or_path or os.environ.get(SITE_VARIABLE) or DEFAULT_SITE
+    return wanted if wanted in shipped_sites() else str(Path(wanted).absolute())
+
+
 def shipped_sites() -> tuple[str, ...]:
     """Names of the sites that come with csrun."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 
 
-def _locate(name_or_path: str) -> Path:
-    shipped = SHIPPED / f"{name_or_path}.yaml"
-    if name_or_path in shipped_sites():
-        return shipped
-    path = Path(name_or_path)
+def _locate(site: str) -> Path:
+    if site in shipped_sites():
+        return SHIPPED / f"{site}.yaml"
+    path = Path(site)
     if path.is_file():
         return path
     known = ", ".join(shipped_sites())
     raise UsageError(
-        f"site {name_or_path!r} is neither a shipped site ({known}) nor a file; "
+        f"site {path.name!r} ({path}) is neither a shipped site ({known}) nor a file; "
         f"give one of them with --site or {SITE_VARIABLE}"
     )
 

@@ -1,0 +1,90 @@
+"""csrun_wse: run a command on the nodes of a site, with a CS system."""
+
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from csrun.errors import CsrunError
+
+NAME = "csrun_wse"
+EXIT_INTERRUPTED = 130
+SETTINGS: dict[str, Any] = {
+    "allow_interspersed_args": False,  # what follows CMD belongs to it
+    "token_normalize_func": lambda token: token.replace("_", "-"),
+}
+COUNT = click.IntRange(min=1)
+
+
+@click.command(NAME, context_settings=SETTINGS)
+@click.option("--total-nodes", type=COUNT, help="Nodes of the job, N.")
+@click.option("--tasks-per-node", type=COUNT, help="Tasks on each node, T.")
+@click.option("--cpus-per-task", type=COUNT, help="CPUs of each task, C.")
+@click.option(
+    "--single-task-nodes",
+    type=click.IntRange(min=0),
+    help="Nodes that carry one task only, S: the job has S + (N-S) x T tasks.",
+)
+@click.option("--cyclic", is_flag=True, help="Deal tasks to the nodes in turn.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+)
+@click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
+@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+def csrun_wse(
+    command: tuple[str, ...],
+    site: str | None,
+    mount_dirs: str,
+    total_nodes: int | None,
+    tasks_per_node: int | None,
+    cpus_per_task: int | None,
+    single_task_nodes: int | None,
+    cyclic: bool,
+) -> int:
+    """Run CMD as the tasks of one job.
+
+    The interpreter decides the execution mode: python-ws streams weights, python is layer
+    pipelined. Defaults are the site's.
+    """
+    from csrun.launch import JobRequest, launch
+    from csrun.site import load, resolve
+
+    request = JobRequest(
+        command=command,
+        total_nodes=total_nodes,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=cpus_per_task,
+        single_task_nodes=single_task_nodes,
+        cyclic=cyclic,
+        mount_dirs=tuple(filter(None, mount_dirs.split(","))),
+        site=resolve(site),
+    )
+    return launch(request, load(site), lambda: click.echo(f"Launching: {shlex.join(command)}"))
+
+
+def main() -> None:
+    """The console command: every mistake of the user's is one line, exit code 2."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; its exit code."""
+    try:
+        code: int = csrun_wse.main(arguments, prog_name=NAME, standalone_mode=False)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except CsrunError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    return code
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"{NAME}: error: {message}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

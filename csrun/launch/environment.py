@@ -1,0 +1,55 @@
+"""The environment of a task, as a table: the same names whichever scheduler starts it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from csrun.context import JobFile, TaskEntry
+from csrun.context import environment as names
+
+
+@dataclass(frozen=True)
+class TaskPlace:
+    """What a task's variables are made of."""
+
+    job: JobFile
+    job_dir: Path
+    entry: TaskEntry
+
+    @property
+    def node_list(self) -> str:
+        """The job's nodes in the order of their ids, each once."""
+        return ",".join(dict.fromkeys(self._names_by_id()))
+
+    @property
+    def threads(self) -> str:
+        """BLAS threads: one for each real CPU that the task may use."""
+        return str(len(self.entry.cpus))
+
+    def _names_by_id(self) -> list[str]:
+        return [task.node for task in sorted(self.job.tasks, key=lambda task: task.node_id)]
+
+
+VARIABLES: dict[str, Callable[[TaskPlace], str]] = {
+    "SLURM_JOB_ID": lambda place: str(place.job.job_id),
+    names.RANK: lambda place: str(place.entry.rank),
+    "SLURM_NTASKS": lambda place: str(len(place.job.tasks)),
+    "SLURM_LOCALID": lambda place: str(place.entry.local_rank),
+    "SLURM_NODEID": lambda place: str(place.entry.node_id),
+    "SLURM_NNODES": lambda place: str(place.job.nodes),
+    "SLURM_JOB_NODELIST": lambda place: place.node_list,
+    "SLURM_CPUS_PER_TASK": lambda place: str(place.job.cpus_per_task),
+    "SLURMD_NODENAME": lambda place: place.entry.node,
+    names.JOB_DIR: lambda place: str(place.job_dir),
+    names.SITE: lambda place: place.job.site,
+    "OMP_NUM_THREADS": lambda place: place.threads,
+    "OPENBLAS_NUM_THREADS": lambda place: place.threads,
+    "MKL_NUM_THREADS": lambda place: place.threads,
+    "PYTHONUNBUFFERED": lambda _: "1",
+}
+
+
+def task_variables(job: JobFile, job_dir: Path, entry: TaskEntry) -> dict[str, str]:
+    """The variables that a task has over what its launcher inherited."""
+    place = TaskPlace(job, job_dir, entry)
+    return {name: value(place) for name, value in VARIABLES.items()}

@@ -1,0 +1,87 @@
+"""The folder of a job: what its tasks know, say and leave behind."""
+
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from csrun.context import JobFile, TaskReport
+from csrun.context.job import SECRET_FILE
+from csrun.context.link import LINK_SOCKET, REPORT_DIR
+from csrun.system import FileLock, lock, try_lock
+
+KEPT_JOBS = 20
+SECRET_BYTES = 32
+LIVE_LOCK = "live.lock"
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """Paths in a job's folder, and what is read from them."""
+
+    path: Path
+
+    @property
+    def cache(self) -> Path:
+        """What the tasks share while the job lives."""
+        return self.path / "cache"
+
+    def log(self, task: str) -> Path:
+        """The log of a task, e.g. `rank-00003` or `wafer-cs2-02`."""
+        return self.path / "logs" / f"{task}.log"
+
+    def report(self, report_name: str) -> TaskReport | None:
+        """A task's report on its failure, if it has written one."""
+        try:
+            data = (self.path / REPORT_DIR / f"{report_name}.json").read_bytes()
+        except FileNotFoundError:
+            return None
+        return msgspec.json.decode(data, type=TaskReport)
+
+    def prepare(self, job: JobFile) -> None:
+        """Fill the folder with all that a task needs at its start."""
+        for name in ("logs", REPORT_DIR, "cache"):
+            (self.path / name).mkdir(exist_ok=True)
+        self._write_secret()
+        job.write(self.path)
+
+    def clear(self) -> None:
+        """Remove what is of no use, or secret, after the job's end."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+        for name in (SECRET_FILE, LINK_SOCKET):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _write_secret(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(self.path / SECRET_FILE, flags, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+
+
+def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:
+    """Make a job's folder and hold it as that of a living job."""
+    folder = JobFolder(jobs_dir / str(job_id))
+    folder.path.mkdir(parents=True)
+    return folder, lock(folder.path / LIVE_LOCK, holder)
+
+
+def prune(jobs_dir: Path) -> None:
+    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always."""
+    folders = sorted((p for p in jobs_dir.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    for index, path in enumerate(reversed(folders)):
+        with suppress(OSError):
+            _clear_if_dead(path, remove=index >= KEPT_JOBS)
+
+
+def _clear_if_dead(path: Path, remove: bool) -> None:
+    dead = try_lock(path / LIVE_LOCK, "")
+    if dead is None:
+        return
+    with dead:
+        if remove:
+            shutil.rmtree(path)
+        else:
+            JobFolder(path).clear()

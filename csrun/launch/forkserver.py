@@ -1,0 +1,158 @@
+"""The fork server: one process with one thread that forks a job's tasks, reaps them, and ends all.
+
+The launcher starts it as `python -P -m csrun.launch.forkserver CONTROL_FD JOB_DIR [LOCK_FD...]`. It
+has imported what every Python task needs, so that a task starts in the time of a fork. When the
+launcher's socket closes, or on SIGTERM, it kills whatever descends from it and is gone.
+"""
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import numpy as np  # noqa: F401  imported once here, for all tasks
+
+from csrun.context import JobFile
+from csrun.context.link import LINK_SOCKET, Message
+from csrun.launch.folder import JobFolder
+from csrun.launch.prctl import become_subreaper
+from csrun.launch.protocol import MessageSocket, SignalTasks, StartTask, TaskEnded, ToServer
+from csrun.launch.task import become_task
+from csrun.launch.tree import kill_descendants, reap
+from csrun.system import FileLock
+
+_DATAGRAM_BYTES = 1 << 16
+
+
+class ForkServer:
+    """The server's loop and the tasks that live."""
+
+    def __init__(self, control: MessageSocket, folder: JobFolder) -> None:
+        self._control = control
+        self._folder = folder
+        self._job = JobFile.read(folder.path)
+        self._pid = os.getpid()
+        self._link = _bind_link(folder.path)
+        self._signals, self._wakeup = _signal_pipe()
+        self._selector = selectors.DefaultSelector()
+        self._names: dict[int, str] = {}
+        self._from_launcher = msgspec.msgpack.Decoder(ToServer)
+        self._from_task = msgspec.msgpack.Decoder(Message)
+
+    def serve(self) -> int | None:
+        """Work until the launcher is gone (None) or a signal asks to end (its number)."""
+        for source in (self._control, self._link, self._signals):
+            self._selector.register(source, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._link:
+                    self._forward()
+                elif key.fileobj is self._control:
+                    if not self._obey():
+                        return None
+                elif signum := self._ending_signal():
+                    return signum
+                else:
+                    self._reap()
+
+    def _obey(self) -> bool:
+        bodies = self._control.receive()
+        for body in bodies or ():
+            message = self._from_launcher.decode(body)
+            if isinstance(message, StartTask):
+                self._start(message)
+            else:
+                self._signal(message)
+        return bodies is not None
+
+    def _start(self, start: StartTask) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._leave_server()
+            become_task(start, self._job, self._folder, self._pid)
+        with suppress(OSError):  # the child does the same, and may have gone on already
+            os.setpgid(pid, pid)
+        self._names[pid] = start.name
+
+    def _leave_server(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_DFL)
+        for owned in (self._control, self._link, self._signals, self._wakeup, self._selector):
+            owned.close()
+        os.setpgid(0, 0)
+
+    def _signal(self, message: SignalTasks) -> None:
+        for pid, name in self._names.items():
+            if name in message.names:
+                os.killpg(pid, message.signum)  # unreaped, so the number is still its own
+
+    def _forward(self) -> None:
+        data = self._link.recv(_DATAGRAM_BYTES)
+        try:
+            message = self._from_task.decode(data)
+        except msgspec.DecodeError as error:
+            print(f"a message that is none: {error}", file=sys.stderr)
+            return
+        self._control.send(message)
+
+    def _ending_signal(self) -> int | None:
+        wanted = {signal.SIGTERM, signal.SIGINT}
+        return next((n for n in self._signals.recv(_DATAGRAM_BYTES) if n in wanted), None)
+
+    def _reap(self) -> None:
+        now = monotonic()
+        for pid, exit_code in reap().items():
+            if name := self._names.pop(pid, None):  # else an orphan that we adopted
+                self._control.send(TaskEnded(name, exit_code, now))
+
+
+def _bind_link(job_dir: Path) -> socket.socket:
+    # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
+    link.bind(f"/proc/self/fd/{folder}/{LINK_SOCKET}")
+    os.close(folder)
+    return link
+
+
+def _signal_pipe() -> tuple[socket.socket, socket.socket]:
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno())
+    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: None)
+    return reader, writer
+
+
+def main(argv: list[str]) -> None:
+    """Serve one job; see the module's text for the arguments."""
+    control_fd, job_dir, *lock_fds = argv
+    become_subreaper()
+    locks = [FileLock.adopt(Path(), int(fd)) for fd in lock_fds]
+    os.set_inheritable(int(control_fd), False)
+    server = ForkServer(
+        MessageSocket(socket.socket(fileno=int(control_fd))), JobFolder(Path(job_dir))
+    )
+    gc.freeze()  # keeps the tasks' garbage collectors from copying the server's pages
+    try:
+        signum = server.serve()
+    except OSError as error:
+        print(f"the launcher is gone: {error}", file=sys.stderr)
+        signum = None
+    kill_descendants()
+    for held in locks:
+        held.release()
+    if signum is not None:
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

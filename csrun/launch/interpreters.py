@@ -1,0 +1,28 @@
+"""The interpreters that csrun knows, and the execution mode that each one needs."""
+
+import sys
+from pathlib import Path
+
+from csrun.mode import ExecutionMode
+
+VERSIONED = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+MODES: dict[str, ExecutionMode] = {
+    "python": ExecutionMode.PIPELINED,
+    "python3": ExecutionMode.PIPELINED,
+    VERSIONED: ExecutionMode.PIPELINED,
+    "python-pt": ExecutionMode.PIPELINED,
+    "python-ws": ExecutionMode.WEIGHT_STREAMING,
+}
+
+
+def mode_of(command: tuple[str, ...]) -> ExecutionMode | None:
+    """The mode that a command's interpreter needs; None when it is not one of csrun's own."""
+    if is_own_executable(command[0]):
+        return ExecutionMode.PIPELINED
+    return MODES.get(command[0])
+
+
+def is_own_executable(word: str) -> bool:
+    """True for the absolute path of the Python that runs csrun."""
+    return Path(word).is_absolute() and word == sys.executable

@@ -1,0 +1,232 @@
+"""Running a job on this machine: the shell around `state`, doing what it says."""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from csrun.context import JobFile, Progress, Role, SpawnWafer, site_state_dir
+from csrun.launch import queue
+from csrun.launch.failure import describe_cause, describe_server_loss
+from csrun.launch.folder import JobFolder, create, prune
+from csrun.launch.logs import Console, LogTail
+from csrun.launch.plan import JobPlan, plan
+from csrun.launch.prctl import become_subreaper
+from csrun.launch.protocol import SignalTasks, StartTask, TaskEnded, ToLauncher
+from csrun.launch.request import JobRequest
+from csrun.launch.server import ServerProcess, start_server
+from csrun.launch.state import (
+    DeadlinePassed,
+    Event,
+    Finish,
+    Instruction,
+    Interrupted,
+    JobState,
+    Send,
+    ServerLost,
+    Start,
+    TaskExited,
+    WaferRequested,
+    Wait,
+)
+from csrun.launch.tree import kill_descendants
+from csrun.site import Site
+from csrun.system import FileLock
+
+LOG_POLL_S = 0.05  # 20 Hz: smooth to the eye
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def plan_job(request: JobRequest, site: Site) -> JobPlan:
+    """Lay a job out on this machine's CPUs.
+
+    Raises: UsageError for a layout that is not possible
+    """
+    return plan(request, site, tuple(sorted(os.sched_getaffinity(0))))
+
+
+def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
+    """Run a job on this machine, from waiting for nodes to its exit code."""
+    jobs_dir = site_state_dir(site.name) / "jobs"
+    job_id = queue.next_job_id(site)
+    folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
+    with live:
+        prune(jobs_dir)
+        try:
+            allocation = queue.allocate(site, job_plan.layout.nodes, job_id, _say)
+            with allocation:
+                folder.prepare(_job_file(request, job_plan, job_id, allocation.nodes))
+                return _run_allocated(folder, (live, *allocation.locks))
+        finally:
+            folder.clear()
+
+
+def _run_allocated(folder: JobFolder, locks: tuple[FileLock, ...]) -> int:
+    become_subreaper()
+    with _signals() as signals:
+        server = start_server(folder, locks)
+        return LocalJob(JobFile.read(folder.path), folder, server, signals).run()
+
+
+class LocalJob:
+    """One job while it runs: waits for events, asks the state what to do, and does it."""
+
+    def __init__(
+        self, job: JobFile, folder: JobFolder, server: ServerProcess, signals: socket.socket
+    ) -> None:
+        self._folder = folder
+        self._server = server
+        self._signals = signals
+        self._state = JobState(job)
+        self._console = Console()
+        self._tails = {_name(rank): self._tail(rank) for rank in _shown_ranks(job)}
+        self._decoder = msgspec.msgpack.Decoder(ToLauncher)
+        self._report_names: dict[str, str] = {}
+        self._deadline_s: float | None = None
+        self._is_finished = False
+
+    def run(self) -> int:
+        """Run to the end; nothing of the job lives when this returns."""
+        try:
+            for instruction in self._state.begin():
+                self._do(instruction)
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._server.control, selectors.EVENT_READ, self._from_server)
+                selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
+                while not self._is_finished:
+                    self._turn(selector)
+        finally:
+            self._server.end()
+            kill_descendants()
+            self._forward(is_last=True)
+            self._console.close()
+        self._say_why()
+        return self._state.exit_code
+
+    def _turn(self, selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(LOG_POLL_S):
+            for event in key.data():
+                self._handle(event)
+        now_s = monotonic()
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            self._deadline_s = None
+            self._handle(DeadlinePassed(now_s))
+        self._forward()
+
+    def _handle(self, event: Event) -> None:
+        if self._is_finished:
+            return
+        for instruction in self._state.handle(event):
+            self._do(instruction)
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Start(task):
+                self._report_names[task.name] = task.report_name
+                self._send(task)
+            case Send(names, signum):
+                self._send(SignalTasks(names, signum))
+            case Wait(seconds):
+                self._deadline_s = monotonic() + seconds
+            case Finish():
+                self._is_finished = True
+
+    def _send(self, message: StartTask | SignalTasks) -> None:
+        try:
+            self._server.control.send(message)
+        except OSError:
+            return  # the server is gone; reading from it says so, with its exit code
+
+    def _from_server(self) -> Iterator[Event]:
+        bodies = self._server.control.receive()
+        if bodies is None:
+            yield ServerLost(self._server.end())
+        for body in bodies or ():
+            message = self._decoder.decode(body)
+            match message:
+                case TaskEnded():
+                    report = self._folder.report(self._report_names[message.name])
+                    yield TaskExited(message.name, message.exit_code, message.time_s, report)
+                case SpawnWafer():
+                    yield WaferRequested(message.system, message.argv)
+                case Progress():
+                    self._console.progress(message)
+
+    def _from_signals(self) -> Iterator[Event]:
+        for signum in self._signals.recv(64):
+            if signum in ENDING_SIGNALS:
+                yield Interrupted(signum, monotonic())
+
+    def _tail(self, rank: int) -> LogTail:
+        return LogTail(self._folder.log(_name(rank)), lambda: self._folder.report(str(rank)))
+
+    def _forward(self, is_last: bool = False) -> None:
+        for tail in self._tails.values():
+            while data := tail.read():
+                self._console.write(data)
+            if is_last:
+                self._console.write(tail.read(is_last=True))
+
+    def _say_why(self) -> None:
+        state, cause = self._state, self._state.cause
+        if cause is not None:
+            shown = cause.name in self._tails
+            _say(describe_cause(cause, self._folder.log(cause.name), shown))
+        elif state.server_exit_code is not None:
+            _say(describe_server_loss(state.server_exit_code, self._folder.path))
+        elif state.signum is not None:
+            name = signal.Signals(state.signum).name
+            _say(f"csrun_wse: {name}: the job was ended; logs: {self._folder.path / 'logs'}")
+
+
+def _job_file(
+    request: JobRequest, job_plan: JobPlan, job_id: int, nodes: tuple[str, ...]
+) -> JobFile:
+    return JobFile(
+        job_id=job_id,
+        mode=job_plan.mode,
+        command=job_plan.command,
+        working_dir=str(Path.cwd()),
+        site=request.site,
+        nodes=job_plan.layout.nodes,
+        cpus_per_task=job_plan.layout.cpus_per_task,
+        tasks=job_plan.entries(nodes),
+    )
+
+
+def _shown_ranks(job: JobFile) -> list[int]:
+    """The chief's log speaks for a training; of another command, every task's does."""
+    return [task.rank for task in job.tasks if task.role in (Role.CHIEF, Role.TASK)]
+
+
+def _name(rank: int) -> str:
+    return StartTask(rank, ()).name
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket that gets the number of every signal that asks to end."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    old_wakeup = signal.set_wakeup_fd(writer.fileno())
+    old = {signum: signal.signal(signum, lambda *_: None) for signum in ENDING_SIGNALS}
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
+        reader.close()
+        writer.close()

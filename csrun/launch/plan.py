@@ -1,0 +1,199 @@
+"""JobRequest to JobPlan: how many tasks, what each does, on which node and which CPUs. Pure."""
+
+from dataclasses import dataclass
+
+from csrun.context import Role, TaskEntry
+from csrun.errors import UsageError
+from csrun.launch.interpreters import mode_of
+from csrun.launch.request import JobRequest
+from csrun.mode import ExecutionMode
+from csrun.site import Site
+
+STREAMING_SINGLE_TASK_NODES = 2  # the chief's and MemoryX's
+STREAMING_MIN_NODES = STREAMING_SINGLE_TASK_NODES + 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The numbers of a job: S single-task nodes, then N - S nodes of T tasks with C CPUs each."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    single_task_nodes: int
+    cyclic: bool
+
+    @property
+    def tasks(self) -> int:
+        """S + (N - S) x T."""
+        return self.single_task_nodes + self._full_nodes * self.tasks_per_node
+
+    @property
+    def _full_nodes(self) -> int:
+        return self.nodes - self.single_task_nodes
+
+    def node_ids(self) -> tuple[int, ...]:
+        """The node of each rank, as srun's components place them.
+
+        Without single-task nodes the first node is a component by itself, filled first; only the
+        nodes of the last component are dealt to in turn when `cyclic`.
+        """
+        first = self.single_task_nodes
+        ids = list(range(first))
+        if first == 0:
+            ids += [0] * self.tasks_per_node
+            first = 1
+        rest = range(first, self.nodes)
+        if self.cyclic:
+            ids += [node for _ in range(self.tasks_per_node) for node in rest]
+        else:
+            ids += [node for node in rest for _ in range(self.tasks_per_node)]
+        return tuple(ids)
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    """One task before nodes are allocated: `node_id` counts the job's own nodes from 0."""
+
+    rank: int
+    role: Role
+    node_id: int
+    local_rank: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Which task runs where; `mode` is None for a command that is not one of csrun's."""
+
+    command: tuple[str, ...]
+    mode: ExecutionMode | None
+    layout: Layout
+    tasks: tuple[PlannedTask, ...]
+
+    def entries(self, node_names: tuple[str, ...]) -> tuple[TaskEntry, ...]:
+        """The tasks on the nodes that the job was given, in the order of its node ids."""
+        return tuple(
+            TaskEntry(t.rank, t.role, node_names[t.node_id], t.node_id, t.local_rank, t.cpus)
+            for t in self.tasks
+        )
+
+
+def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
+    """Lay the job out on a site whose nodes share the CPUs `real_cpus` of this machine.
+
+    Raises: UsageError for a layout that the site or the interpreter does not allow
+    """
+    if not request.command:
+        raise UsageError("no command given: say what to run, e.g. csrun_wse python-ws run.py")
+    mode = mode_of(request.command)
+    layout = _resolve(request, site, mode)
+    return JobPlan(request.command, mode, layout, _place(layout, mode, site, real_cpus))
+
+
+def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> Layout:
+    nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
+    single = request.single_task_nodes
+    if single is None:
+        streaming = mode is ExecutionMode.WEIGHT_STREAMING
+        single = STREAMING_SINGLE_TASK_NODES if streaming else 0
+    _check_nodes(nodes, site)
+    _check_single_task_nodes(nodes, single, mode, request.command[0])
+    tasks, cpus = _tasks_and_cpus(request, site)
+    return Layout(nodes, tasks, cpus, single, request.cyclic)
+
+
+def _check_nodes(nodes: int, site: Site) -> None:
+    if not 1 <= nodes <= site.nodes.count:
+        raise UsageError(
+            f"--total-nodes must be 1 to {site.nodes.count}, the nodes of site {site.name},"
+            f" got {nodes}"
+        )
+
+
+def _check_single_task_nodes(
+    nodes: int, single: int, mode: ExecutionMode | None, interpreter: str
+) -> None:
+    if mode is ExecutionMode.WEIGHT_STREAMING:
+        _check_streaming(nodes, single, interpreter)
+    if single < 0 or single >= nodes:
+        raise UsageError(
+            f"--single-task-nodes must be 0 to {nodes - 1}, fewer than the {nodes} nodes of the"
+            f" job, got {single}"
+        )
+
+
+def _check_streaming(nodes: int, single: int, interpreter: str) -> None:
+    if single < STREAMING_SINGLE_TASK_NODES:
+        raise UsageError(
+            f"--single-task-nodes must be at least {STREAMING_SINGLE_TASK_NODES} for {interpreter}"
+            f" (one for the chief, one for MemoryX), got {single}; leave the option out to get"
+            f" {STREAMING_SINGLE_TASK_NODES}"
+        )
+    if nodes < STREAMING_MIN_NODES:
+        raise UsageError(
+            f"--total-nodes must be at least {STREAMING_MIN_NODES} for {interpreter} (chief,"
+            f" MemoryX and one node of streamers), got {nodes}"
+        )
+
+
+def _tasks_and_cpus(request: JobRequest, site: Site) -> tuple[int, int]:
+    tasks, cpus, have = request.tasks_per_node, request.cpus_per_task, site.nodes.cpus
+    if tasks is None and cpus is None:
+        tasks, cpus = site.defaults.tasks_per_node, site.defaults.cpus_per_task
+    elif cpus is None and tasks is not None:
+        fits = tasks * site.defaults.cpus_per_task <= have
+        cpus = site.defaults.cpus_per_task if fits else max(1, have // max(1, tasks))
+    elif tasks is None and cpus is not None:
+        tasks = max(1, have // max(1, cpus))
+    assert tasks is not None
+    assert cpus is not None
+    _check_node_fits(tasks, cpus, have)
+    return tasks, cpus
+
+
+def _check_node_fits(tasks: int, cpus: int, have: int) -> None:
+    if tasks < 1 or cpus < 1:
+        raise UsageError(
+            f"--tasks-per-node and --cpus-per-task must be at least 1, got {tasks} and {cpus}"
+        )
+    if tasks * cpus <= have:
+        return
+    possible = [f"--tasks-per-node {have // cpus}"] if cpus <= have else []
+    possible += [f"--cpus-per-task {have // tasks}"] if tasks <= have else []
+    raise UsageError(
+        f"--tasks-per-node {tasks} with --cpus-per-task {cpus} needs {tasks * cpus} CPUs a node,"
+        f" the site's nodes have {have}: use {' or '.join(possible) or 'fewer of both'}"
+    )
+
+
+def _place(
+    layout: Layout, mode: ExecutionMode | None, site: Site, real_cpus: tuple[int, ...]
+) -> tuple[PlannedTask, ...]:
+    tasks_on: dict[int, int] = {}
+    placed, next_cpu = [], 0
+    for rank, node_id in enumerate(layout.node_ids()):
+        local_rank = tasks_on.get(node_id, 0)
+        tasks_on[node_id] = local_rank + 1
+        alone = node_id < layout.single_task_nodes
+        wanted = site.nodes.cpus if alone else layout.cpus_per_task
+        cpus = _cpu_set(real_cpus, next_cpu, wanted)
+        placed.append(PlannedTask(rank, _role(rank, mode), node_id, local_rank, cpus))
+        next_cpu += wanted
+    return tuple(placed)
+
+
+def _role(rank: int, mode: ExecutionMode | None) -> Role:
+    if mode is None:
+        return Role.TASK
+    if rank == 0:
+        return Role.CHIEF
+    if rank == 1 and mode is ExecutionMode.WEIGHT_STREAMING:
+        return Role.MEMORYX
+    return Role.STREAMER
+
+
+def _cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:
+    """Nominal CPU i of the job is real CPU i modulo their number: the tasks take them in turn."""
+    count = min(wanted, len(real_cpus))
+    return tuple(sorted(real_cpus[(first + i) % len(real_cpus)] for i in range(count)))

@@ -1,0 +1,95 @@
+"""What the launcher and its fork server say to each other over their socket."""
+
+import socket
+import struct
+
+import msgspec
+
+from csrun.context import Progress, SpawnWafer
+
+_LENGTH = struct.Struct("<I")
+_RECEIVE_BYTES = 1 << 16
+
+
+class StartTask(msgspec.Struct, frozen=True, tag="start"):
+    """Start a task: rank's own command, or the wafer of a system on behalf of rank 0."""
+
+    rank: int
+    argv: tuple[str, ...]
+    wafer: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The task's name in messages and file names."""
+        return f"rank-{self.rank:05d}" if self.wafer is None else f"wafer-{self.wafer}"
+
+    @property
+    def report_name(self) -> str:
+        """The name of the task's report file."""
+        return str(self.rank) if self.wafer is None else self.name
+
+
+class SignalTasks(msgspec.Struct, frozen=True, tag="signal"):
+    """Send a signal to the process groups of these tasks; the ended ones are passed over."""
+
+    names: tuple[str, ...]
+    signum: int
+
+
+class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """A task's process is gone. `exit_code` is negative for a signal; time of CLOCK_MONOTONIC."""
+
+    name: str
+    exit_code: int
+    time_s: float
+
+
+ToServer = StartTask | SignalTasks
+ToLauncher = TaskEnded | SpawnWafer | Progress
+
+
+class MessageSocket:
+    """Whole messages over a connected stream socket: a length, then msgpack."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._received = bytearray()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._connection.fileno()
+
+    def send(self, message: ToServer | ToLauncher) -> None:
+        """Send one message.
+
+        Raises: OSError when the other end is gone
+        """
+        body = self._encoder.encode(message)
+        self._connection.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self) -> list[bytes] | None:
+        """The bodies of all messages that are complete after one read; None at the end."""
+        try:
+            data = self._connection.recv(_RECEIVE_BYTES)
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        self._received += data
+        return self._complete()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._connection.close()
+
+    def _complete(self) -> list[bytes]:
+        bodies = []
+        while len(self._received) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._received)
+            end = _LENGTH.size + length
+            if len(self._received) < end:
+                break
+            bodies.append(bytes(self._received[_LENGTH.size : end]))
+            del self._received[:end]
+        return bodies

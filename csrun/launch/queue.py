@@ -1,0 +1,99 @@
+"""Waiting for nodes: job ids, node leases, first come, first served."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from csrun.context import site_state_dir
+from csrun.site import Site
+from csrun.system import FileLock, WaitingLine, holder_of, lock, try_lock, wait_in_line
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes that a job has to itself: names, in the order of the job's node ids."""
+
+    nodes: tuple[str, ...]
+    locks: tuple[FileLock, ...]
+
+    def release(self) -> None:
+        """Give this process's hold on the nodes up."""
+        for held in self.locks:
+            held.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+def next_job_id(site: Site) -> int:
+    """Draw a job id that no job of the site has had."""
+    folder = site_state_dir(site.name)
+    counter = folder / "last_job"
+    with lock(folder / "last_job.lock", f"process {os.getpid()}"):
+        last = int(counter.read_text()) if counter.exists() else 0
+        temporary = counter.with_suffix(".tmp")
+        temporary.write_text(str(last + 1))
+        temporary.replace(counter)
+    return last + 1
+
+
+def allocate(site: Site, count: int, job_id: int, say: Say) -> Allocation:
+    """Lease `count` nodes, all or none, in turn; `say` gets srun's lines, and who is waited for."""
+    folder = site_state_dir(site.name) / "nodes"
+    holder = f"job {job_id} (process {os.getpid()})"
+    say(f"srun: job {job_id} queued and waiting for resources")
+    allocation = wait_in_line(
+        WaitingLine(folder / "line"),
+        holder,
+        lambda: _try_allocate(folder, site, count, holder),
+        lambda: say(_waiting_for(folder, site, count)),
+    )
+    say(f"srun: job {job_id} has been allocated resources")
+    return allocation
+
+
+def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocation | None:
+    names: list[str] = []
+    locks: list[FileLock] = []
+    for name in _node_names(site):
+        if len(names) == count:
+            break
+        if taken := try_lock(_lock_file(folder, name), holder):
+            names.append(name)
+            locks.append(taken)
+    allocation = Allocation(tuple(names), tuple(locks))
+    if len(names) == count:
+        return allocation
+    allocation.release()
+    return None
+
+
+def _waiting_for(folder: Path, site: Site, count: int) -> str:
+    nodes_of: dict[str, int] = {}
+    for name in _node_names(site):
+        free = try_lock(_lock_file(folder, name), "")
+        if free:
+            free.release()
+        else:
+            holder = holder_of(_lock_file(folder, name))
+            nodes_of[holder] = nodes_of.get(holder, 0) + 1
+    held = ", ".join(f"{holder} holds {nodes}" for holder, nodes in nodes_of.items())
+    return (
+        f"csrun_wse: waiting for {count} of the {site.nodes.count} nodes of site {site.name}:"
+        f" {held or 'other jobs are before this one'}"
+    )
+
+
+def _node_names(site: Site) -> list[str]:
+    return [f"{site.nodes.name_prefix}{number}" for number in range(1, site.nodes.count + 1)]
+
+
+def _lock_file(folder: Path, node: str) -> Path:
+    return folder / f"{node}.lock"

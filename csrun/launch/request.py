@@ -1,0 +1,22 @@
+"""What was asked of the launcher."""
+
+from dataclasses import dataclass
+
+from csrun.site import DEFAULT_SITE
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """One csrun_wse command line; None where an option was not given.
+
+    `site` is what the tasks load their site by: a shipped site's name or an absolute path.
+    """
+
+    command: tuple[str, ...]
+    total_nodes: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    single_task_nodes: int | None = None
+    cyclic: bool = False
+    mount_dirs: tuple[str, ...] = ()
+    site: str = DEFAULT_SITE
