@@ -1,4 +1,7 @@
-"""The two execution modes of a CS system."""
+"""How a run computes: words that all rooms share.
+
+This module and `csrun.errors` lie below every room: any room may import them, they import none.
+"""
 
 from enum import StrEnum
 
@@ -8,3 +11,14 @@ class ExecutionMode(StrEnum):
 
     PIPELINED = "PIPELINED"
     WEIGHT_STREAMING = "WEIGHT_STREAMING"
+
+
+class RunMode(StrEnum):
+    """What the program computes."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "predict"
+
+
+PADDING_LABEL = -100  # the label of rows that only fill up an incomplete last batch

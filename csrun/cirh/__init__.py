@@ -1,0 +1,23 @@
+"""CIRH, the intermediate representation: a dialect of typed tensor operators after ATen's core set.
+
+`dialect` holds modules and their text, `ops` the operators, `builder` writes them, `gradients` has
+the rules of reverse mode, `reference` the plain NumPy definition of every operator.
+"""
+
+from csrun.cirh.builder import Builder
+from csrun.cirh.dialect import (
+    new_module,
+    parse_module,
+    precision_of,
+    print_module,
+    run_mode_of,
+)
+
+__all__ = [
+    "Builder",
+    "new_module",
+    "parse_module",
+    "precision_of",
+    "print_module",
+    "run_mode_of",
+]

@@ -10,17 +10,27 @@ from enum import StrEnum
 
 import msgspec
 
-from csrun.mode import ExecutionMode
+from csrun.executable.schedule import Schedule
+from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "PADDING_LABEL",
+    "Buffer",
+    "Estimate",
+    "Group",
+    "Initializer",
+    "InitializerKind",
+    "InputSpec",
+    "Layer",
+    "Output",
+    "Parameter",
+    "Plan",
+    "RunMode",
+    "Store",
+]
 
 ALIGNMENT_BYTES = 64
-
-
-class RunMode(StrEnum):
-    """What the program computes."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    PREDICT = "predict"
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,9 +53,6 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
     dtype: str
     classes: int | None = None
-
-
-PADDING_LABEL = -100
 
 
 class InitializerKind(StrEnum):
@@ -136,6 +143,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
     first `store.nbytes` bytes. `loss_buffer` names a float64[1] arena buffer that holds, after the
     last forward group, the *sum* of the loss over the valid rows of the batch (None: no loss).
+    `learning_rate` is the schedule of a training's updates.
     """
 
     compiler_version: str
@@ -156,5 +164,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[Group, ...]
     loss_buffer: str | None
     outputs: tuple[Output, ...]
+    learning_rate: Schedule | None
     estimate: Estimate
     program_digest: str  # SHA-256 of program.py

@@ -1,0 +1,55 @@
+"""Writing operators one after the other, each with the type that follows from its operands."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.cirh.ops.base import CirhOp, Plain
+from csrun.cirh.ops.model import FullOp, LeafOp
+from csrun.cirh.types import Tensor
+
+
+class Builder:
+    """Inserts operators at one place of a block, in the current name scope."""
+
+    def __init__(self, place: InsertPoint, scope: str = "") -> None:
+        self._place = place
+        self.scope = scope
+
+    def emit(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> SSAValue:
+        """Insert an operator and give its result.
+
+        Raises: VerifyException when the operands do not fit
+        """
+        return self.effect(kind, *operands, **properties).results[0]
+
+    def effect(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> Operation:
+        """Insert an operator that may have no result."""
+        return self._insert(kind.of(operands, **self._scoped(properties)))
+
+    def leaf(self, kind: type[LeafOp], declared: Tensor, **properties: Plain) -> SSAValue:
+        """Insert an operator without operands, of a declared type."""
+        op = kind.declare(declared, **self._scoped(properties))
+        return self._insert(op).results[0]
+
+    def full(self, value: float, kind: Tensor) -> SSAValue:
+        """A tensor filled with one value."""
+        return self.leaf(FullOp, kind, value=float(value))
+
+    @contextmanager
+    def in_scope(self, scope: str) -> Iterator[None]:
+        """Operators written inside carry this scope."""
+        outer, self.scope = self.scope, scope
+        try:
+            yield
+        finally:
+            self.scope = outer
+
+    def _scoped(self, properties: dict[str, Plain]) -> dict[str, Plain]:
+        return {"scope": self.scope, **properties} if self.scope else properties
+
+    def _insert(self, op: Operation) -> Operation:
+        Rewriter.insert_op(op, self._place)
+        return op

@@ -1,0 +1,54 @@
+"""The dialect `cirh`: all operators and attributes, and the text form of a module."""
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp, StringAttr
+from xdsl.ir import Dialect
+from xdsl.parser import Parser
+
+from csrun.cirh.attributes import ATTRIBUTES
+from csrun.cirh.ops import activation, elementwise, learning, loss, matrix, model, reduction, shape
+from csrun.mode import RunMode
+
+PRECISION = "cirh.precision"
+RUN_MODE = "cirh.run_mode"
+
+FAMILIES = (model, shape, elementwise, matrix, reduction, activation, loss, learning)
+CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
+
+
+def new_module(precision: str, run_mode: RunMode) -> ModuleOp:
+    """An empty module: one block, operators in the order in which they run."""
+    attributes = {PRECISION: StringAttr(precision), RUN_MODE: StringAttr(run_mode)}
+    return ModuleOp([], attributes=attributes)
+
+
+def precision_of(module: ModuleOp) -> str:
+    """float32 or float64: the element type of all arithmetic of the module."""
+    return _text(module, PRECISION)
+
+
+def run_mode_of(module: ModuleOp) -> RunMode:
+    """What the module computes: training, evaluation or prediction."""
+    return RunMode(_text(module, RUN_MODE))
+
+
+def print_module(module: ModuleOp) -> str:
+    """The module as text; `parse_module` reads it back."""
+    return str(module) + "\n"
+
+
+def parse_module(text: str, name: str = "<text>") -> ModuleOp:
+    """A module from its text.
+
+    Raises: xDSL's ParseError with line and column
+    """
+    context = Context()
+    context.load_dialect(Builtin)
+    context.load_dialect(CIRH)
+    return Parser(context, text, name).parse_module()
+
+
+def _text(module: ModuleOp, key: str) -> str:
+    value = module.attributes[key]
+    assert isinstance(value, StringAttr), f"{key} is text"
+    return value.data

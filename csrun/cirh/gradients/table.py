@@ -1,0 +1,39 @@
+"""How a gradient rule looks, and what rules are handed.
+
+A rule writes backward operators and gives one gradient an operand, None where there is none to give
+or none is wanted. Rules are written against ATen's derivative formulas, one table a family.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.builder import Builder
+from csrun.cirh.ops.base import CirhOp
+
+Gradients = list[SSAValue | None]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One operator on the way back: itself, its result's gradient, and which operands want one."""
+
+    op: Operation
+    grad: SSAValue
+    wanted: tuple[bool, ...]
+    builder: Builder
+
+    @property
+    def out(self) -> SSAValue:
+        """The operator's result."""
+        return self.op.results[0]
+
+    @property
+    def operands(self) -> tuple[SSAValue, ...]:
+        """The operator's operands."""
+        return tuple(self.op.operands)
+
+
+Rule = Callable[[Backward], Gradients]
+Rules = Mapping[type[CirhOp], Rule]

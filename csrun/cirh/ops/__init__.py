@@ -1,0 +1,1 @@
+"""The operators of CIRH, a file a family, named after ATen's core set."""

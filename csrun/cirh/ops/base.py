@@ -1,0 +1,197 @@
+"""What all operators of CIRH share: a name scope, and a result type that follows from operands.
+
+`infer` is the one definition of an operator's types: the builder calls it to make the result, the
+verifier to check it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from xdsl.dialects.builtin import (
+    BoolAttr,
+    DenseArrayBase,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    f64,
+    i64,
+)
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    operand_def,
+    opt_prop_def,
+    result_def,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.types import Tensor, dtype_of, shape_of, type_of
+
+Types = Sequence[Tensor]
+Properties = Mapping[str, Attribute]
+Value = SSAValue
+Plain = str | bool | int | float | tuple[int, ...] | Attribute
+
+ASSEMBLY = "operands attr-dict `:` functional-type(operands, results)"
+EFFECT_ASSEMBLY = "operands attr-dict `:` type(operands)"
+
+
+def attribute(value: Plain) -> Attribute:
+    """The attribute that stands for a Python value."""
+    match value:
+        case Attribute():
+            return value
+        case bool():
+            return BoolAttr.from_bool(value)
+        case str():
+            return StringAttr(value)
+        case int():
+            return IntegerAttr(value, i64)
+        case float():
+            return FloatAttr(value, f64)
+        case tuple():
+            return DenseArrayBase.from_list(i64, list(value))
+
+
+class CirhOp(IRDLOperation):
+    """An operator; `scope` is its location, the name scope of the layer that it comes from."""
+
+    irdl_options = (ParsePropInAttrDict(),)
+    scope = opt_prop_def(StringAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor | None:
+        """The type of the result, None for an operator without one.
+
+        Raises: VerifyException when operands or properties do not fit
+        """
+        raise NotImplementedError(cls.name)
+
+    @classmethod
+    def of(cls, operands: Sequence[Value], **properties: Plain) -> Self:
+        """An operator whose result has the type that follows from its operands."""
+        attributes = {name: attribute(value) for name, value in properties.items()}
+        result = cls.infer([type_of(o) for o in operands], attributes)
+        results = [] if result is None else [result]
+        return cls(operands=list(operands), result_types=results, properties=attributes)
+
+    def verify_(self) -> None:
+        """Check the result's type.
+
+        Raises: VerifyException naming the operator, its scope, the rule and what was found
+        """
+        where = f"{self.name} in {self.where}"
+        try:
+            expected = self.infer([type_of(o) for o in self.operands], self.properties)
+        except VerifyException as error:
+            raise VerifyException(f"{where}: {error}") from error
+        found = self.results[0].type if self.results else None
+        if found != expected:
+            raise VerifyException(f"{where}: result must be {expected}, got {found}")
+
+    @property
+    def where(self) -> str:
+        """The layer's name, for messages."""
+        return self.scope.data if self.scope else "the model"
+
+
+class UnaryOp(CirhOp):
+    """One operand, a result of the same type."""
+
+    x = operand_def(TensorType)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's type."""
+        return types[0]
+
+
+class BackwardOp(CirhOp):
+    """A gradient and a saved tensor of the same type; the result is of that type too."""
+
+    grad = operand_def(TensorType)
+    saved = operand_def(TensorType)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The gradient's type."""
+        require_same(types[0], types[1])
+        return types[0]
+
+
+def require_same(a: Tensor, b: Tensor) -> None:
+    """Raises: VerifyException unless both types are equal."""
+    if a != b:
+        raise VerifyException(f"operands must have one type, got {a} and {b}")
+
+
+def require_rank(kind: Tensor, rank: int, what: str) -> None:
+    """Raises: VerifyException unless the tensor has `rank` axes."""
+    if len(shape_of(kind)) != rank:
+        raise VerifyException(f"{what} must have {rank} axes, got {kind}")
+
+
+def require_same_dtype(types: Types) -> None:
+    """Raises: VerifyException unless all element types are equal."""
+    if len({dtype_of(t) for t in types}) > 1:
+        names = ", ".join(dtype_of(t) for t in types)
+        raise VerifyException(f"operands must have one element type, got {names}")
+
+
+def ints(properties: Properties, name: str) -> tuple[int, ...]:
+    """A property that is a list of integers."""
+    value = properties[name]
+    if not isinstance(value, DenseArrayBase):
+        raise VerifyException(f"{name} must be an array of integers, got {value}")
+    return tuple(int(v) for v in value.iter_values())
+
+
+def integer(properties: Properties, name: str) -> int:
+    """A property that is an integer."""
+    value = properties[name]
+    if not isinstance(value, IntegerAttr):
+        raise VerifyException(f"{name} must be an integer, got {value}")
+    return value.value.data
+
+
+def number(properties: Properties, name: str) -> float:
+    """A property that is a number."""
+    value = properties[name]
+    if not isinstance(value, FloatAttr):
+        raise VerifyException(f"{name} must be a number, got {value}")
+    return float(value.value.data)
+
+
+def axis(properties: Properties, kind: Tensor, name: str = "dim") -> int:
+    """A property that names an axis of `kind`, from 0."""
+    value, rank = integer(properties, name), len(shape_of(kind))
+    if not 0 <= value < rank:
+        raise VerifyException(f"{name} must be in 0..{rank - 1}, got {value}")
+    return value
+
+
+__all__ = [
+    "ASSEMBLY",
+    "EFFECT_ASSEMBLY",
+    "BackwardOp",
+    "CirhOp",
+    "Plain",
+    "Properties",
+    "Types",
+    "UnaryOp",
+    "Value",
+    "attribute",
+    "axis",
+    "integer",
+    "ints",
+    "number",
+    "require_rank",
+    "require_same",
+    "require_same_dtype",
+]

@@ -1,0 +1,66 @@
+"""Operators of the learning algorithm, in the three forms that it takes on its way down.
+
+`minimize` is what the user asked for; the gradient pass turns it into one `apply_gradient` a
+parameter; the learning algorithm's pass turns those into the update operators.
+"""
+
+from xdsl.dialects.builtin import FloatAttr, TensorType
+from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, prop_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.attributes import ALGORITHMS
+from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Properties, Types, require_same
+from csrun.cirh.ops.model import require_scalar
+from csrun.cirh.types import Tensor
+
+
+class UpdatingOp(CirhOp):
+    """A parameter and its gradient; changes the parameter, has no result."""
+
+    parameter = operand_def(TensorType)
+    grad = operand_def(TensorType)
+    assembly_format = EFFECT_ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor | None:
+        """No result; the gradient has its parameter's type."""
+        require_same(types[0], types[1])
+        return None
+
+
+@irdl_op_definition
+class MinimizeOp(CirhOp):
+    """Train all parameters that the loss depends on."""
+
+    name = "cirh.minimize"
+    loss = operand_def(TensorType)
+    algorithm = prop_def(AnyAttr())
+    assembly_format = EFFECT_ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor | None:
+        """No result; the loss is a scalar."""
+        require_scalar(types[0])
+        if not isinstance(properties["algorithm"], ALGORITHMS):
+            raise VerifyException(f"unknown learning algorithm {properties['algorithm']}")
+        return None
+
+
+@irdl_op_definition
+class ApplyGradientOp(UpdatingOp):
+    """Give a parameter's gradient to the learning algorithm."""
+
+    name = "cirh.apply_gradient"
+    algorithm = prop_def(AnyAttr())
+
+
+@irdl_op_definition
+class SgdOp(UpdatingOp):
+    """v = momentum v + grad; parameter = parameter - learning_rate v; no v when momentum is 0."""
+
+    name = "cirh.sgd"
+    learning_rate = prop_def(FloatAttr)
+    momentum = prop_def(FloatAttr)
+
+
+OPS = (MinimizeOp, ApplyGradientOp, SgdOp)

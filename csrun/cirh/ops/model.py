@@ -1,0 +1,122 @@
+"""What a model is made of besides arithmetic: inputs, parameters, constants, loss and outputs."""
+
+from typing import Self
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.attributes import InitializerAttr
+from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Plain, Properties, Types, attribute
+from csrun.cirh.types import Tensor, is_float, is_integer, shape_of, text_of, type_of
+
+
+class LeafOp(CirhOp):
+    """An operator without operands; its type is declared, not inferred."""
+
+    out = result_def(TensorType)
+
+    @classmethod
+    def declare(cls, kind: Tensor, **properties: Plain) -> Self:
+        """An operator of this type."""
+        attributes = {name: attribute(value) for name, value in properties.items()}
+        return cls(result_types=[kind], properties=attributes)
+
+    def verify_(self) -> None:
+        """The declared type is the type."""
+
+
+@irdl_op_definition
+class InputOp(LeafOp):
+    """One array of a batch, by name; `classes` is set for integer labels."""
+
+    name = "cirh.input"
+    sym_name = prop_def(StringAttr)
+    classes = opt_prop_def(IntegerAttr)
+    assembly_format = "$sym_name attr-dict `:` type($out)"
+
+    def verify_(self) -> None:
+        """Raises: VerifyException when labels are not integers."""
+        if self.classes is not None and not is_integer(type_of(self.out)):
+            raise VerifyException(
+                f"input {self.sym_name.data}: labels must be integers, got {self.out.type}"
+            )
+
+
+@irdl_op_definition
+class ParameterOp(LeafOp):
+    """A weight tensor, named `<layer>/<what>`; `scope` is its layer."""
+
+    name = "cirh.parameter"
+    sym_name = prop_def(StringAttr)
+    initializer = prop_def(InitializerAttr)
+    assembly_format = "$sym_name attr-dict `:` type($out)"
+
+    def verify_(self) -> None:
+        """Raises: VerifyException when a parameter has no layer or is not of floats."""
+        if self.scope is None:
+            raise VerifyException(f"parameter {self.sym_name.data} must have a scope, its layer")
+        if not is_float(type_of(self.out)):
+            raise VerifyException(f"parameter {self.sym_name.data}: got {self.out.type}")
+
+
+@irdl_op_definition
+class FullOp(LeafOp):
+    """A tensor filled with one value."""
+
+    name = "cirh.full"
+    value = prop_def(FloatAttr)
+    assembly_format = "attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class RowsOp(LeafOp):
+    """The number of valid rows of the global batch, a scalar: the normaliser of mean losses."""
+
+    name = "cirh.rows"
+    assembly_format = "attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class LossOp(CirhOp):
+    """Marks the scalar that training minimises and evaluation reports."""
+
+    name = "cirh.loss"
+    value = operand_def(TensorType)
+    assembly_format = EFFECT_ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor | None:
+        """No result; the loss is a scalar."""
+        require_scalar(types[0])
+        return None
+
+
+@irdl_op_definition
+class OutputOp(CirhOp):
+    """A value that the host gets after each step, by name."""
+
+    name = "cirh.output"
+    sym_name = prop_def(StringAttr)
+    value = operand_def(TensorType)
+    assembly_format = "$sym_name $value attr-dict `:` type($value)"
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor | None:
+        """No result."""
+        return None
+
+
+def require_scalar(kind: Tensor) -> None:
+    """Raises: VerifyException unless the tensor is a scalar of floats."""
+    if shape_of(kind) != () or not is_float(kind):
+        raise VerifyException(f"a loss must be one number, got a tensor of shape {text_of(kind)}")
+
+
+OPS = (InputOp, ParameterOp, FullOp, RowsOp, LossOp, OutputOp)

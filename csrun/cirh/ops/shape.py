@@ -1,0 +1,86 @@
+"""Operators that change a tensor's shape and not its values."""
+
+from math import prod
+
+from xdsl.dialects.builtin import DenseArrayBase, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, UnaryOp, ints, require_rank
+from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, text_of
+
+
+class ReshapingOp(CirhOp):
+    """One operand, and the sizes of the result's axes."""
+
+    x = operand_def(TensorType)
+    shape = prop_def(DenseArrayBase)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+
+@irdl_op_definition
+class ViewOp(ReshapingOp):
+    """The same elements in row-major order under another shape."""
+
+    name = "cirh.view"
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The new shape, of as many elements."""
+        shape = ints(properties, "shape")
+        if prod(shape) != size_of(types[0]):
+            raise VerifyException(f"{text_of(types[0])} cannot be viewed as {list(shape)}")
+        return tensor_type(shape, dtype_of(types[0]))
+
+
+@irdl_op_definition
+class ExpandOp(ReshapingOp):
+    """Broadcasting: axes of size 1, and missing leading axes, are repeated."""
+
+    name = "cirh.expand"
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The new shape, to which the operand's broadcasts."""
+        shape, own = ints(properties, "shape"), shape_of(types[0])
+        tail = shape[len(shape) - len(own) :]
+        fits = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(own, tail, strict=True))
+        if not fits:
+            raise VerifyException(f"{text_of(types[0])} does not broadcast to {list(shape)}")
+        return tensor_type(shape, dtype_of(types[0]))
+
+
+@irdl_op_definition
+class PermuteOp(CirhOp):
+    """Axes in another order: axis i of the result is axis dims[i] of the operand."""
+
+    name = "cirh.permute"
+    x = operand_def(TensorType)
+    dims = prop_def(DenseArrayBase)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's sizes, permuted."""
+        dims, own = ints(properties, "dims"), shape_of(types[0])
+        if sorted(dims) != list(range(len(own))):
+            raise VerifyException(f"dims must permute 0..{len(own) - 1}, got {list(dims)}")
+        return tensor_type([own[d] for d in dims], dtype_of(types[0]))
+
+
+@irdl_op_definition
+class TransposeOp(UnaryOp):
+    """A matrix transposed."""
+
+    name = "cirh.t"
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """[m, n] -> [n, m]."""
+        require_rank(types[0], 2, "the operand")
+        return tensor_type(shape_of(types[0])[::-1], dtype_of(types[0]))
+
+
+OPS = (ViewOp, ExpandOp, PermuteOp, TransposeOp)

@@ -1,0 +1,114 @@
+"""The reference interpreter: the slow, plain, living definition of what a module computes.
+
+Kernels are checked against it, and it is checked against PyTorch, operator by operator.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.ops import learning, model
+from csrun.cirh.ops.base import number
+from csrun.cirh.reference import arithmetic, neural
+from csrun.cirh.reference.table import Array, References
+from csrun.cirh.types import dtype_of, shape_of, type_of
+
+REFERENCES: References = {**arithmetic.REFERENCES, **neural.REFERENCES}
+Named = dict[str, Array]
+
+
+@dataclass
+class State:
+    """What a run of a module reads and changes: parameters and the optimizer's slots, by name."""
+
+    parameters: Named
+    slots: Named = field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """What a run of a module gives: its loss, its outputs, each parameter's gradient."""
+
+    loss: Array | None = None
+    outputs: Named = field(default_factory=dict)
+    gradients: Named = field(default_factory=dict)
+
+
+def interpret(module: ModuleOp, inputs: Mapping[str, Array], state: State, rows: int) -> Result:
+    """Run a module once; parameters and slots change when it trains.
+
+    rows: valid rows of the global batch
+    """
+    return _Run(inputs, state, rows).run(module)
+
+
+class _Run:
+    def __init__(self, inputs: Mapping[str, Array], state: State, rows: int) -> None:
+        self._inputs = inputs
+        self._state = state
+        self._rows = rows
+        self._values: dict[SSAValue, Array] = {}
+        self._result = Result()
+        self._special: dict[type[Operation], Callable[..., None]] = {
+            model.InputOp: self._input,
+            model.ParameterOp: self._parameter,
+            model.FullOp: self._full,
+            model.RowsOp: self._row_count,
+            model.LossOp: self._loss,
+            model.OutputOp: self._output,
+            learning.SgdOp: self._sgd,
+        }
+
+    def run(self, module: ModuleOp) -> Result:
+        for op in module.ops:
+            special = self._special.get(type(op))
+            if special:
+                special(op)
+            else:
+                function = REFERENCES[type(op)]
+                operands = [self._values[o] for o in op.operands]
+                self._values[op.results[0]] = function(op.properties, *operands)
+        return self._result
+
+    def _input(self, op: model.InputOp) -> None:
+        self._values[op.out] = self._inputs[op.sym_name.data]
+
+    def _parameter(self, op: model.ParameterOp) -> None:
+        self._values[op.out] = self._state.parameters[op.sym_name.data]
+
+    def _full(self, op: model.FullOp) -> None:
+        kind = type_of(op.out)
+        self._values[op.out] = np.full(
+            shape_of(kind), number(op.properties, "value"), dtype_of(kind)
+        )
+
+    def _row_count(self, op: model.RowsOp) -> None:
+        self._values[op.out] = np.asarray(self._rows, dtype_of(type_of(op.out)))
+
+    def _loss(self, op: model.LossOp) -> None:
+        self._result.loss = self._values[op.value]
+
+    def _output(self, op: model.OutputOp) -> None:
+        self._result.outputs[op.sym_name.data] = self._values[op.value]
+
+    def _sgd(self, op: learning.SgdOp) -> None:
+        owner = op.parameter.owner
+        assert isinstance(owner, model.ParameterOp), "only parameters are updated"
+        name, grad = owner.sym_name.data, self._values[op.grad]
+        slot = f"momentum/{name}"
+        rate, momentum = (number(op.properties, key) for key in ("learning_rate", "momentum"))
+        velocity = np.asarray(grad)
+        if momentum:
+            velocity = self._momentum(slot, momentum, grad)
+        self._result.gradients[name] = grad
+        self._state.parameters[name] = np.subtract(
+            self._state.parameters[name], np.multiply(velocity, rate)
+        )
+
+    def _momentum(self, slot: str, momentum: float, grad: Array) -> Array:
+        old = self._state.slots.get(slot, np.zeros_like(grad))
+        self._state.slots[slot] = np.add(np.multiply(old, momentum), grad)
+        return self._state.slots[slot]
