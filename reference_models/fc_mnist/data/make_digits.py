@@ -1,9 +1,9 @@
 """Makes the four IDX files beside it from scikit-learn's copy of the UCI handwritten digits.
 
-Each image of 8 × 8 pixels in 0..16 is scaled to 24 × 24 in 0..255 by bilinear interpolation between
-pixel centres, and framed with two blank pixels to MNIST's 28 × 28. The 1,797 images are shuffled
-with a fixed seed; the first 1,437 are the training set, the other 360 the test set. The images
-do not depend on where this runs.
+Each image of 8 by 8 pixels in 0..16 is scaled to 24 by 24 in 0..255 by bilinear interpolation
+between pixel centres, and framed with two blank pixels to MNIST's 28 by 28. The 1,797 images are
+shuffled with a fixed seed; the first 1,437 are the training set, the other 360 the test set. The
+images do not depend on where this runs.
 
 Run: pip install scikit-learn && python make_digits.py
 """

@@ -1,0 +1,77 @@
+"""The input functions of fc_mnist: MNIST's files to batches of images and labels."""
+
+from pathlib import Path
+
+import numpy as np
+from params import Params
+
+from csrun.data import Batch, DataError, Dataset, idx
+
+IMAGE_SHAPE = (28, 28)
+SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # rows down, columns right
+
+
+def train_input_fn(params: Params) -> Dataset:
+    """Endless shuffled batches: float32 [B, 28, 28] in 0..1, uint8 [B]."""
+    options = params.train_input
+    images, labels = read_digits(options.data_dir, "train")
+    variants = len(SHIFTS) if options.shift_images else 1
+
+    def load(elements: np.ndarray) -> Batch:
+        variant, sample = np.divmod(elements, len(images))
+        return scaled(shifted(images[sample], variant)), labels[sample]
+
+    return (
+        Dataset.from_arrays(np.arange(variants * len(images)))
+        .shuffle(seed=options.shuffle_seed)
+        .repeat()
+        .batch(options.batch_size, drop_remainder=True)
+        .map(load)
+    )
+
+
+def eval_input_fn(params: Params) -> Dataset:
+    """All test images once, in order; the last batch may be smaller."""
+    options = params.eval_input
+    images, labels = read_digits(options.data_dir, "t10k")
+    batches = Dataset.from_arrays(images, labels).batch(options.batch_size)
+    return batches.map(lambda pixels, digits: (scaled(pixels), digits))
+
+
+def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [N, 28, 28] and labels uint8 [N] under MNIST's file names.
+
+    Raises: DataError when the files are missing, broken, or not a set of such images.
+    """
+    folder = find_folder(data_dir)
+    path = idx.find(folder, f"{prefix}-images-idx3-ubyte")
+    images = idx.read(path)
+    labels = idx.read(idx.find(folder, f"{prefix}-labels-idx1-ubyte"))
+    if images.shape[1:] != IMAGE_SHAPE:
+        raise DataError(f"{path}: images must be 28 by 28 pixels, got shape {list(images.shape)}")
+    if labels.shape != images.shape[:1]:
+        raise DataError(f"{path}: {len(images)} images, but labels of shape {list(labels.shape)}")
+    return images, labels
+
+
+def find_folder(data_dir: str) -> Path:
+    """A relative folder is looked for in the working directory, then beside this file."""
+    here = Path(data_dir)
+    return here if here.is_dir() else Path(__file__).parent / data_dir
+
+
+def shifted(images: np.ndarray, variant: np.ndarray) -> np.ndarray:
+    """Move each image by the shift that its variant names; the margins of digits are blank.
+
+    Shapes: images [B, 28, 28], variant [B] -> [B, 28, 28]
+    """
+    moved = np.empty_like(images)
+    for number, shift in enumerate(SHIFTS):
+        chosen = variant == number
+        moved[chosen] = np.roll(images[chosen], shift, axis=(1, 2))
+    return moved
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    """Pixels 0..255 -> 0..1, float32."""
+    return np.multiply(images, 1 / 255, dtype=np.float32)

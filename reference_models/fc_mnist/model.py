@@ -1,0 +1,35 @@
+"""fc_mnist: a stack of fully connected layers that tells handwritten digits apart."""
+
+from typing import Any
+
+import numpy as np
+from params import Params
+
+from csrun import nn
+from csrun.estimator import CSEstimatorSpec
+
+CLASSES = 10
+
+
+def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) -> CSEstimatorSpec:
+    """Loss, training and accuracy of the network.
+
+    Shapes: features [B, 28, 28], labels [B]
+    """
+    hidden = nn.flatten(features)  # [B, 784]
+    for number, units in enumerate(params.model.hidden_sizes):
+        hidden = nn.Dense(units, activation="relu", name=f"fc_{number}")(hidden)
+    logits = nn.Dense(CLASSES, name="fc_out")(hidden)  # [B, 10]
+    loss = nn.softmax_cross_entropy(logits, labels)
+    optimizer = nn.SGD(params.optimizer.learning_rate, momentum=params.optimizer.momentum)
+    return CSEstimatorSpec(
+        mode=mode,
+        loss=loss,
+        train_op=optimizer.minimize(loss) if mode == "train" else None,
+        host_call=(metrics, [labels, logits]),
+    )
+
+
+def metrics(labels: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
+    """What the host computes from the values of a step."""
+    return {"accuracy": nn.metrics.accuracy(labels, logits.argmax(axis=1))}

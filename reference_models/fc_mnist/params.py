@@ -1,0 +1,55 @@
+"""The params file of fc_mnist: its sections, their keys, what they may hold."""
+
+from typing import Annotated
+
+import msgspec
+
+from csrun.params import RunConfig
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+PositiveRate = Annotated[float, msgspec.Meta(gt=0)]
+Momentum = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Sizes = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
+
+
+class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The training images, and how they are fed.
+
+    shift_images: also train on each image moved by one pixel up, down, left and right.
+    """
+
+    data_dir: str
+    batch_size: Positive
+    shuffle_seed: Seed = 1
+    shift_images: bool = True
+
+
+class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The test images."""
+
+    data_dir: str
+    batch_size: Positive
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The network: units of each hidden layer."""
+
+    hidden_sizes: Sizes
+
+
+class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Stochastic gradient descent."""
+
+    learning_rate: PositiveRate
+    momentum: Momentum = 0.0
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole params file."""
+
+    train_input: TrainInput
+    eval_input: EvalInput
+    model: Model
+    optimizer: Optimizer
+    runconfig: RunConfig

@@ -1,0 +1,33 @@
+"""Trains or evaluates fc_mnist.
+
+csrun_wse python-ws run.py --mode train    on a CS system, by weight streaming
+python run.py --mode eval                  in this process, on the CPU
+"""
+
+from pathlib import Path
+
+from data import eval_input_fn, train_input_fn
+from model import model_fn
+from params import Params
+
+from csrun.estimator import CerebrasEstimator
+from csrun.params import Arguments, Mode, run
+
+DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
+
+
+def main(arguments: Arguments[Params]) -> None:
+    """Do what the command line says."""
+    params, config = arguments.params, arguments.params.runconfig
+    estimator = CerebrasEstimator(model_fn, config.model_dir, config, params)
+    if arguments.mode is Mode.TRAIN:
+        limit = None if config.steps else config.max_steps
+        estimator.train(train_input_fn, steps=config.steps, max_steps=limit)
+    elif arguments.mode is Mode.EVAL:
+        estimator.evaluate(eval_input_fn, config.eval_steps, config.checkpoint_path)
+    else:
+        estimator.compile(train_input_fn)
+
+
+if __name__ == "__main__":
+    run(main, Params, DEFAULT_PARAMS)
