@@ -37,15 +37,15 @@ class InputOp(LeafOp):
     """One array of a batch, by name; `classes` is set for integer labels."""
 
     name = "cirh.input"
-    sym_name = prop_def(StringAttr)
+    symbol = prop_def(StringAttr)
     classes = opt_prop_def(IntegerAttr)
-    assembly_format = "$sym_name attr-dict `:` type($out)"
+    assembly_format = "$symbol attr-dict `:` type($out)"
 
     def verify_(self) -> None:
         """Raises: VerifyException when labels are not integers."""
         if self.classes is not None and not is_integer(type_of(self.out)):
             raise VerifyException(
-                f"input {self.sym_name.data}: labels must be integers, got {self.out.type}"
+                f"input {self.symbol.data}: labels must be integers, got {self.out.type}"
             )
 
 
@@ -54,16 +54,16 @@ class ParameterOp(LeafOp):
     """A weight tensor, named `<layer>/<what>`; `scope` is its layer."""
 
     name = "cirh.parameter"
-    sym_name = prop_def(StringAttr)
+    symbol = prop_def(StringAttr)
     initializer = prop_def(InitializerAttr)
-    assembly_format = "$sym_name attr-dict `:` type($out)"
+    assembly_format = "$symbol attr-dict `:` type($out)"
 
     def verify_(self) -> None:
         """Raises: VerifyException when a parameter has no layer or is not of floats."""
         if self.scope is None:
-            raise VerifyException(f"parameter {self.sym_name.data} must have a scope, its layer")
+            raise VerifyException(f"parameter {self.symbol.data} must have a scope, its layer")
         if not is_float(type_of(self.out)):
-            raise VerifyException(f"parameter {self.sym_name.data}: got {self.out.type}")
+            raise VerifyException(f"parameter {self.symbol.data}: got {self.out.type}")
 
 
 @irdl_op_definition
@@ -103,9 +103,9 @@ class OutputOp(CirhOp):
     """A value that the host gets after each step, by name."""
 
     name = "cirh.output"
-    sym_name = prop_def(StringAttr)
+    symbol = prop_def(StringAttr)
     value = operand_def(TensorType)
-    assembly_format = "$sym_name $value attr-dict `:` type($value)"
+    assembly_format = "$symbol $value attr-dict `:` type($value)"
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:

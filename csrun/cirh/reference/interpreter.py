@@ -74,10 +74,10 @@ class _Run:
         return self._result
 
     def _input(self, op: model.InputOp) -> None:
-        self._values[op.out] = self._inputs[op.sym_name.data]
+        self._values[op.out] = self._inputs[op.symbol.data]
 
     def _parameter(self, op: model.ParameterOp) -> None:
-        self._values[op.out] = self._state.parameters[op.sym_name.data]
+        self._values[op.out] = self._state.parameters[op.symbol.data]
 
     def _full(self, op: model.FullOp) -> None:
         kind = type_of(op.out)
@@ -92,12 +92,12 @@ class _Run:
         self._result.loss = self._values[op.value]
 
     def _output(self, op: model.OutputOp) -> None:
-        self._result.outputs[op.sym_name.data] = self._values[op.value]
+        self._result.outputs[op.symbol.data] = self._values[op.value]
 
     def _sgd(self, op: learning.SgdOp) -> None:
         owner = op.parameter.owner
         assert isinstance(owner, model.ParameterOp), "only parameters are updated"
-        name, grad = owner.sym_name.data, self._values[op.grad]
+        name, grad = owner.symbol.data, self._values[op.grad]
         slot = f"momentum/{name}"
         rate, momentum = (number(op.properties, key) for key in ("learning_rate", "momentum"))
         velocity = np.asarray(grad)

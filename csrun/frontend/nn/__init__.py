@@ -1,0 +1,36 @@
+"""Layers and functions that a model function is written with, and the tracer that records them."""
+
+from csrun.frontend.nn import initializers, metrics
+from csrun.frontend.nn.activations import relu
+from csrun.frontend.nn.dense import Dense
+from csrun.frontend.nn.errors import ShapeError, TraceError
+from csrun.frontend.nn.losses import argmax, softmax_cross_entropy
+from csrun.frontend.nn.optimizer import SGD, TrainOp
+from csrun.frontend.nn.shapes import flatten
+from csrun.frontend.nn.tensor import Tensor
+from csrun.frontend.nn.tracer import Tracer
+from csrun.mode import RunMode
+
+TRAIN = RunMode.TRAIN
+EVAL = RunMode.EVAL
+PREDICT = RunMode.PREDICT
+
+__all__ = [
+    "EVAL",
+    "PREDICT",
+    "SGD",
+    "TRAIN",
+    "Dense",
+    "RunMode",
+    "ShapeError",
+    "Tensor",
+    "TraceError",
+    "Tracer",
+    "TrainOp",
+    "argmax",
+    "flatten",
+    "initializers",
+    "metrics",
+    "relu",
+    "softmax_cross_entropy",
+]

@@ -1,0 +1,45 @@
+"""Errors found while a model is traced: each names the layer and the user's line."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xdsl.utils.exceptions import VerifyException
+
+import csrun
+from csrun.errors import UsageError
+
+PACKAGE = str(Path(csrun.__file__).parent)
+
+
+class TraceError(UsageError):
+    """A mistake in the user's model function."""
+
+
+class ShapeError(TraceError):
+    """Operands whose shapes or types do not fit."""
+
+
+def user_line() -> str:
+    """`file:line` of the innermost frame outside csrun and the standard library's contextlib."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_inside(filename: str) -> bool:
+    return filename.startswith(PACKAGE) or Path(filename).stem == "contextlib"
+
+
+@contextmanager
+def located(what: str) -> Iterator[None]:
+    """Turn a verifier's complaint into one about the layer or function `what`.
+
+    Raises: ShapeError with the layer, the shapes and the user's file and line
+    """
+    try:
+        yield
+    except VerifyException as error:
+        raise ShapeError(f"{user_line()}: {what}: {error}") from error
