@@ -221,7 +221,8 @@ def _signals() -> Iterator[socket.socket]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     old_wakeup = signal.set_wakeup_fd(writer.fileno())
-    old = {signum: signal.signal(signum, lambda *_: None) for signum in ENDING_SIGNALS}
+    wanted = [s for s in ENDING_SIGNALS if s != signal.SIGHUP or not _is_ignored(s)]  # nohup
+    old = {signum: signal.signal(signum, lambda *_: None) for signum in wanted}
     try:
         yield reader
     finally:
@@ -230,3 +231,7 @@ def _signals() -> Iterator[socket.socket]:
             signal.signal(signum, handler)
         reader.close()
         writer.close()
+
+
+def _is_ignored(signum: signal.Signals) -> bool:
+    return signal.getsignal(signum) is signal.SIG_IGN

@@ -1,0 +1,78 @@
+"""The command line: what is understood, what is refused, and how soon help is there."""
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from csrun.cli.csrun_wse import run
+
+MISTAKES = [
+    (["--total-nodez", "3", "true"], "Did you mean.*--total-nodes"),
+    (["--total-nodes", "none", "true"], "--total-nodes.*none"),
+    (["--total-nodes", "0", "true"], "--total-nodes.*0"),
+    ([], "no command given"),
+    (["--total_nodes=2", "python-ws", "{script}"], "at least 3 for python-ws"),
+    (["--single_task_nodes", "4", "python", "{script}"], "--single-task-nodes must be 0 to 3"),
+    (["python", "missing.py"], "missing.py: no such file"),
+    (["no-such-command"], "no-such-command: command not found"),
+    (["--site", "nowhere", "true"], "nowhere"),
+    (["--mount-dirs", "/no/such/folder", "true"], "/no/such/folder is not a folder"),
+]
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.py"
+    script.touch()
+    assert run([word.format(script=script) for word in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("csrun_wse: error: ")
+    assert re.search(message, err)
+    assert not (tmp_path / "state").exists()
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for option in ("total-nodes", "tasks-per-node", "cpus-per-task", "single-task-nodes"):
+        assert f"--{option}" in text
+    for option in ("cyclic", "site", "mount-dirs"):
+        assert f"--{option}" in text
+
+
+def seconds(command: list[str]) -> float:
+    start_s = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - start_s
+
+
+def test_help_costs_little_more_than_click() -> None:
+    command = shutil.which("csrun_wse", path=str(Path(sys.executable).parent))
+    assert command is not None
+    pairs = [
+        (seconds([command, "--help"]), seconds([sys.executable, "-c", "import click"]))
+        for _ in range(9)
+    ]
+    ours_s, click_s = (statistics.median(column) for column in zip(*pairs, strict=True))
+    assert ours_s <= 2.5 * click_s
+
+
+def test_python_ws_alone_is_python_with_a_notice(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text("import sys; print(sys.argv[1:]); sys.exit(4)")
+    command = shutil.which("python-ws", path=str(Path(sys.executable).parent))
+    assert command is not None
+    done = subprocess.run([command, script, "a b"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "['a b']\n")
+    assert "no csrun_wse around this run" in done.stderr

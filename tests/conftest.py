@@ -1,0 +1,67 @@
+"""What every test is held to: no process and no file descriptor is left behind."""
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+SETTLE_S = 3.0  # for what a test ended to be gone
+OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventpoll]")
+
+
+def _processes() -> set[tuple[int, float]]:
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            found.add((process.pid, process.create_time()))
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if not target.startswith(OPENED_ONCE) and not target.endswith(OPENED_ONCE):
+            found[int(name)] = target
+    return found
+
+
+def _new(before: tuple[set[tuple[int, float]], dict[int, str]]) -> tuple[list[str], list[str]]:
+    processes = [f"process {pid}" for pid, _ in _processes() - before[0]]
+    descriptors = [
+        f"descriptor {fd}: {target}"
+        for fd, target in _descriptors().items()
+        if before[1].get(fd) != target
+    ]
+    return processes, descriptors
+
+
+@pytest.fixture(autouse=True)
+def no_leak() -> Iterator[None]:
+    """Count processes and descriptors before and after; what is closing gets a moment."""
+    before = (_processes(), _descriptors())
+    yield
+    deadline_s = time.monotonic() + SETTLE_S
+    left = _new(before)
+    while any(left) and time.monotonic() < deadline_s:
+        gc.collect()
+        time.sleep(0.02)
+        left = _new(before)
+    assert not any(left), f"left behind: {left}"
+
+
+@pytest.fixture
+def state(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A state folder of the test's own."""
+    folder = f"{tmp_path}/state"
+    monkeypatch.setenv("CSRUN_STATE_DIR", folder)
+    monkeypatch.delenv("CSRUN_SITE", raising=False)
+    return folder

@@ -1,0 +1,74 @@
+"""What a task finds out about itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from csrun.context import JobFile, Role, TaskEntry, TaskReportKind, current
+from csrun.context.link import report_of
+from csrun.errors import CsrunError, PeerLost, UsageError
+from csrun.mode import ExecutionMode
+
+ENTRIES = tuple(
+    TaskEntry(rank, role, f"node{rank}", rank, 0, (0,))
+    for rank, role in enumerate((Role.CHIEF, Role.MEMORYX, Role.STREAMER, Role.STREAMER))
+)
+JOB = JobFile(
+    7, ExecutionMode.WEIGHT_STREAMING, ("python-ws", "run.py"), "/", "local", 4, 1, ENTRIES
+)
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    JOB.write(tmp_path)
+    monkeypatch.setenv("CSRUN_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _forget_the_task() -> Iterator[None]:
+    current.cache_clear()
+    yield
+    current.cache_clear()
+
+
+def test_rank_role_and_streamers(job_dir: Path) -> None:
+    task = current()
+    assert task is not None
+    assert (task.rank, task.role, task.mode) == (2, Role.STREAMER, JOB.mode)
+    assert task.streamers == (2, 3)
+    assert task.cache_dir == job_dir / "cache"
+    assert task.wafer is None
+
+
+@pytest.mark.usefixtures("job_dir")
+def test_a_wafer_knows_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("CSRUN_WAFER", "cs2-02")
+    task = current()
+    assert task is not None
+    assert (task.rank, task.role, task.wafer) == (0, Role.WAFER, "cs2-02")
+
+
+def test_without_a_launcher_there_is_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CSRUN_JOB_DIR", raising=False)
+    assert current() is None
+
+
+REPORTS: list[tuple[BaseException, TaskReportKind, int]] = [
+    (ValueError("x"), TaskReportKind.ERROR, 1),
+    (UsageError("x"), TaskReportKind.USER_ERROR, 2),
+    (CsrunError("x"), TaskReportKind.USER_ERROR, 1),
+    (PeerLost("x"), TaskReportKind.PEER_LOST, 1),
+    (SystemExit(3), TaskReportKind.EXIT, 3),
+    (SystemExit("text"), TaskReportKind.EXIT, 1),
+    (SystemExit(256 + 4), TaskReportKind.EXIT, 4),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "code"), REPORTS)
+def test_reports(error: BaseException, kind: TaskReportKind, code: int) -> None:
+    report = report_of(1, error, "trace", 10)
+    assert (report.kind, report.exit_code, report.log_bytes) == (kind, code, 10)

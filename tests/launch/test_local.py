@@ -1,0 +1,314 @@
+"""Real jobs on this machine: exit codes, first causes, signals, queueing, nothing left."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from support.jobs import Workplace, gone, until
+
+SMALL = ("--total-nodes", "1", "--tasks-per-node", "3", "--cpus-per-task", "1")
+
+# Every task says its process id and waits; rank 1 has children in sessions of their own.
+WAIT = """
+import os, subprocess, sys, time
+rank = os.environ["SLURM_PROCID"]
+def say(name, pid):
+    with open(name + ".tmp", "w") as file:
+        file.write(str(pid))
+    os.rename(name + ".tmp", name)
+if rank == "1":
+    say("grandchild", subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            say("daemon", os.getpid())
+            os.execvp("sleep", ["sleep", "600"])
+        os._exit(0)
+say("task" + rank, os.getpid())
+time.sleep(600)
+"""
+TASKS = ("task0", "task1", "task2", "grandchild", "daemon")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+def test_a_job_that_ends_well(place: Workplace) -> None:
+    place.script("import os, sys; print(os.environ['SLURM_PROCID'], sys.argv, sys.path[0])")
+    done = place.run(*SMALL, "python", "run.py", "--mode", "train", "a b")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "Launching: python run.py --mode train 'a b'",
+        f"0 ['run.py', '--mode', 'train', 'a b'] {place.path}",
+    ]
+    assert done.stderr.splitlines() == [
+        "srun: job 1 queued and waiting for resources",
+        "srun: job 1 has been allocated resources",
+    ]
+    job = place.jobs / "1"
+    logs = sorted(path.name for path in (job / "logs").iterdir())
+    assert logs == ["forkserver.log", "rank-00000.log", "rank-00001.log", "rank-00002.log"]
+    assert (job / "logs" / "rank-00002.log").read_text().startswith("2 ")
+    assert not (job / "secret").exists()
+    assert not (job / "cache").exists()
+
+
+def test_the_secret_is_for_the_owner_alone(place: Workplace) -> None:
+    place.script(
+        "import os, stat; from csrun.context import current\n"
+        "secret = current().job_dir / 'secret'\n"
+        "print(oct(stat.S_IMODE(os.stat(secret).st_mode)), len(current().secret))"
+    )
+    assert place.run(*SMALL, "python", "run.py").stdout.splitlines()[-1] == "0o600 32"
+
+
+def test_the_environment_is_slurms(place: Workplace) -> None:
+    place.script(
+        "import json, os\n"
+        "with open('env' + os.environ['SLURM_PROCID'], 'w') as file:\n"
+        "    json.dump(dict(os.environ) | {'cpus': sorted(os.sched_getaffinity(0))}, file)"
+    )
+    asked = ("--total-nodes", "4", "--tasks-per-node", "2", "--cpus-per-task", "1")
+    assert place.run(*asked, "python-ws", "run.py").returncode == 0
+    last = json.loads((place.path / "env5").read_text())
+    expected = {
+        "SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NODEID": "3",
+        "SLURM_NNODES": "4", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_JOB_NODELIST": "node1,node2,node3,node4", "SLURMD_NODENAME": "node4",
+        "CSRUN_SITE": "local", "CSRUN_JOB_DIR": str(place.jobs / "1"), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    assert {name: last[name] for name in expected} == expected
+    assert len(last["cpus"]) == 1
+
+
+ONE_TASK_ENDS = [
+    ("sys.exit(3)", 3, "rank 1 (streamer) on node1 ended with exit code 3"),
+    ("raise ValueError('bad batch')", 1, "rank 1 (streamer) on node1 ended with exit code 1"),
+    ("os.kill(os.getpid(), 9)", 137, "rank 1 (streamer) on node1 was killed by signal 9"),
+    ("os._exit(5)", 5, "rank 1 (streamer) on node1 ended with exit code 5"),
+    ("sys.exit('no data')", 1, "  no data"),
+]
+
+
+@pytest.mark.parametrize(("ending", "code", "named"), ONE_TASK_ENDS)
+def test_the_task_that_fails_is_named_last(
+    place: Workplace, ending: str, code: int, named: str
+) -> None:
+    place.script(f"import os, sys, time\nif os.environ['SLURM_PROCID'] == '1':\n    {ending}\n"
+                 "time.sleep(600)")  # fmt: skip
+    done = place.run(*SMALL, "python", "run.py")
+    assert done.returncode == code
+    assert named in done.stderr
+    assert done.stderr.splitlines()[-1] == f"log: {place.jobs}/1/logs/rank-00001.log"
+
+
+def test_a_traceback_is_the_users_own_and_shown_once(place: Workplace) -> None:
+    place.script("import os\nprint('before')\nraise ValueError('bad batch')")
+    done = place.run(*SMALL[:3], "1", "python", "run.py")
+    assert done.stdout.splitlines()[1:] == ["before"]
+    assert done.stderr.splitlines()[-5:] == [
+        "Traceback (most recent call last):",
+        '  File "run.py", line 3, in <module>',
+        "    raise ValueError('bad batch')",
+        "ValueError: bad batch",
+        f"log: {place.jobs}/1/logs/rank-00000.log",
+    ]
+    assert "ValueError" in (place.jobs / "1/logs/rank-00000.log").read_text()
+
+
+def test_a_users_mistake_is_one_line(place: Workplace) -> None:
+    place.script("from csrun.errors import UsageError\nraise UsageError('params.yaml: no key')")
+    done = place.run(*SMALL[:3], "1", "python", "run.py")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "csrun_wse: error: params.yaml: no key" in done.stderr.splitlines()
+    assert (place.jobs / "1/logs/rank-00000.log").read_text() == "error: params.yaml: no key\n"
+
+
+def test_a_peers_loss_is_not_the_cause(place: Workplace) -> None:
+    place.script(
+        "import os, time; from csrun.errors import PeerLost\n"
+        "if os.environ['SLURM_PROCID'] == '2': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
+        "raise PeerLost('rank 2 is gone')"
+    )
+    done = place.run(*SMALL, "python", "run.py")
+    assert done.returncode == 137
+    assert "rank 2 (streamer)" in done.stderr
+
+
+def test_exit_handlers_and_threads_run_at_the_end(place: Workplace) -> None:
+    place.script(
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'handler')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+        "print('main')"
+    )
+    done = place.run(*SMALL[:3], "1", "python", "run.py")
+    assert done.stdout.splitlines()[1:] == ["main", "thread", "handler"]
+
+
+@pytest.mark.parametrize("command", [("python", "-c", "print(6*7)"), ("sh", "-c", "echo 42")])
+def test_other_programs_run_under_it(place: Workplace, command: tuple[str, ...]) -> None:
+    done = place.run(*SMALL[:3], "1", *command)
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["42"])
+
+
+def test_a_module_runs_as_one(place: Workplace) -> None:
+    place.script("import sys; print(__name__, sys.argv[1:])")
+    done = place.run(*SMALL[:3], "1", "python", "-m", "run", "x")
+    assert done.stdout.splitlines()[1:] == ["__main__ ['x']"]
+
+
+WAFER = """
+import os, sys, time
+from csrun.context import SpawnWafer, current
+if __name__ == "__main__" and current().rank == 0:
+    command = (sys.executable, "-m", "wafer_process", "one")
+    current().link().spawn_wafer(SpawnWafer("cs2-01", command))
+time.sleep(600)
+"""
+
+
+def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
+    place.script(WAFER)
+    (place.path / "wafer_process.py").write_text(
+        "import os, sys; from csrun.context import current\n"
+        "print(current().role, current().wafer, sys.argv[1:])\n"
+        "raise ValueError('no such program')"
+    )
+    done = place.run(*SMALL, "python", "run.py")
+    assert done.returncode == 1
+    assert "csrun_wse: error: wafer of cs2-01" in done.stderr
+    assert "ValueError: no such program" in done.stderr
+    log = place.jobs / "1" / "logs" / "wafer-cs2-01.log"
+    assert log.read_text().startswith("wafer cs2-01 ['one']\nTraceback")
+    assert done.stderr.splitlines()[-1] == f"log: {log}"
+
+
+def started(place: Workplace) -> "tuple[subprocess.Popen[str], list[int]]":
+    """A waiting job with all its processes: launcher, fork server, tasks, their children."""
+    place.script(WAIT)
+    launcher = place.start(*SMALL, "python", "run.py")
+    pids = [place.pid(name) for name in TASKS]
+    (server,) = psutil.Process(launcher.pid).children()
+    return launcher, [server.pid, *pids]
+
+
+def test_nothing_outlives_a_killed_launcher(place: Workplace) -> None:
+    launcher, pids = started(place)
+    with launcher:
+        launcher.kill()
+        assert gone(pids)
+
+
+def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace) -> None:
+    launcher, pids = started(place)
+    with launcher:
+        os.kill(pids[0], signal.SIGKILL)
+        _, err = launcher.communicate(timeout=20)
+        assert gone(pids)
+    assert launcher.returncode == 137
+    assert "the fork server was killed by signal 9" in err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_the_launcher_ends_all(place: Workplace, signum: int, code: int) -> None:
+    launcher, pids = started(place)
+    with launcher:
+        launcher.send_signal(signum)
+        launcher.communicate(timeout=20)
+        assert gone(pids)
+    assert launcher.returncode == code
+
+
+def test_a_killed_task_takes_the_job_with_it(place: Workplace) -> None:
+    launcher, pids = started(place)
+    with launcher:
+        os.kill(pids[3], signal.SIGKILL)
+        _, err = launcher.communicate(timeout=20)
+        assert gone(pids)
+    assert launcher.returncode == 137
+    assert "rank 2 (streamer) on node1 was killed by signal 9 (SIGKILL)" in err
+
+
+def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Workplace) -> None:
+    place.script(
+        "import time; from csrun.context import Terminated\n"
+        "print('ready', flush=True); open('task0', 'w').close()\n"
+        "try: time.sleep(600)\n"
+        "except Terminated: time.sleep(0.2); print('checkpoint discarded'); raise"
+    )
+    with place.start(*SMALL[:3], "1", "python", "run.py") as launcher:
+        place.wait_for("task0")
+        launcher.terminate()
+        out, err = launcher.communicate(timeout=20)
+    assert launcher.returncode == 143
+    assert out.splitlines()[1:] == ["ready", "checkpoint discarded"]
+    assert "Traceback" not in err
+
+
+def test_a_second_signal_kills_at_once(place: Workplace) -> None:
+    place.script(
+        "import signal, time; signal.signal(signal.SIGTERM, lambda *_: open('told', 'w').close())\n"
+        "open('task0', 'w').close()\n"
+        "while True: time.sleep(600)"
+    )
+    with place.start(*SMALL[:3], "1", "python", "run.py") as launcher:
+        place.wait_for("task0")
+        launcher.send_signal(signal.SIGINT)
+        place.wait_for("told")
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate(timeout=4)  # less than the grace period
+    assert launcher.returncode == 130
+
+
+def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
+    place.script(
+        "import os, time\nnumber = os.environ['SLURM_JOB_ID']\n"
+        "open('in' + number, 'w').close()\n"
+        "while not os.path.exists('go' + number): time.sleep(0.01)"
+    )
+    asked = ("--total-nodes", "9", "--tasks-per-node", "1")
+    with place.start(*asked, "python", "run.py") as first:
+        place.wait_for("in1")
+        with place.start(*asked, "python", "run.py") as second:
+            lines = [second.stderr.readline() for _ in range(2)]  # type: ignore[union-attr]
+            assert lines[0] == "srun: job 2 queued and waiting for resources\n"
+            assert lines[1].startswith("csrun_wse: waiting for 9 of the 16 nodes of site local")
+            assert f"job 1 (process {first.pid}) holds 9" in lines[1]
+            assert not (place.path / "in2").exists()
+            (place.path / "go1").touch()
+            place.wait_for("in2")
+            (place.path / "go2").touch()
+            _, err = second.communicate(timeout=20)
+            assert err == "srun: job 2 has been allocated resources\n"
+        first.communicate(timeout=20)
+    assert (first.returncode, second.returncode) == (0, 0)
+
+
+def test_a_dead_jobs_nodes_and_secrets_are_free_again(place: Workplace) -> None:
+    launcher, pids = started(place)
+    with launcher:
+        launcher.kill()
+        assert gone(pids)
+    assert (place.jobs / "1" / "secret").exists()
+    done = place.run("--total-nodes", "16", "--tasks-per-node", "1", "true")
+    assert done.returncode == 0
+    assert "waiting for 16" not in done.stderr
+    assert not (place.jobs / "1" / "secret").exists()
+
+
+def test_ninety_eight_tasks(place: Workplace) -> None:
+    place.script("import os; open('rank' + os.environ['SLURM_PROCID'], 'w').close()")
+    done = place.run(
+        "--total-nodes", "14", "--tasks-per-node", "8", "--cpus-per-task", "16",
+        "--single-task-nodes", "2", "python-ws", "run.py",
+    )  # fmt: skip
+    assert done.returncode == 0
+    until(lambda: len(list(place.path.glob("rank*"))) == 98)

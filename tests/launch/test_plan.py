@@ -1,0 +1,115 @@
+"""The planner: tables of what was asked and what comes of it."""
+
+import sys
+
+import pytest
+
+from csrun.context import Role
+from csrun.errors import UsageError
+from csrun.launch.plan import Layout, plan
+from csrun.launch.request import JobRequest
+from csrun.mode import ExecutionMode
+from csrun.site import load
+
+SITE = load("local")  # 16 nodes of 128 CPUs; by default 4 nodes, 2 tasks a node, 16 CPUs a task
+CPUS = (0, 1)
+WS, PY, OTHER = ("python-ws", "run.py"), ("python", "run.py"), ("hostname",)
+
+COUNTS = [
+    # N, T, S -> tasks; the first is the documented example
+    (5, 4, 2, 14),
+    (14, 8, 2, 98),
+    (1, 1, 0, 1),
+    (4, 3, 0, 12),
+    (4, 2, 3, 5),
+]
+
+
+@pytest.mark.parametrize(("nodes", "tasks", "single", "expected"), COUNTS)
+def test_number_of_tasks(nodes: int, tasks: int, single: int, expected: int) -> None:
+    layout = plan(JobRequest(OTHER, nodes, tasks, 1, single), SITE, CPUS).layout
+    assert layout.tasks == expected == len(layout.node_ids())
+
+
+RESOLVED = [
+    # T, C asked -> T, C
+    (None, None, 2, 16),
+    (3, None, 3, 16),  # the default C fits
+    (20, None, 20, 6),  # it does not: 128 // 20
+    (None, 32, 4, 32),  # the most that fit a node
+    (None, 1, 128, 1),
+    (5, 7, 5, 7),
+]
+
+
+@pytest.mark.parametrize(("tasks", "cpus", "got_tasks", "got_cpus"), RESOLVED)
+def test_tasks_and_cpus(tasks: int | None, cpus: int | None, got_tasks: int, got_cpus: int) -> None:
+    layout = plan(JobRequest(PY, 4, tasks, cpus), SITE, CPUS).layout
+    assert (layout.tasks_per_node, layout.cpus_per_task) == (got_tasks, got_cpus)
+
+
+NODES = [
+    # as Slurm places the same layout: block, cyclic, and S = 0 with its first node alone
+    (Layout(4, 3, 1, 2, False), (0, 1, 2, 2, 2, 3, 3, 3)),
+    (Layout(4, 3, 1, 2, True), (0, 1, 2, 3, 2, 3, 2, 3)),
+    (Layout(3, 2, 1, 0, False), (0, 0, 1, 1, 2, 2)),
+    (Layout(3, 2, 1, 0, True), (0, 0, 1, 2, 1, 2)),
+    (Layout(1, 2, 1, 0, True), (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("layout", "nodes"), NODES)
+def test_node_of_each_rank(layout: Layout, nodes: tuple[int, ...]) -> None:
+    assert layout.node_ids() == nodes
+
+
+ROLES = [
+    (WS, ExecutionMode.WEIGHT_STREAMING, [Role.CHIEF, Role.MEMORYX, Role.STREAMER, Role.STREAMER]),
+    (PY, ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
+    (("python3", "x.py"), ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
+    ((sys.executable, "x.py"), ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
+    (("/usr/bin/perl", "x.pl"), None, [Role.TASK] * 6),
+    (OTHER, None, [Role.TASK] * 6),
+]
+
+
+@pytest.mark.parametrize(("command", "mode", "roles"), ROLES)
+def test_roles(command: tuple[str, ...], mode: ExecutionMode | None, roles: list[Role]) -> None:
+    got = plan(JobRequest(command, 3), SITE, CPUS)
+    assert got.mode is mode
+    assert [task.role for task in got.tasks] == roles
+
+
+def test_local_ranks_count_within_a_node() -> None:
+    tasks = plan(JobRequest(WS, 4, 2, 1, cyclic=True), SITE, CPUS).tasks
+    assert [(t.node_id, t.local_rank) for t in tasks] == [
+        (0, 0), (1, 0), (2, 0), (3, 0), (2, 1), (3, 1),
+    ]  # fmt: skip
+
+
+def test_tasks_share_the_real_cpus_in_turn() -> None:
+    tasks = plan(JobRequest(OTHER, 1, 4, 2), SITE, (3, 5, 7)).tasks
+    assert [t.cpus for t in tasks] == [(3, 5), (3, 7), (5, 7), (3, 5)]
+    alone, *_ = plan(JobRequest(WS, 3), SITE, (3, 5, 7)).tasks
+    assert alone.cpus == (3, 5, 7)
+
+
+REFUSED = [
+    (JobRequest((), 1), "no command"),
+    (JobRequest(PY, 17), "1 to 16, .*got 17"),
+    (JobRequest(PY, 0), "1 to 16, .*got 0"),
+    (JobRequest(PY, 4, single_task_nodes=4), "0 to 3.*got 4"),
+    (JobRequest(PY, 2, single_task_nodes=5), "0 to 1.*got 5"),
+    (JobRequest(WS, 2), "at least 3 for python-ws.*got 2"),
+    (JobRequest(WS, 4, single_task_nodes=1), "at least 2 for python-ws.*got 1"),
+    (JobRequest(WS, 4, single_task_nodes=0), "at least 2 for python-ws.*got 0"),
+    (JobRequest(PY, 4, 9, 16), "144 CPUs.*128: use --tasks-per-node 8 or --cpus-per-task 14"),
+    (JobRequest(PY, 4, None, 129), "129 CPUs.*128: use --cpus-per-task 128"),
+    (JobRequest(PY, 4, 0, 1), "at least 1, got 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("request_", "message"), REFUSED)
+def test_refused(request_: JobRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan(request_, SITE, CPUS)

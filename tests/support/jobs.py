@@ -1,0 +1,69 @@
+"""Real jobs for tests: csrun_wse as a process, in a folder of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+PATIENCE_S = 20.0  # for what must come; tests do not measure it
+END_S = 5.0  # the promise: by then nothing of a job is left
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder with a user's script, and a state folder beside it."""
+
+    path: Path
+
+    @property
+    def jobs(self) -> Path:
+        return self.path / "state" / "local" / "jobs"
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
+        environment.pop("CSRUN_SITE", None)
+        return subprocess.Popen(
+            [sys.executable, "-m", "csrun.cli.csrun_wse", *arguments],
+            cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        with self.start(*arguments) as process:
+            out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def script(self, text: str) -> str:
+        (self.path / "run.py").write_text(text)
+        return "run.py"
+
+    def wait_for(self, *names: str) -> None:
+        """Until the job has written these files into its folder."""
+        until(lambda: all((self.path / name).exists() for name in names))
+
+    def pid(self, name: str) -> int:
+        """The process id that a task has written into a file."""
+        self.wait_for(name)
+        until(lambda: bool((self.path / name).read_text()))
+        return int((self.path / name).read_text())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never came"
+        time.sleep(0.01)
+
+
+def gone(pids: list[int]) -> bool:
+    """True when none of the processes is left, after the time in which they must have ended."""
+    deadline_s = time.monotonic() + END_S
+    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return not any(psutil.pid_exists(pid) for pid in pids)

@@ -1,0 +1,42 @@
+"""Which system a run gets."""
+
+import pytest
+
+from csrun.errors import CsrunError, UsageError
+from csrun.mode import ExecutionMode
+from csrun.site import load
+from csrun.system import Power, SystemState, find, save_state
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+SITE = load("local")
+pytestmark = pytest.mark.usefixtures("state")
+
+
+@pytest.mark.parametrize("cs_ip", [None, "127.0.0.2", "127.0.0.2:9000", "cs2-02"])
+def test_host_host_and_port_name_or_nothing(cs_ip: str | None) -> None:
+    assert find(SITE, cs_ip, STREAMING).name == "cs2-02"
+
+
+@pytest.mark.parametrize("cs_ip", ["10.0.0.1", "127.0.0.2:9001", "cs2-03", ""])
+def test_an_unknown_one_lists_the_known(cs_ip: str) -> None:
+    with pytest.raises(UsageError, match=r"cs2-01 \(127\.0\.0\.1.*cs2-02 \(127\.0\.0\.2"):
+        find(SITE, cs_ip, STREAMING)
+
+
+def test_the_wrong_mode_is_named_with_what_to_use() -> None:
+    with pytest.raises(UsageError, match=r"cs2-01 is in PIPELINED mode.*use cs2-02"):
+        find(SITE, "cs2-01", STREAMING)
+
+
+def test_a_system_in_standby_is_no_choice() -> None:
+    system = SITE.systems[1]
+    save_state(SITE, system, SystemState(Power.STANDBY, STREAMING))
+    with pytest.raises(CsrunError, match=r"cs2-02 is in STANDBY.*system activate"):
+        find(SITE, "cs2-02", STREAMING)
+    with pytest.raises(CsrunError, match="no ACTIVE system in WEIGHT_STREAMING"):
+        find(SITE, None, STREAMING)
+
+
+def test_the_configured_mode_counts_not_the_site_files() -> None:
+    save_state(SITE, SITE.systems[1], SystemState(Power.ACTIVE, PIPELINED))
+    assert find(SITE, "cs2-02", PIPELINED).name == "cs2-02"

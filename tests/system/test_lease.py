@@ -1,0 +1,86 @@
+"""Leases and locks: exclusive, in turn, gone with their holder and with nobody else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from csrun.site import load
+from csrun.system import WaitingLine, acquire, holder_of, try_lock
+
+SITE = load("local")
+SYSTEM = SITE.systems[0]
+
+HOLD = """
+import sys
+from csrun.site import load
+from csrun.system import acquire
+site = load("local")
+say = lambda who: print(f"waits for {who}", flush=True)
+lease = acquire(site, site.systems[0], sys.argv[1], say)
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_holder(name: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", HOLD, name]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.usefixtures("state")
+def test_a_lease_dies_with_its_holder_and_the_next_in_line_gets_it() -> None:
+    with start_holder("job 1") as first:
+        assert line_of(first) == "holds"
+        with start_holder("job 2") as second:
+            assert line_of(second).startswith(f"waits for job 1 (process {first.pid})")
+            first.kill()
+            assert line_of(second) == "holds"
+            second.kill()
+
+
+@pytest.mark.usefixtures("state")
+def test_a_forked_child_does_not_keep_a_lease() -> None:
+    lease = acquire(SITE, SYSTEM, "job 3")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)  # lives until the parent closes its end
+        os._exit(0)
+    os.close(reader)
+    lease.release()
+    with acquire(SITE, SYSTEM, "job 4", lambda who: pytest.fail(f"waited for {who}")):
+        pass
+    os.close(writer)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_lock_is_exclusive_and_says_who_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with try_lock(path, "job 5 (process 1)") as held:  # type: ignore[union-attr]
+        assert held.path == path
+        assert try_lock(path, "another") is None
+        assert holder_of(path) == "job 5 (process 1)"
+    again = try_lock(path, "x")
+    assert again is not None
+    again.release()
+    assert holder_of(path) == "x"
+
+
+def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
+    line = WaitingLine(tmp_path / "line")
+    tickets = [line.join(name) for name in ("a", "b", "c")]
+    assert [line.is_first(t) for t in tickets] == [True, False, False]
+    tickets[1].held.release()  # b died: its ticket lies there, unlocked
+    tickets[0].leave()
+    assert line.is_first(tickets[2])
+    tickets[2].leave()
+    assert line.holders() == []

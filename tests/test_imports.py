@@ -1,0 +1,90 @@
+"""The rooms of csrun import only downwards, and two of them alone read the environment."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import csrun
+
+ROOT = Path(csrun.__file__).parent
+EVERYTHING = frozenset(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists())
+FACADES = {"nn", "estimator"}  # they name what users import, and hold no logic
+BELOW_ALL = {"errors", "mode"}
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "cli": EVERYTHING,
+    "frontend": frozenset(
+        {"compiler", "runtime", "cirh", "data", "system", "records", "site", "context"}
+        | {"executable"}
+    ),
+    "launch": frozenset(["system", "records", "site", "context"]),
+    "runtime": frozenset(["executable", "data", "records", "context"]),
+    "compiler": frozenset(["cirh", "executable", "site"]),
+    "system": frozenset(["site", "context"]),
+    "data": frozenset({"context"}),
+    "cirh": frozenset(),
+    "executable": frozenset(),
+    "records": frozenset(),
+    "site": frozenset(),
+    "context": frozenset(),
+}
+READ_THE_ENVIRONMENT = {"site", "context"}
+
+
+def modules_of(room: str) -> Iterator[Path]:
+    return (ROOT / room).rglob("*.py")
+
+
+def rooms_imported(text: str) -> set[str]:
+    """Rooms that a module's text imports, `csrun` itself aside."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module]
+            if node.module == "csrun":
+                names += [f"csrun.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names]
+    return {part[1] for part in parts if part[0] == "csrun" and len(part) > 1}
+
+
+def reads_environment(text: str) -> bool:
+    """True when a module's text mentions os.environ or os.getenv."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv"}:
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            return any(alias.name in {"environ", "environb", "getenv"} for alias in node.names)
+    return False
+
+
+def test_every_room_has_a_row() -> None:
+    assert set(MAY_IMPORT) == EVERYTHING - FACADES
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_imports_go_down(room: str) -> None:
+    allowed = MAY_IMPORT[room] | BELOW_ALL | {room}
+    wrong = {
+        str(path.relative_to(ROOT)): rooms_imported(path.read_text()) - allowed
+        for path in modules_of(room)
+    }
+    assert not {path: rooms for path, rooms in wrong.items() if rooms}
+
+
+@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - READ_THE_ENVIRONMENT))
+def test_the_environment_is_read_in_two_rooms(room: str) -> None:
+    assert not [p for p in modules_of(room) if reads_environment(p.read_text())]
+
+
+def test_the_checks_see_what_they_look_for() -> None:
+    assert rooms_imported("from csrun.launch.plan import plan\nimport csrun.cli") == {
+        "launch",
+        "cli",
+    }
+    assert rooms_imported("from csrun import launch") == {"launch"}
+    assert reads_environment("import os\nos.environ['A']")
+    assert reads_environment("from os import environ")
+    assert not reads_environment("import os\nos.getpid()")
