@@ -1,6 +1,7 @@
 """Leases and locks: exclusive, in turn, gone with their holder and with nobody else."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,18 +50,21 @@ def test_a_lease_dies_with_its_holder_and_the_next_in_line_gets_it() -> None:
 @pytest.mark.usefixtures("state")
 def test_a_forked_child_does_not_keep_a_lease() -> None:
     lease = acquire(SITE, SYSTEM, "job 3")
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        os.read(reader, 1)  # lives until the parent closes its end
-        os._exit(0)
-    os.close(reader)
-    lease.release()
-    with acquire(SITE, SYSTEM, "job 4", lambda who: pytest.fail(f"waited for {who}")):
-        pass
-    os.close(writer)
+    ours, theirs = socket.socketpair()
+    with ours:
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            theirs.send(b"lives")  # what a fork does to locks is done by now
+            theirs.recv(1)  # until the parent closes its end
+            os._exit(0)
+        theirs.close()
+        assert ours.recv(5) == b"lives"
+        lease.release()
+        again = try_lock(lease.held.path, "job 4")
     assert os.waitpid(pid, 0)[1] == 0
+    assert again is not None
+    again.release()
 
 
 def test_a_lock_is_exclusive_and_says_who_holds_it(tmp_path: Path) -> None:
