@@ -7,11 +7,14 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes) -> None:
     """Write a small file through a temporary one, flushed with its folder."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

@@ -60,6 +60,12 @@ def read_index(model_dir: Path) -> Index | None:
         return None
 
 
+def steps_in(model_dir: Path) -> list[int]:
+    """The steps of all checkpoints of which there is any file, newest first."""
+    found = {path.stem.removeprefix(PREFIX) for path in model_dir.glob(f"{PREFIX}*")}
+    return sorted((int(step) for step in found if step.isdecimal()), reverse=True)
+
+
 def entry_of(array: Array, crc32: int) -> TensorEntry:
     """The manifest's entry of an array."""
     return TensorEntry(array.shape, array.dtype.name, crc32)

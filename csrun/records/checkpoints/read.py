@@ -1,7 +1,8 @@
 """Finding, checking and reading checkpoints."""
 
+import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from safetensors import SafetensorError, safe_open
 from csrun.errors import CsrunError
 from csrun.records.checkpoints.layout import (
     INDEX_FILE,
-    PREFIX,
     Array,
     Manifest,
     TensorEntry,
     bytes_of,
     manifest_path,
+    name_of,
     read_index,
+    steps_in,
     tensors_path,
 )
 
@@ -49,7 +51,8 @@ class Checkpoint:
         """Read every tensor of `state` into its array, one at a time.
 
         Tensors of the checkpoint that `state` does not have are an error, but for the optimizer's
-        (`slot/parameter` of a parameter that it has), which an evaluation does not need.
+        (`slot/parameter` of a parameter that it has) where `state` has none of these: an evaluation
+        does not need them.
 
         Raises: CsrunError naming the tensors that differ when the checkpoint is of another model,
         and naming the damage, and the newest good checkpoint, when it is damaged.
@@ -67,7 +70,7 @@ class Checkpoint:
 
     def differences(self, state: Mapping[str, Array]) -> list[str]:
         """One line for each tensor that is missing, too many, or of another shape or type."""
-        found = self.manifest.tensors
+        found, weights_only = self.manifest.tensors, not any(map(_slot_of(state), state))
         lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
         for name, entry in found.items():
             if name in state:
@@ -75,7 +78,7 @@ class Checkpoint:
                 if model != entry:
                     both = f"the checkpoint has {_text(entry)}, the model {_text(model)}"
                     lines.append(f"tensor {name}: {both}")
-            elif name.partition("/")[2] not in state:
+            elif not (weights_only and _slot_of(state)(name)):
                 lines.append(f"tensor {name}: not in the model")
         return lines
 
@@ -100,9 +103,11 @@ class Checkpoint:
 
 
 def latest(model_dir: Path) -> Checkpoint | None:
-    """The newest checkpoint that the index names; None where there is no index.
+    """The newest checkpoint that the index names; None where there is none.
 
-    Raises: CsrunError when its files are missing or damaged, with the newest good one.
+    One of which the user has removed both files is passed over.
+
+    Raises: CsrunError when it is damaged, with the newest good one.
     """
     try:
         index = read_index(model_dir)
@@ -111,7 +116,10 @@ def latest(model_dir: Path) -> Checkpoint | None:
             f"{model_dir / INDEX_FILE}: cannot be read: {error}; give a checkpoint with "
             "--checkpoint_path"
         ) from error
-    return _open_named(model_dir, index.latest) if index else None
+    for name in reversed(index.kept if index else ()):
+        if manifest_path(model_dir, name).exists() or tensors_path(model_dir, name).exists():
+            return _open_named(model_dir, name)
+    return None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -140,9 +148,11 @@ def _checked(model_dir: Path, name: str) -> Checkpoint:
         with open(path, "rb") as file:
             head = 8 + int.from_bytes(file.read(8), "little")
         size = path.stat().st_size
-    except (msgspec.DecodeError, OSError) as error:
+        wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
+    except (msgspec.MsgspecError, OSError, ValueError, TypeError) as error:
         raise DamagedError(str(error)) from error
-    wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
+    if name_of(manifest.step) != name:
+        raise DamagedError(f"its manifest is of step {manifest.step}")
     if size != wanted:
         raise DamagedError(f"the file has {size:,} bytes, {wanted:,} were written")
     return Checkpoint(model_dir, name, manifest)
@@ -150,17 +160,21 @@ def _checked(model_dir: Path, name: str) -> Checkpoint:
 
 def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     good = _newest_good(model_dir, name)
-    remedy = "remove it and train anew"
+    remedy = f"there is no other: remove {name}.* and train anew"
     if good is not None:
-        remedy = f"the newest good one is {good}: give it with --checkpoint_path"
+        remedy = (
+            f"the newest good one is {good}: give it with --checkpoint_path, or remove {name}.* to "
+            "resume from it"
+        )
     path = tensors_path(model_dir, name)
     return CsrunError(f"{path} is damaged: {damage}; {remedy}")
 
 
 def _newest_good(model_dir: Path, damaged: str) -> Path | None:
     """The newest checkpoint besides the damaged one that reads whole."""
-    names = [p.stem for p in model_dir.glob(f"{PREFIX}*.json") if p.stem != damaged]
-    for name in sorted(names, key=lambda name: int(name.removeprefix(PREFIX)), reverse=True):
+    for name in map(name_of, steps_in(model_dir)):
+        if name == damaged:
+            continue
         try:
             checkpoint = _checked(model_dir, name)
             for _ in checkpoint.read(checkpoint.manifest.tensors):
@@ -172,7 +186,12 @@ def _newest_good(model_dir: Path, damaged: str) -> Path | None:
 
 
 def _nbytes(entry: TensorEntry) -> int:
-    return int(np.prod(entry.shape, dtype=np.int64)) * np.dtype(entry.dtype).itemsize
+    return math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
+
+
+def _slot_of(state: Mapping[str, object]) -> Callable[[str], bool]:
+    """Whether a name is that of optimizer state of a parameter in `state`: `slot/parameter`."""
+    return lambda name: name.partition("/")[2] in state
 
 
 def _text(entry: TensorEntry) -> str:

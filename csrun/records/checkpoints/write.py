@@ -25,6 +25,7 @@ from csrun.records.checkpoints.layout import (
     manifest_path,
     name_of,
     read_index,
+    steps_in,
     tensors_path,
 )
 from csrun.records.files import sync_folder, write_whole
@@ -53,13 +54,11 @@ def write(
     _remove_leftovers(model_dir)
     try:
         entries = _write_tensors(temporary, tensors, on_progress)
+        _drop_from_index(model_dir, name)
         temporary.replace(path)
         sync_folder(model_dir)
         manifest = Manifest(step, dict(identity), entries)
-        write_whole(
-            manifest_path(model_dir, name),
-            msgspec.json.format(msgspec.json.encode(manifest), indent=1),
-        )
+        write_whole(manifest_path(model_dir, name), _text(manifest))
         _name_in_index(model_dir, name, keep)
     except OSError as error:
         raise _failed(path, tensors, error) from error
@@ -111,15 +110,33 @@ def _write_all(file: FileIO, data: memoryview) -> None:
         data = data[file.write(data) :]
 
 
+def _drop_from_index(model_dir: Path, name: str) -> None:
+    """Before its files are replaced, a checkpoint ceases to count, unless it is the only one."""
+    index = read_index(model_dir)
+    kept = tuple(old for old in (index.kept if index else ()) if old != name)
+    if index is not None and kept and kept != index.kept:
+        write_whole(model_dir / INDEX_FILE, _text(Index(kept[-1], kept)))
+
+
 def _name_in_index(model_dir: Path, name: str, keep: int) -> None:
     index = read_index(model_dir)
     kept = [old for old in (index.kept if index else ()) if old != name]
     kept.append(name)
-    new = Index(name, tuple(kept[-keep:]))
-    write_whole(model_dir / INDEX_FILE, msgspec.json.format(msgspec.json.encode(new), indent=1))
-    for old in kept[:-keep]:
+    write_whole(model_dir / INDEX_FILE, _text(Index(name, tuple(kept[-keep:]))))
+    dropped = {*kept[:-keep], *_older_than(model_dir, kept[-keep:])}
+    for old in dropped:
         tensors_path(model_dir, old).unlink(missing_ok=True)
         manifest_path(model_dir, old).unlink(missing_ok=True)
+
+
+def _older_than(model_dir: Path, kept: list[str]) -> list[str]:
+    """Checkpoints older than all that are kept: left by a writer killed before it removed them."""
+    oldest = min(int(name.removeprefix(PREFIX)) for name in kept)
+    return [name_of(step) for step in steps_in(model_dir) if step < oldest]
+
+
+def _text(record: Index | Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=1)
 
 
 def _remove_leftovers(model_dir: Path) -> None:

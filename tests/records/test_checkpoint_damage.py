@@ -1,0 +1,133 @@
+"""Damaged checkpoints are refused by name, and the newest good one is offered."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from csrun.errors import CsrunError
+from csrun.records import checkpoints
+
+TENSORS = {"fc/kernel": np.arange(6, dtype=np.float32), "fc/bias": np.ones(2, np.float32)}
+
+
+def restore_latest(folder: Path) -> dict[str, np.ndarray]:
+    target = {name: np.zeros_like(array) for name, array in TENSORS.items()}
+    found = checkpoints.latest(folder)
+    assert found is not None
+    found.restore(target)
+    return target
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for step in (100, 200):
+        checkpoints.write(tmp_path, step, TENSORS, {}, 5)
+    return tmp_path
+
+
+def truncate(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def relabel(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "cut": (lambda tensors, _: truncate(tensors, 40), r"the file has 40 bytes, \d+ were written"),
+    "cut-to-nothing": (lambda tensors, _: truncate(tensors, 0), "the file has 0 bytes"),
+    "longer": (lambda tensors, _: tensors.write_bytes(tensors.read_bytes() + b"x"), "bytes"),
+    "bit-in-kernel": (lambda tensors, _: flip(tensors, -32), "tensor fc/kernel: checksum"),
+    "bit-in-bias": (lambda tensors, _: flip(tensors, -1), "tensor fc/bias: checksum"),
+    "header": (lambda tensors, _: flip(tensors, 9), "damaged"),
+    "no-tensors": (lambda tensors, _: tensors.unlink(), "No such file"),
+    "no-manifest": (lambda _, manifest: manifest.unlink(), "No such file"),
+    "manifest-cut": (lambda _, manifest: truncate(manifest, 30), "damaged"),
+    "manifest-type": (lambda _, m: relabel(m, "float32", "gloat32"), "gloat32"),
+    "manifest-step": (lambda _, m: relabel(m, '"step": 200', '"step": 201'), "of step 201"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_refused_by_name(
+    folder: Path, damage: Callable[[Path, Path], None], message: str
+) -> None:
+    damage(folder / "model-ckpt-200.safetensors", folder / "model-ckpt-200.json")
+    with pytest.raises(CsrunError, match=message) as caught:
+        restore_latest(folder)
+    text = str(caught.value)
+    assert text.startswith(f"{folder / 'model-ckpt-200.safetensors'} is damaged: ")
+    assert f"{folder / 'model-ckpt-100.safetensors'}: give it with --checkpoint_path" in text
+
+
+def test_the_offer_passes_over_other_damaged_ones(folder: Path) -> None:
+    checkpoints.write(folder, 300, TENSORS, {}, 5)
+    flip(folder / "model-ckpt-300.safetensors", -1)
+    flip(folder / "model-ckpt-200.safetensors", -1)
+    with pytest.raises(CsrunError, match=re.escape(str(folder / "model-ckpt-100.safetensors"))):
+        restore_latest(folder)
+
+
+def test_removing_the_damaged_one_resumes_from_the_one_before(folder: Path) -> None:
+    flip(folder / "model-ckpt-200.safetensors", -1)
+    for path in folder.glob("model-ckpt-200.*"):
+        path.unlink()
+    found = checkpoints.latest(folder)
+    assert found is not None
+    assert found.step == 100
+
+
+def test_the_last_one_damaged_leaves_nothing_to_offer(folder: Path) -> None:
+    for path in folder.glob("model-ckpt-100.*"):
+        path.unlink()
+    flip(folder / "model-ckpt-200.safetensors", -1)
+    with pytest.raises(CsrunError, match=r"remove model-ckpt-200\.\* and train anew"):
+        restore_latest(folder)
+
+
+def test_a_broken_index_is_named(folder: Path) -> None:
+    (folder / "checkpoint").write_text("{")
+    with pytest.raises(CsrunError, match=r"checkpoint: cannot be read.*--checkpoint_path"):
+        checkpoints.latest(folder)
+
+
+def test_every_flipped_bit_of_a_tensors_file_is_noticed(folder: Path) -> None:
+    path = folder / "model-ckpt-200.safetensors"
+    good, refusals = path.read_bytes(), set()
+    for bit in range(len(good) * 8):
+        content = bytearray(good)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            target = restore_latest(folder)
+        except CsrunError as error:
+            refusals.add(str(error).partition(": ")[0])
+        else:  # only where the format leaves a choice, as in the padding of the header
+            assert all(np.array_equal(target[name], TENSORS[name]) for name in TENSORS)
+    assert refusals == {f"{path} is damaged"}
+
+
+def test_every_changed_byte_of_a_manifest_is_noticed_or_harmless(folder: Path) -> None:
+    path = folder / "model-ckpt-200.json"
+    good = path.read_bytes()
+    for offset in range(len(good)):
+        for value in (0x00, 0x31, 0x7D, 0xFF):
+            path.write_bytes(good[:offset] + bytes((value,)) + good[offset + 1 :])
+            try:
+                target = restore_latest(folder)
+            except CsrunError:
+                continue
+            assert json.loads(path.read_bytes())["step"] == 200
+            assert all(np.array_equal(target[name], TENSORS[name]) for name in TENSORS)
