@@ -1,21 +1,35 @@
 """TensorBoard events."""
 
+import os
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from time import time
+
+_numbers = count()  # a file's own name tells seconds apart, no more
 
 
 class EventWriter:
-    """Writes model_dir/events.out.tfevents.*; every call is on disk when it returns."""
+    """Writes model_dir/events.out.tfevents.*; what a call wrote can be read when it returns.
+
+    Of tensorboardX it uses the writer beneath SummaryWriter, which writes through a queue and a
+    thread: its flush does not wait for them.
+    """
 
     def __init__(self, model_dir: Path) -> None:
-        from tensorboardX import SummaryWriter  # slow to import, and only the chief needs it
+        # slow to import, and only the chief needs it
+        from tensorboardX.event_file_writer import EventsWriter
 
-        self._writer = SummaryWriter(str(model_dir), flush_secs=3600)
+        self._writer = EventsWriter(str(model_dir / "events"), f".{os.getpid()}.{next(_numbers)}")
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write named values at a global step."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
         for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
+            event = Event(wall_time=time(), step=step, summary=scalar(tag, value))
+            self._writer.write_event(event)
         self._writer.flush()
 
     def close(self) -> None:
