@@ -1,0 +1,7 @@
+"""CIRH to an Executable: passes, kernel matching, layers, memory plan, code generation."""
+
+from csrun.compiler.compile import CompileResult, compile_model
+from csrun.compiler.errors import CompileError
+from csrun.compiler.options import CompileOptions
+
+__all__ = ["CompileError", "CompileOptions", "CompileResult", "compile_model"]

@@ -1,5 +1,6 @@
 """What a compile leaves behind and a wafer loads; compiler and runtime meet only here."""
 
+from csrun.executable import schedule
 from csrun.executable.bind import (
     Batch,
     Runtime,
@@ -28,12 +29,15 @@ from csrun.executable.plan import (
     RunMode,
     Store,
 )
+from csrun.executable.schedule import Constant, Schedule
+from csrun.executable.tiles import tiles
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "PADDING_LABEL",
     "Batch",
     "Buffer",
+    "Constant",
     "Estimate",
     "Executable",
     "Group",
@@ -46,6 +50,7 @@ __all__ = [
     "Plan",
     "RunMode",
     "Runtime",
+    "Schedule",
     "Step",
     "Store",
     "UpdateProgram",
@@ -53,7 +58,9 @@ __all__ = [
     "flat_views",
     "load",
     "program_digest",
+    "schedule",
     "state_views",
+    "tiles",
     "view",
     "wafer_views",
 ]

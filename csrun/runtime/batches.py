@@ -1,8 +1,10 @@
 """From what the user's dataset gives to what the model was compiled for, checked row by row."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from csrun.errors import CsrunError
 from csrun.executable import PADDING_LABEL, InputSpec
@@ -44,12 +46,18 @@ def _check(array: Array, spec: InputSpec, rows: int, index: int) -> None:
         )
     if len(array) != rows:
         raise CsrunError(f"batch {index}: {spec.name} has {len(array)} rows, the others {rows}")
-    if spec.classes is not None and (array.min() < 0 or array.max() >= spec.classes):
-        row = int(np.flatnonzero((array < 0) | (array >= spec.classes))[0])
-        raise CsrunError(
-            f"batch {index}, row {row}: {spec.name} must be in 0..{spec.classes - 1}, "
-            f"got {array.reshape(-1)[row]}"
-        )
+    if spec.classes is not None:
+        _check_labels(array, spec.name, spec.classes, index)
+
+
+def _check_labels(labels: npt.NDArray[Any], name: str, classes: int, index: int) -> None:
+    if labels.min() >= 0 and labels.max() < classes:
+        return
+    row = int(np.flatnonzero((labels < 0) | (labels >= classes))[0])
+    raise CsrunError(
+        f"batch {index}, row {row}: {name} must be in 0..{classes - 1}, "
+        f"got {labels.reshape(-1)[row]}"
+    )
 
 
 def _text(shape: tuple[int, ...]) -> str:

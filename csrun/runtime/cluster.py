@@ -16,9 +16,9 @@ from csrun.runtime.arena import store_of
 from csrun.runtime.memoryx import MEMORYX
 from csrun.runtime.messages import (
     AddRing,
+    AnyMessage,
     LoadStore,
     LoadWafer,
-    Message,
     Primed,
     Results,
     RingReady,
@@ -40,7 +40,7 @@ BATCHES_AHEAD = 16  # over all streamers: what the rings hold ready
 LEAST_RING_SLOTS = 2  # one being read, one being filled
 MOST_RING_SLOTS = 8
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=AnyMessage)
 Notify = Callable[[str], None]
 
 

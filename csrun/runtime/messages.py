@@ -11,11 +11,7 @@ from csrun.executable import InputSpec
 Results = dict[str, float]
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Base of all messages; the tag is the class's name."""
-
-
-class StartStreaming(Message):
+class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
     `last` is the first batch that the run will not take (None: until the data ends).
@@ -28,17 +24,17 @@ class StartStreaming(Message):
     ring_slots: int
 
 
-class RingReady(Message):
+class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Streamer → chief, with the ring's descriptors: memory, filled, free."""
 
     slots: int
 
 
-class Primed(Message):
+class Primed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Streamer → chief: the first batch lies in the ring, or the data is at its end."""
 
 
-class LoadStore(Message):
+class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX: make a store for this Executable and apply its learning algorithm."""
 
     directory: str
@@ -46,13 +42,13 @@ class LoadStore(Message):
     first_step: int
 
 
-class StoreReady(Message):
+class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """MemoryX → chief, with descriptors: memory, gradients, weights."""
 
     nbytes: int
 
 
-class LoadWafer(Message):
+class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: load this Executable; descriptors: those of the store in weight streaming.
 
     As many AddRing messages follow as `rings` says, in the order of the streamers.
@@ -66,24 +62,24 @@ class LoadWafer(Message):
     result_slots: int
 
 
-class AddRing(Message):
+class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer, with the descriptors of one streamer's ring: memory, filled, free."""
 
 
-class WaferReady(Message):
+class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief, with descriptors: arena, results."""
 
     programming_time_s: float
 
 
-class RunSteps(Message):
+class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: run `count` steps, the first of which is global step `first`."""
 
     first: int
     count: int
 
 
-class StepsDone(Message):
+class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief: `done` steps are committed and their results lie in the result slots.
 
     samples: their valid rows; input_wait_s: how long the wafer waited for batches.
@@ -97,7 +93,7 @@ class StepsDone(Message):
     bad_loss: float | None = None
 
 
-class Stop(Message):
+class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → all: this run is over; `results` is what the estimator returns in every task."""
 
     results: Results

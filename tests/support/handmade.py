@@ -11,6 +11,7 @@ import numpy as np
 
 from csrun.executable import (
     Buffer,
+    Constant,
     Estimate,
     Executable,
     Group,
@@ -113,6 +114,7 @@ def _plan(mode: ExecutionMode) -> Plan:
         ),
         loss_buffer="loss",
         outputs=(Output("y", "y", per_sample=True),),
+        learning_rate=Constant(RATE),
         estimate=Estimate(1.0, 1.0, 1.0),
         program_digest=program_digest(PROGRAM),
     )

@@ -14,11 +14,12 @@ from csrun.executable import RunMode
 from csrun.frontend.estimator.compilation import Compiled, compile_traced
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
-from csrun.frontend.estimator.progress import progress_display
+from csrun.frontend.estimator.progress import Show, progress_display
 from csrun.frontend.estimator.trace import ModelFunction, trace_model
 from csrun.records import checkpoints, messages, model_dir
 from csrun.runtime import chief as loops
 from csrun.runtime.host import HostCall
+from csrun.runtime.machine import Machine
 from csrun.runtime.messages import Results
 from csrun.runtime.state import initialize
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -107,7 +108,7 @@ class Chief:
     @contextmanager
     def _machine(
         self, dataset: Dataset, compiled: Compiled, target: Target, first: int, last: int | None
-    ) -> Iterator[tuple[loops.Machine, loops.Show]]:
+    ) -> Iterator[tuple[Machine, Show]]:
         with (
             progress_display(self.context) as show,
             loaded_machine(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from csrun import site, system
+from csrun import system
 from csrun.context import SpawnWafer, TaskContext
 from csrun.context.job import SECRET_FILE
 from csrun.data import Dataset
@@ -17,6 +17,8 @@ from csrun.runtime.cluster import Cluster, RunRequest
 from csrun.runtime.cpu import CpuMachine
 from csrun.runtime.machine import Machine
 from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.site import Site, System
+from csrun.site import load as load_site
 
 log = logging.getLogger("csrun")
 
@@ -30,8 +32,8 @@ class Target:
     """
 
     context: TaskContext | None
-    site: site.Site | None
-    system: site.System | None
+    site: Site | None
+    system: System | None
     mode: ExecutionMode
     named: bool
 
@@ -45,7 +47,7 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
         if cs_ip is not None:
             log.warning(messages.cs_ip_without_launcher(cs_ip))
         return Target(context, None, None, ExecutionMode.PIPELINED, named=False)
-    here = site.load(context.job.site)
+    here = load_site(context.job.site)
     found = system.find(here, cs_ip, context.mode)
     if cs_ip is None:
         log.info(messages.system_taken(found.name, found.address, context.mode))

@@ -50,8 +50,9 @@ class Dense:
                     f"got shape {text_of(type_of(x.value))}"
                 )
             rows = view(x, (prod(x.shape[:-1]), x.shape[-1]))
-            out = view(self._affine(rows), (*x.shape[:-1], self.units))
-            return self._activation(out) if self._activation else out
+            out = self._affine(rows)
+            out = self._activation(out) if self._activation else out
+            return view(out, (*x.shape[:-1], self.units))
 
     def _affine(self, x: Tensor) -> Tensor:
         """Shapes: x [rows, in] -> [rows, units]"""

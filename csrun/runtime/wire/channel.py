@@ -12,12 +12,12 @@ from typing import TypeVar
 import msgspec
 
 from csrun.errors import PeerLost
-from csrun.runtime.messages import AnyMessage, Message
+from csrun.runtime.messages import AnyMessage
 
 MAX_MESSAGE_BYTES = 64 * 1024  # far above any message, below the kernel's least socket buffer
 MAX_DESCRIPTORS = 253  # the kernel's limit on one SCM_RIGHTS message
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=AnyMessage)
 
 
 class Channel:
@@ -33,7 +33,7 @@ class Channel:
         """The descriptor, for polling."""
         return self._socket.fileno()
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: AnyMessage, descriptors: Sequence[int] = ()) -> None:
         """Send one message; the peer receives duplicates of `descriptors`.
 
         Raises: PeerLost when the peer is gone.

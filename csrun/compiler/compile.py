@@ -1,0 +1,136 @@
+"""CIRH to an Executable on disk: the stages in their order."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from xdsl.dialects.builtin import ModuleOp
+
+from csrun import __version__
+from csrun.cirh import precision_of
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler import directory
+from csrun.compiler.codegen import generate
+from csrun.compiler.estimate import estimate
+from csrun.compiler.kernels.softmax_cross_entropy import LOSS
+from csrun.compiler.layers import Layout, lay_out
+from csrun.compiler.matching import MatchedModel, match_kernels
+from csrun.compiler.options import CompileOptions
+from csrun.compiler.passes import run_passes
+from csrun.compiler.placing import Placed, place_model
+from csrun.executable import Executable, InputSpec, Output, Plan, load, program_digest
+from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
+from csrun.mode import ExecutionMode
+from csrun.site import System
+from csrun.site import load as load_site
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """An Executable, and whether it was there already."""
+
+    executable: Executable
+    cached: bool
+
+
+def compile_model(module: ModuleOp, root: Path, options: CompileOptions) -> CompileResult:
+    """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
+
+    `module` is changed.
+
+    Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
+    """
+    stages = run_passes(module)
+    checksum = directory.checksum_of(stages.canonical_text, options)
+    target = directory.path_of(root, checksum)
+    if directory.is_complete(target):
+        return CompileResult(load(target), cached=True)
+    model = match_kernels(module)
+    files = _back_end(module, model, options, checksum)
+    directory.write(target, {**stages.files, **files})
+    return CompileResult(load(target), cached=False)
+
+
+def _back_end(
+    module: ModuleOp, model: MatchedModel, options: CompileOptions, checksum: str
+) -> dict[str, str]:
+    """Kernels to the text of the artifacts."""
+    layout = lay_out(model, options.group_bytes)
+    system = options.system or _any_system()
+    inputs = _inputs(model)
+    placed = place_model(model, layout, options, system, inputs[0].shape[0])
+    program = generate(placed.layout, placed.buffers, inputs, model.updates, __version__, checksum)
+    plan = _plan(module, model, placed, inputs, options, system, checksum, program)
+    return {
+        "05_kernels.txt": _listing(placed.layout),
+        PROGRAM_FILE: program,
+        PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
+    }
+
+
+def _inputs(model: MatchedModel) -> tuple[InputSpec, ...]:
+    return tuple(
+        InputSpec(
+            op.symbol.data,
+            shape_of(type_of(op.out)),
+            dtype_of(type_of(op.out)),
+            op.classes.value.data if op.classes is not None else None,
+        )
+        for op in model.inputs
+    )
+
+
+def _plan(
+    module: ModuleOp,
+    model: MatchedModel,
+    placed: Placed,
+    inputs: tuple[InputSpec, ...],
+    options: CompileOptions,
+    system: System,
+    checksum: str,
+    program: str,
+) -> Plan:
+    layout, batch = placed.layout, inputs[0].shape[0]
+    return Plan(
+        compiler_version=__version__,
+        checksum=checksum,
+        mode=options.mode,
+        run_mode=options.run_mode,
+        precision=precision_of(module),
+        batch_size=batch,
+        minibatches_in_flight=options.minibatches_in_flight,
+        blas_threads=options.blas_threads,
+        arena_bytes=placed.arena_bytes,
+        store_in_arena=options.mode is ExecutionMode.PIPELINED,
+        store=placed.store,
+        buffers=tuple(placed.buffers),
+        inputs=inputs,
+        parameters=layout.parameters,
+        layers=layout.layers,
+        groups=layout.groups,
+        loss_buffer=LOSS.name if model.has_loss else None,
+        outputs=tuple(
+            Output(name, array.name, array.shape[:1] == (batch,)) for name, array in model.outputs
+        ),
+        learning_rate=next((u.learning_rate for u in model.updates.values()), None),
+        estimate=estimate(layout, inputs, batch, options, system),
+        program_digest=program_digest(program),
+    )
+
+
+def _any_system() -> System:
+    """A CS-2 like any other, when none was named."""
+    return load_site("local").systems[0]
+
+
+def _listing(layout: Layout) -> str:
+    """The matched kernels, in program order."""
+    lines = []
+    for phase, groups in (("forward", layout.forward), ("backward", layout.backward)):
+        for group, kernels in enumerate(groups):
+            lines.append(f"{phase} group {group}")
+            for kernel in kernels:
+                reads = ", ".join(array.name for array in kernel.reads)
+                writes = ", ".join(array.name for array in kernel.writes)
+                lines.append(f"    {kernel.layer}: {kernel.kind}: {reads} -> {writes}")
+    return "\n".join(lines) + "\n"

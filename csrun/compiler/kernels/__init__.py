@@ -1,0 +1,12 @@
+"""The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
+
+from csrun.compiler.kernels import argmax, fc, softmax_cross_entropy
+from csrun.compiler.kernels.base import Array, Kernel, Matcher, Phase
+
+MATCHERS: dict[str, Matcher] = {
+    **fc.MATCHERS,
+    **softmax_cross_entropy.MATCHERS,
+    **argmax.MATCHERS,
+}
+
+__all__ = ["MATCHERS", "Array", "Kernel", "Matcher", "Phase"]

@@ -1,0 +1,79 @@
+"""What a kernel is to the compiler: arrays it reads and writes, work it does, text it emits."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from xdsl.ir import Operation
+
+if TYPE_CHECKING:
+    from csrun.compiler.graph import Graph
+
+
+class Phase(StrEnum):
+    """In which of a program's functions a kernel's text stands."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of the program. `name` is its place: a buffer, a parameter, a gradient, an input."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Name = Callable[[Array], str]
+
+
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """One matched region. `layer` is the name scope that it belongs to."""
+
+    layer: str
+
+    #: Name of the kernel in reports.
+    kind = ""
+    phase = Phase.FORWARD
+
+    @property
+    @abstractmethod
+    def reads(self) -> tuple[Array, ...]:
+        """Arrays whose values it needs."""
+
+    @property
+    @abstractmethod
+    def writes(self) -> tuple[Array, ...]:
+        """Arrays that it gives values to."""
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """Arrays that it needs for itself while it runs."""
+        return ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Parameters whose weights it reads."""
+        return ()
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two."""
+        return 0
+
+    def prepare(self, name: Name) -> list[str]:
+        """Lines that run once, when the program is bound: views and small constants."""
+        return []
+
+    @abstractmethod
+    def emit(self, name: Name) -> list[str]:
+        """Lines of Python; `name` gives the local variable of an array."""
+
+
+Matcher = Callable[[Operation, "Graph"], Kernel | None]

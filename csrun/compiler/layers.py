@@ -1,0 +1,158 @@
+"""Layers and groups: which weights travel together, and in which function a kernel stands."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+import numpy as np
+
+from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler.graph import GRADIENT
+from csrun.compiler.kernels import Kernel, Phase
+from csrun.compiler.matching import MatchedModel
+from csrun.executable import (
+    ALIGNMENT_BYTES,
+    Group,
+    Initializer,
+    InitializerKind,
+    Layer,
+    Parameter,
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The flat regions of the store, and the group of every kernel of each phase.
+
+    forward and backward: kernels by group, in program order.
+    """
+
+    parameters: tuple[Parameter, ...]
+    layers: tuple[Layer, ...]
+    groups: tuple[Group, ...]
+    forward: tuple[tuple[Kernel, ...], ...]
+    backward: tuple[tuple[Kernel, ...], ...]
+
+    @property
+    def region_bytes(self) -> int:
+        """Length of a flat region."""
+        return sum(group.nbytes for group in self.groups)
+
+
+def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
+    """Place parameters in the order in which the model made them, and cut them into groups.
+
+    Groups are runs of layers of up to `group_bytes`; a model that does not read its layers in
+    their order gets one group.
+    """
+    parameters = _place(model)
+    layout = _with_groups(model, parameters, group_bytes)
+    if layout is None:
+        layout = _with_groups(model, parameters, sum(aligned(_nbytes(p)) for p in parameters))
+    assert layout is not None, "one group is always in order"
+    return layout
+
+
+def aligned(nbytes: int) -> int:
+    """Rounded up to the alignment of arrays."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _place(model: MatchedModel) -> list[Parameter]:
+    parameters, offset = [], 0
+    for operation in model.parameters:
+        parameters.append(_parameter(operation, offset))
+        offset += aligned(_nbytes(parameters[-1]))
+    return parameters
+
+
+def _with_groups(
+    model: MatchedModel, parameters: list[Parameter], group_bytes: int
+) -> Layout | None:
+    """None when a kernel would need the weights of a group whose turn it is not."""
+    groups = _cut(parameters, group_bytes)
+    group_of = {p.name: g.index for g in groups for p in parameters if p.layer in g.layers}
+    order = list(range(max(len(groups), 1)))
+    forward = _assign(model.kernels, Phase.FORWARD, group_of, order)
+    backward = _assign(model.kernels, Phase.BACKWARD, group_of, order[::-1])
+    if forward is None or backward is None:
+        return None
+    layers = [
+        _layer(name, model, parameters, group.index) for group in groups for name in group.layers
+    ]
+    return Layout(tuple(parameters), tuple(layers), tuple(groups), forward, backward)
+
+
+def _assign(
+    kernels: Sequence[Kernel], phase: Phase, group_of: Mapping[str, int], order: list[int]
+) -> tuple[tuple[Kernel, ...], ...] | None:
+    """Kernels by group: each where its weights are, or where the kernel before it is."""
+    assigned: dict[int, list[Kernel]] = {group: [] for group in order}
+    turn = 0
+    for kernel in kernels:
+        if kernel.phase is not phase:
+            continue
+        needed = {group_of[name] for name in _touched(kernel)}
+        if len(needed) > 1:
+            return None
+        for group in needed:
+            if order.index(group) < turn:
+                return None
+            turn = order.index(group)
+        assigned[order[turn]].append(kernel)
+    return tuple(tuple(assigned[group]) for group in sorted(order))
+
+
+def _touched(kernel: Kernel) -> set[str]:
+    """Parameters whose weights the kernel reads, or whose gradients it writes."""
+    gradients = [a.name for a in kernel.writes if a.name.startswith(GRADIENT)]
+    return {*kernel.parameters, *(name.removeprefix(GRADIENT) for name in gradients)}
+
+
+def _layer(name: str, model: MatchedModel, parameters: list[Parameter], group: int) -> Layer:
+    own = tuple(p.name for p in parameters if p.layer == name)
+    kernels = [k for k in model.kernels if k.layer == name or _touched(k) & set(own)]
+    flops = {
+        phase: sum(k.flops for k in kernels if k.phase is phase)
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+    }
+    kind = next((k.kind for k in kernels if k.parameters), "none")
+    return Layer(name, kind, group, own, flops[Phase.FORWARD], flops[Phase.BACKWARD])
+
+
+def _parameter(operation: ParameterOp, offset: int) -> Parameter:
+    kind, first = type_of(operation.out), operation.initializer
+    assert operation.scope is not None, "verified: a parameter has a scope"
+    return Parameter(
+        operation.symbol.data,
+        operation.scope.data,
+        shape_of(kind),
+        dtype_of(kind),
+        offset,
+        Initializer(InitializerKind(first.distribution.data), first.scale.value.data),
+    )
+
+
+def _nbytes(parameter: Parameter) -> int:
+    return prod(parameter.shape) * np.dtype(parameter.dtype).itemsize
+
+
+def _cut(parameters: list[Parameter], group_bytes: int) -> list[Group]:
+    """Runs of layers of up to `group_bytes`; a larger layer is a group of its own."""
+    groups: list[Group] = []
+    sizes: dict[str, int] = {}
+    for p in parameters:
+        sizes[p.layer] = sizes.get(p.layer, 0) + aligned(_nbytes(p))
+    offset = 0
+    for layer, nbytes in sizes.items():
+        last = groups[-1] if groups else None
+        if last and last.nbytes + nbytes <= group_bytes:
+            groups[-1] = msgspec.structs.replace(
+                last, layers=(*last.layers, layer), nbytes=last.nbytes + nbytes
+            )
+        else:
+            groups.append(Group(len(groups), (layer,), offset, nbytes))
+        offset += nbytes
+    return groups

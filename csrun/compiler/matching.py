@@ -1,0 +1,93 @@
+"""Kernel matching: from CIRH to the kernels and updates that a program is made of."""
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
+from csrun.cirh.ops.shape import ViewOp
+from csrun.compiler.errors import CompileError
+from csrun.compiler.graph import Graph, parameter_of
+from csrun.compiler.kernels import MATCHERS, Array, Kernel
+from csrun.compiler.kernels.copy import copy_out
+from csrun.compiler.updates import Optimizer, optimizer_of
+
+_LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, ViewOp)
+
+
+@dataclass(frozen=True)
+class MatchedModel:
+    """A model as kernels, in program order.
+
+    outputs: name and array of each value that the host gets. updates: the optimizer of each
+    parameter that is trained, by name.
+    """
+
+    inputs: tuple[InputOp, ...]
+    parameters: tuple[ParameterOp, ...]
+    kernels: tuple[Kernel, ...]
+    outputs: tuple[tuple[str, Array], ...]
+    updates: dict[str, Optimizer]
+    has_loss: bool
+
+
+def match_kernels(module: ModuleOp) -> MatchedModel:
+    """Cover every operator by a kernel, starting each from the first operator left.
+
+    Raises: CompileError naming operator and layer when no kernel matches.
+    """
+    graph = Graph(module)
+    kernels: list[Kernel] = []
+    outputs: list[tuple[str, Array]] = []
+    updates: dict[str, Optimizer] = {}
+    for operation in graph.operations:
+        if operation in graph.taken or isinstance(operation, _LEAVES):
+            continue
+        if isinstance(operation, OutputOp):
+            copy = copy_out(operation, graph)
+            kernels.append(copy)
+            outputs.append((operation.symbol.data, copy.out))
+        elif isinstance(operation, UpdatingOp):
+            name, optimizer = _update(operation, graph)
+            updates[name] = optimizer
+        elif kernel := _match(operation, graph):
+            kernels.append(kernel)
+    return MatchedModel(
+        inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
+        parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
+        kernels=tuple(kernels),
+        outputs=tuple(outputs),
+        updates=updates,
+        has_loss=any(isinstance(op, LossOp) for op in graph.operations),
+    )
+
+
+def _match(operation: Operation, graph: Graph) -> Kernel | None:
+    matcher = MATCHERS.get(operation.name)
+    kernel = matcher(operation, graph) if matcher else None
+    if kernel is None and operation not in graph.taken and _is_read(operation, graph):
+        raise _no_kernel(operation, graph)
+    return kernel
+
+
+def _is_read(operation: Operation, graph: Graph) -> bool:
+    """Whether anything but operators covered by kernels reads the result."""
+    if not operation.results:
+        return True
+    return any(user not in graph.taken for user in graph.users(operation.results[0]))
+
+
+def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:
+    parameter, optimizer = parameter_of(operation.parameter), optimizer_of(operation)
+    if parameter is None or optimizer is None:
+        raise _no_kernel(operation, graph)
+    return parameter.symbol.data, optimizer
+
+
+def _no_kernel(operation: Operation, graph: Graph) -> CompileError:
+    return CompileError(
+        f"layer {graph.layer_of(operation)}: no kernel of the library computes {operation.name} "
+        "here; compose the model of csrun.nn's layers"
+    )

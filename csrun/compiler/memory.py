@@ -1,0 +1,78 @@
+"""The static memory plan: where in the arena each buffer lies, from when it is alive.
+
+Buffers whose lives do not overlap share memory. A life is counted in kernels, forward then
+backward; what the host reads after the step lives to its end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from csrun.compiler.graph import GRADIENT, INPUT
+from csrun.compiler.kernels import Array, Kernel
+from csrun.compiler.layers import aligned
+from csrun.executable import Buffer
+
+
+@dataclass
+class Life:
+    """An array and the kernels (their places in the step) between which it must be kept."""
+
+    array: Array
+    first: int
+    last: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its size, rounded up to the alignment."""
+        return aligned(prod(self.array.shape) * np.dtype(self.array.dtype).itemsize)
+
+    def meets(self, other: "Life") -> bool:
+        """Whether both are alive at some kernel."""
+        return self.first <= other.last and other.first <= self.last
+
+
+def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -> list[Life]:
+    """The lives of all arena arrays of a step; `kept` are those that the host reads after it.
+
+    Raises: ValueError for an array that is read before anything wrote it, which is a compiler bug.
+    """
+    found: dict[str, Life] = {}
+    for place, kernel in enumerate(kernels):
+        for array in kernel.reads:
+            if array.name.startswith(INPUT) or array.name in weights:
+                continue
+            if array.name not in found:
+                raise ValueError(f"{kernel.kind} in {kernel.layer} reads {array.name} too early")
+            found[array.name].last = place
+        for array in (*kernel.writes, *kernel.scratch):
+            if array.name.startswith(GRADIENT) and array.name[len(GRADIENT) :] in weights:
+                continue
+            found.setdefault(array.name, Life(array, place, place)).last = place
+    for array in kept:
+        found[array.name].last = len(kernels)
+    return list(found.values())
+
+
+def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
+    """Offsets for all buffers from `base` on, large ones first, each at the lowest free place.
+
+    Returns the buffers, in the order of their first use, and the end of the arena.
+    Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
+    inference, section 5
+    """
+    placed: list[tuple[Life, int]] = []
+    for life in sorted(alive, key=lambda life: -life.nbytes):
+        offset = base
+        for other, start in sorted(placed, key=lambda item: item[1]):
+            if life.meets(other) and start < offset + life.nbytes and offset < start + other.nbytes:
+                offset = start + other.nbytes
+        placed.append((life, offset))
+    offsets: Mapping[str, int] = {life.array.name: offset for life, offset in placed}
+    buffers = [
+        Buffer(a.name, offsets[a.name], a.shape, a.dtype) for a in (life.array for life in alive)
+    ]
+    end = max((offset + life.nbytes for life, offset in placed), default=base)
+    return buffers, end

@@ -1,0 +1,94 @@
+"""Reverse-mode differentiation."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.cirh.builder import Builder
+from csrun.cirh.gradients import RULES, Backward
+from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.elementwise import AddOp
+from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
+from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.types import is_float, type_of
+from csrun.compiler.errors import CompileError
+from csrun.compiler.passes.base import Pass
+
+
+@dataclass(frozen=True)
+class Gradient(Pass):
+    """Before: forward operators and at most one `minimize`.
+
+    After: no `minimize`; the backward operators in reverse order, each in the scope of the operator
+    that it is the gradient of, then one `apply_gradient` for each parameter the loss depends on.
+    Source: reverse accumulation, Griewank and Walther 2008, section 3.2
+    """
+
+    name: ClassVar[str] = "gradient"
+
+    def apply(self, module: ModuleOp) -> list[str]:
+        """Differentiate the loss of each `minimize`, and count the parameters that it reaches."""
+        lines = []
+        for op in [op for op in module.ops if isinstance(op, MinimizeOp)]:
+            count = _Differentiation(module, op).run()
+            Rewriter.erase_op(op)
+            lines.append(f"{count} parameters have a gradient")
+        return lines
+
+
+class _Differentiation:
+    def __init__(self, module: ModuleOp, minimize: MinimizeOp) -> None:
+        self._minimize = minimize
+        self._forward = list(module.ops)
+        self._builder = Builder(InsertPoint.before(minimize))
+        self._active = _depends_on_parameters(self._forward)
+        self._grads: dict[SSAValue, SSAValue] = {}
+
+    def run(self) -> int:
+        loss = self._minimize.loss
+        if loss not in self._active:
+            raise CompileError("the loss depends on no parameter: nothing to train")
+        self._grads[loss] = self._builder.full(1.0, type_of(loss))
+        for op in reversed(self._forward):
+            if op.operands and op.results and op.results[0] in self._grads:
+                self._backward(op)
+        reached = [op for op in self._parameters() if op.out in self._grads]
+        for op in reached:
+            self._apply(op)
+        return len(reached)
+
+    def _parameters(self) -> list[ParameterOp]:
+        return [op for op in self._forward if isinstance(op, ParameterOp)]
+
+    def _backward(self, op: Operation) -> None:
+        assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+        rule = RULES.get(type(op))
+        if rule is None:
+            raise CompileError(f"{op.where}: {op.name} has no gradient")
+        wanted = tuple(o in self._active for o in op.operands)
+        with self._builder.in_scope(op.scope.data if op.scope else ""):
+            grads = rule(Backward(op, self._grads[op.results[0]], wanted, self._builder))
+            for operand, grad in zip(op.operands, grads, strict=True):
+                if grad is not None and operand in self._active:
+                    self._accumulate(operand, grad)
+
+    def _accumulate(self, value: SSAValue, grad: SSAValue) -> None:
+        known = self._grads.get(value)
+        self._grads[value] = grad if known is None else self._builder.emit(AddOp, known, grad)
+
+    def _apply(self, op: ParameterOp) -> None:
+        grad = self._grads[op.out]
+        grad.name_hint = f"{op.out.name_hint or 'parameter'}_grad"
+        with self._builder.in_scope(op.where):
+            self._builder.effect(ApplyGradientOp, op.out, grad, algorithm=self._minimize.algorithm)
+
+
+def _depends_on_parameters(ops: list[Operation]) -> set[SSAValue]:
+    active: set[SSAValue] = set()
+    for op in ops:
+        reached = isinstance(op, ParameterOp) or any(o in active for o in op.operands)
+        active.update(r for r in op.results if reached and is_float(type_of(r)))
+    return active

@@ -1,0 +1,54 @@
+"""Graph rewriting: rules until none matches."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from csrun.compiler.passes.base import Pass
+from csrun.compiler.passes.rules import CANONICAL, Rule, Rules
+
+MAX_MATCHES_PER_OPERATOR = 100  # far above what terminating rules need; a cycle reaches it fast
+
+Index = dict[type[Operation], list[Rule]]
+
+
+@dataclass(frozen=True)
+class Rewrite(Pass):
+    """Before: any valid module. After: one that computes the same, where no rule matches."""
+
+    rules: Rules = CANONICAL
+
+    name: ClassVar[str] = "rewrite"
+
+    def apply(self, module: ModuleOp) -> list[str]:
+        """Apply the rules, and count the matches of each.
+
+        Raises: RuntimeError when the rules do not come to an end, which is a bug of the rules
+        """
+        index: Index = defaultdict(list)
+        for rule in self.rules:
+            for root in rule.roots:
+                index[root].append(rule)
+        counts: Counter[str] = Counter()
+        limit = MAX_MATCHES_PER_OPERATOR * max(1, len(list(module.ops)))
+        while _sweep(module, index, counts):
+            if counts.total() > limit:
+                raise RuntimeError(f"rewriting does not end; matches so far: {dict(counts)}")
+        return [f"{name}: {count}" for name, count in counts.items()]
+
+
+def _sweep(module: ModuleOp, index: Index, counts: Counter[str]) -> bool:
+    """One pass over all operators, last first, so that a dead chain falls in one sweep."""
+    changed = False
+    for op in reversed(list(module.ops)):
+        if op.parent is None:
+            continue  # erased by a rule that matched later in the block
+        for rule in index.get(type(op), ()):
+            if rule.apply(op):
+                counts[rule.name] += 1
+                changed = True
+                break
+    return changed
