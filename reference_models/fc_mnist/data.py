@@ -12,14 +12,14 @@ SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # rows down, columns right
 
 
 def train_input_fn(params: Params) -> Dataset:
-    """Endless shuffled batches: float32 [B, 28, 28] in 0..1, uint8 [B]."""
+    """Endless shuffled batches: float32 [B, 28, 28] in 0..1, int32 [B]."""
     options = params.train_input
     images, labels = read_digits(options.data_dir, "train")
     variants = len(SHIFTS) if options.shift_images else 1
 
     def load(elements: np.ndarray) -> Batch:
         variant, sample = np.divmod(elements, len(images))
-        return scaled(shifted(images[sample], variant)), labels[sample]
+        return scaled(shifted(images[sample], variant)), labels[sample].astype(np.int32)
 
     return (
         Dataset.from_arrays(np.arange(variants * len(images)))
@@ -35,7 +35,7 @@ def eval_input_fn(params: Params) -> Dataset:
     options = params.eval_input
     images, labels = read_digits(options.data_dir, "t10k")
     batches = Dataset.from_arrays(images, labels).batch(options.batch_size)
-    return batches.map(lambda pixels, digits: (scaled(pixels), digits))
+    return batches.map(lambda pixels, digits: (scaled(pixels), digits.astype(np.int32)))
 
 
 def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:

@@ -25,11 +25,11 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
     return CSEstimatorSpec(
         mode=mode,
         loss=loss,
-        train_op=optimizer.minimize(loss) if mode == "train" else None,
-        host_call=(metrics, [labels, logits]),
+        train_op=optimizer.minimize(loss) if mode == nn.TRAIN else None,
+        host_call=(metrics, [labels, nn.argmax(logits)]),
     )
 
 
-def metrics(labels: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
+def metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str, Any]:
     """What the host computes from the values of a step."""
-    return {"accuracy": nn.metrics.accuracy(labels, logits.argmax(axis=1))}
+    return {"accuracy": nn.metrics.accuracy(labels, predictions)}

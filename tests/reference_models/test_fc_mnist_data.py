@@ -74,7 +74,7 @@ def test_every_digit_occurs_in_both_parts(data: ModuleType) -> None:
 
 def test_training_batches(data: ModuleType, params: msgspec.Struct) -> None:
     made = data.train_input_fn(params)
-    spec = ArraySpec((128, 28, 28), "float32"), ArraySpec((128,), "uint8")
+    spec = ArraySpec((128, 28, 28), "float32"), ArraySpec((128,), "int32")
     assert made.element_spec() == spec
     assert made.cardinality is None
     assert made.indexable
