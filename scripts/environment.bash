@@ -27,7 +27,7 @@ find_python() {
 prepare_environment() {
     local extras="$1" python stamp
     if ! new_enough "$VENV/bin/python"; then
-        python="$(find_python)"
+        python="$(find_python)" || return
         "$python" -m venv --clear "$VENV"
     fi
     stamp="$VENV/.installed-$extras"
