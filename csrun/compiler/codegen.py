@@ -7,8 +7,9 @@ and does nothing else.
 import re
 from collections.abc import Mapping, Sequence
 
+from csrun.compiler.array import Array
 from csrun.compiler.graph import INPUT
-from csrun.compiler.kernels import Array, Kernel
+from csrun.compiler.kernels import Kernel
 from csrun.compiler.layers import Layout
 from csrun.compiler.updates import Optimizer
 from csrun.compiler.updating import update_functions

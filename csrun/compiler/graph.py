@@ -8,7 +8,7 @@ from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.ops.model import InputOp, ParameterOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.kernels.base import Array
+from csrun.compiler.array import Array
 
 GRADIENT = "gradient/"
 INPUT = "input/"

@@ -8,9 +8,10 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import ViewOp
+from csrun.compiler.array import Array
 from csrun.compiler.errors import CompileError
 from csrun.compiler.graph import Graph, parameter_of
-from csrun.compiler.kernels import MATCHERS, Array, Kernel
+from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.copy import copy_out
 from csrun.compiler.updates import Optimizer, optimizer_of
 
@@ -49,11 +50,16 @@ def match_kernels(module: ModuleOp) -> MatchedModel:
             copy = copy_out(operation, graph)
             kernels.append(copy)
             outputs.append((operation.symbol.data, copy.out))
+            graph.take(operation)
         elif isinstance(operation, UpdatingOp):
+            graph.take(operation)
             name, optimizer = _update(operation, graph)
             updates[name] = optimizer
         elif kernel := _match(operation, graph):
             kernels.append(kernel)
+    for operation in graph.operations:  # a later kernel may have taken an earlier operator
+        if operation not in graph.taken and not isinstance(operation, _LEAVES):
+            raise _no_kernel(operation, graph)
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
         parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
@@ -66,17 +72,7 @@ def match_kernels(module: ModuleOp) -> MatchedModel:
 
 def _match(operation: Operation, graph: Graph) -> Kernel | None:
     matcher = MATCHERS.get(operation.name)
-    kernel = matcher(operation, graph) if matcher else None
-    if kernel is None and operation not in graph.taken and _is_read(operation, graph):
-        raise _no_kernel(operation, graph)
-    return kernel
-
-
-def _is_read(operation: Operation, graph: Graph) -> bool:
-    """Whether anything but operators covered by kernels reads the result."""
-    if not operation.results:
-        return True
-    return any(user not in graph.taken for user in graph.users(operation.results[0]))
+    return matcher(operation, graph) if matcher else None
 
 
 def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:

@@ -10,8 +10,9 @@ from math import prod
 
 import numpy as np
 
+from csrun.compiler.array import Array
 from csrun.compiler.graph import GRADIENT, INPUT
-from csrun.compiler.kernels import Array, Kernel
+from csrun.compiler.kernels import Kernel
 from csrun.compiler.layers import aligned
 from csrun.executable import Buffer
 

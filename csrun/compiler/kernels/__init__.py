@@ -1,7 +1,7 @@
 """The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
 
 from csrun.compiler.kernels import argmax, fc, softmax_cross_entropy
-from csrun.compiler.kernels.base import Array, Kernel, Matcher, Phase
+from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 
 MATCHERS: dict[str, Matcher] = {
     **fc.MATCHERS,
@@ -9,4 +9,4 @@ MATCHERS: dict[str, Matcher] = {
     **argmax.MATCHERS,
 }
 
-__all__ = ["MATCHERS", "Array", "Kernel", "Matcher", "Phase"]
+__all__ = ["MATCHERS", "Kernel", "Matcher", "Phase"]

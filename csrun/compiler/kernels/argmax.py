@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.reduction import ArgmaxOp
+from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Array, Kernel, Matcher, Name
+from csrun.compiler.kernels.base import Kernel, Matcher, Name
 
 
 @dataclass(frozen=True)

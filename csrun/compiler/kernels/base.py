@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation
 
+from csrun.compiler.array import Array
+
 if TYPE_CHECKING:
     from csrun.compiler.graph import Graph
 
@@ -18,15 +20,6 @@ class Phase(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     UPDATE = "update"
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array of the program. `name` is its place: a buffer, a parameter, a gradient, an input."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
 
 
 Name = Callable[[Array], str]

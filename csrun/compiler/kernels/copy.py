@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from csrun.cirh.ops.model import OutputOp
+from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Array, Kernel, Name
+from csrun.compiler.kernels.base import Kernel, Name
 
 
 @dataclass(frozen=True)

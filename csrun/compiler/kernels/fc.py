@@ -8,8 +8,9 @@ from csrun.cirh.ops.activation import ReluOp, ThresholdBackwardOp
 from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import TransposeOp
+from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph, parameter_of, transposed
-from csrun.compiler.kernels.base import Array, Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from csrun.cirh.ops.loss import (
     NllLossForwardOp,
 )
 from csrun.cirh.ops.model import FullOp, LossOp, RowsOp
+from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Array, Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 LOSS = Array("loss", (1,), "float64")
 
