@@ -117,6 +117,8 @@ class Training:
         rates = self._rates.log()
         scalars = {"loss": self._loss, "local_samples_per_sec": rates.rate}
         scalars["avg_samples_per_sec"] = rates.global_rate
+        if (schedule := self._machine.plan.learning_rate) is not None:
+            scalars["lr"] = schedule.at(step - 1)
         if self._host:
             self._host.take(result)
             scalars |= self._host.values()

@@ -22,7 +22,7 @@ def main(arguments: Arguments[Params]) -> None:
     estimator = CerebrasEstimator(model_fn, config.model_dir, config, params)
     if arguments.mode is Mode.TRAIN:
         limit = None if config.steps else config.max_steps
-        estimator.train(train_input_fn, steps=config.steps, max_steps=limit)
+        estimator.train(train_input_fn, config.steps, limit, config.checkpoint_path)
     elif arguments.mode is Mode.EVAL:
         estimator.evaluate(eval_input_fn, config.eval_steps, config.checkpoint_path)
     else:

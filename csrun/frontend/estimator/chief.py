@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from csrun.context import TaskContext
@@ -16,7 +17,7 @@ from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
 from csrun.frontend.estimator.progress import Show, progress_display
 from csrun.frontend.estimator.trace import ModelFunction, trace_model
-from csrun.records import checkpoints, messages, model_dir
+from csrun.records import checkpoints, messages, model_dir, params
 from csrun.runtime import chief as loops
 from csrun.runtime.host import HostCall
 from csrun.runtime.machine import Machine
@@ -38,10 +39,12 @@ class Chief:
     context: TaskContext | None
     folder: RunFolder | None
 
-    def train(self, dataset: Dataset, steps: int | None, max_steps: int | None) -> Results:
-        """Train from the newest checkpoint, or from initial weights."""
-        model_dir.prepare(self.model_dir)
-        found = checkpoints.latest(self.model_dir)
+    def train(
+        self, dataset: Dataset, steps: int | None, max_steps: int | None, path: Path | None
+    ) -> Results:
+        """Train from the checkpoint given, the newest one, or initial weights."""
+        self._open_model_dir("train")
+        found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
         first = found.step if found else 0
         last = first + steps if steps is not None else max_steps
         if last is not None and first >= last:
@@ -50,12 +53,7 @@ class Chief:
         target = find_target(self.context, self.config.cs_ip)
         compiled, host = self._compile(dataset, RunMode.TRAIN, target)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):
-            plan = machine.plan
-            if found is None:
-                initialize(plan, machine.state, self.config.seed)
-            else:
-                log.info(messages.restoring(found.path))
-                found.restore(machine.state)
+            self._set_state(machine, found)
             options = loops.LoopOptions(
                 self.model_dir,
                 first,
@@ -63,7 +61,7 @@ class Chief:
                 self.config.log_steps,
                 self.config.save_checkpoints_steps,
                 self.config.keep_checkpoint_max,
-                self._identity(plan.batch_size),
+                self._identity(machine.plan.batch_size),
                 compiled.seconds,
             )
             results = loops.Training(machine, options, host, show).run()
@@ -78,7 +76,7 @@ class Chief:
                 f"{self.model_dir}: no checkpoint to evaluate; train first, or give "
                 "--checkpoint_path"
             )
-        model_dir.prepare(self.model_dir)
+        self._open_model_dir("eval")
         target = find_target(self.context, self.config.cs_ip)
         compiled, host = self._compile(dataset, RunMode.EVAL, target)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
@@ -95,6 +93,12 @@ class Chief:
         target = find_target(self.context, self.config.cs_ip)
         self._compile(dataset, mode, target)
         return {}
+
+    def _open_model_dir(self, mode: str) -> None:
+        model_dir.prepare(self.model_dir)
+        log.info(messages.saving_to(self.model_dir))
+        if self.params is not None:
+            params.write(self.model_dir, mode, self.params)
 
     def _compile(
         self, dataset: Dataset, run_mode: RunMode, target: Target
@@ -116,6 +120,16 @@ class Chief:
             ) as machine,
         ):
             yield machine, show
+
+    def _set_state(self, machine: Machine, found: checkpoints.Checkpoint | None) -> None:
+        started = perf_counter()
+        if found is None:
+            initialize(machine.plan, machine.state, self.config.seed)
+            log.info(messages.weights_initialized(perf_counter() - started))
+        else:
+            log.info(messages.restoring(found.path))
+            found.restore(machine.state)
+            log.info(messages.weights_loaded(perf_counter() - started))
 
     def _identity(self, batch_size: int) -> dict[str, str]:
         return {

@@ -10,7 +10,7 @@ from csrun.executable import RunMode
 from csrun.frontend.nn import Tensor, TrainOp
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 HostFunction = Callable[..., Mapping[str, Any]]
 

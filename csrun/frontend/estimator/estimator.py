@@ -12,6 +12,7 @@ from csrun.executable import RunMode
 from csrun.frontend.estimator.chief import Chief
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.trace import ModelFunction
+from csrun.records import messages
 from csrun.runtime import memoryx, streamer
 from csrun.runtime.messages import Results
 from csrun.runtime.peer import take_part
@@ -37,24 +38,31 @@ class CerebrasEstimator:
         config: CSRunConfig | None = None,
         params: Any = None,
     ) -> None:
+        messages.configure()
         self._model_fn = model_fn
         self._model_dir = Path(model_dir)
         self._config = config or CSRunConfig()
         self._params = params
 
     def train(
-        self, input_fn: InputFunction, steps: int | None = None, max_steps: int | None = None
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
     ) -> Results:
         """Train on `input_fn(params)`: `steps` more, or up to global step `max_steps`.
 
-        Resumes from the newest checkpoint in model_dir. With neither limit it ends with the data.
+        Resumes from the newest checkpoint in model_dir, or starts from the one given. With neither
+        limit it ends with the data.
 
         Raises: UsageError for both limits at once; CsrunError for what goes wrong with model_dir,
         system, data or loss.
         """
         if steps is not None and max_steps is not None:
             raise UsageError("train: give steps or max_steps, not both")
-        return self._play(input_fn, lambda chief, data: chief.train(data, steps, max_steps))
+        path = Path(checkpoint_path) if checkpoint_path is not None else None
+        return self._play(input_fn, lambda chief, data: chief.train(data, steps, max_steps, path))
 
     def evaluate(
         self,
@@ -100,7 +108,7 @@ def _role_in_training(context: TaskContext | None) -> Role:
         return Role.CHIEF
     if context.role is Role.TASK:
         raise UsageError(
-            f"{' '.join(context.job.command)}: only python and python-ws have roles in a training; "
+            f"{context.job.command[0]}: only tasks of python and python-ws train; "
             "run the script with one of them"
         )
     return context.role

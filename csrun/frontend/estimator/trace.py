@@ -48,7 +48,10 @@ def trace_model(
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:
-    return precision if dtype.kind == "f" else dtype.name
+    """Floats get the run's precision; small integers int32, which holds the padding label."""
+    if dtype.kind == "f":
+        return precision
+    return "int32" if dtype.kind in "iu" and dtype.itemsize < 4 else dtype.name
 
 
 def _check(spec: Any, run_mode: RunMode) -> None:
