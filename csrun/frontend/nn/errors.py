@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 import csrun
 from csrun.errors import UsageError
 
-PACKAGE = str(Path(csrun.__file__).parent)
+PACKAGE = f"{Path(csrun.__file__).parent}/"
 
 
 class TraceError(UsageError):

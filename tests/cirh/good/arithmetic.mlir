@@ -1,0 +1,22 @@
+builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"} {
+  %x = cirh.input "x" : tensor<2x3xf64>
+  %0 = cirh.view %x {shape = array<i64: 6>} : (tensor<2x3xf64>) -> tensor<6xf64>
+  %1 = cirh.expand %0 {shape = array<i64: 4, 6>} : (tensor<6xf64>) -> tensor<4x6xf64>
+  %2 = cirh.permute %1 {dims = array<i64: 1, 0>} : (tensor<4x6xf64>) -> tensor<6x4xf64>
+  %3 = cirh.t %2 : (tensor<6x4xf64>) -> tensor<4x6xf64>
+  %4 = cirh.mm %3, %2 : (tensor<4x6xf64>, tensor<6x4xf64>) -> tensor<4x4xf64>
+  %5 = cirh.sum %4 {dims = array<i64: 0>, keepdim = false} : (tensor<4x4xf64>) -> tensor<4xf64>
+  %6 = cirh.add %4, %5 : (tensor<4x4xf64>, tensor<4xf64>) -> tensor<4x4xf64>
+  %7 = cirh.sub %6, %4 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %8 = cirh.mul %7, %4 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %9 = cirh.div %8, %4 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %10 = cirh.neg %9 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %11 = cirh.exp %10 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %12 = cirh.log %11 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %13 = cirh.sqrt %12 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %14 = cirh.relu %13 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %15 = cirh.sigmoid %14 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %16 = cirh.tanh %15 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %17 = cirh.argmax %16 {dim = 1 : i64} : (tensor<4x4xf64>) -> tensor<4xi64>
+  cirh.output "class" %17 : tensor<4xi64>
+}

@@ -1,0 +1,12 @@
+builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
+  %labels = cirh.input "labels" : tensor<4xi64>
+  %w = cirh.parameter "fc/kernel" {scope = "fc", initializer = #cirh.initializer<"normal", 2.000000e-02 : f64>} : tensor<4x3xf32>
+  %one = cirh.full {value = 1.000000e+00 : f64} : tensor<f32>
+  %0 = cirh.nll_loss_backward %one, %w, %labels {ignore_index = -100 : i64} : (tensor<f32>, tensor<4x3xf32>, tensor<4xi64>) -> tensor<4x3xf32>
+  %1 = cirh.log_softmax_backward_data %0, %w {dim = 1 : i64} : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  %2 = cirh.threshold_backward %1, %w {threshold = 0.000000e+00 : f64} : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  %3 = cirh.sigmoid_backward %2, %w : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  %4 = cirh.tanh_backward %3, %w : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  cirh.apply_gradient %w, %4 {scope = "fc", algorithm = #cirh.sgd_algorithm<1.000000e-01 : f64, 0.000000e+00 : f64>} : tensor<4x3xf32>, tensor<4x3xf32>
+  cirh.sgd %w, %4 {scope = "fc", learning_rate = 1.000000e-01 : f64, momentum = 0.000000e+00 : f64} : tensor<4x3xf32>, tensor<4x3xf32>
+}

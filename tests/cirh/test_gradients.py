@@ -1,0 +1,64 @@
+"""Every gradient rule, through the gradient pass, against torch.autograd."""
+
+import numpy as np
+import pytest
+from support.graphs import SLOPE, differentiable, evaluate, run
+from support.operators import FORWARD, normal
+
+from csrun.cirh.gradients import RULES
+from csrun.cirh.ops.elementwise import AddOp, ExpOp, MulOp
+from csrun.cirh.ops.matrix import MmOp
+from csrun.compiler.passes.gradient import Gradient
+from csrun.compiler.passes.learning import LearningAlgorithm
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the gradients")
+
+
+def our_gradients(expression, operands, slope):
+    module = differentiable(expression, operands, slope)
+    for step in (Gradient(), LearningAlgorithm()):
+        step.apply(module)
+        module.verify()
+    named = {f"x{i}": a for i, a in enumerate(operands)}
+    return run(module, {**named, SLOPE: slope}, named).gradients
+
+
+def their_gradients(peer, operands, slope):
+    tensors = [torch.from_numpy(np.array(a)) for a in operands]
+    leaves = {f"x{i}": t.requires_grad_() for i, t in enumerate(tensors) if t.is_floating_point()}
+    (peer(torch, *tensors) * torch.from_numpy(np.array(slope))).sum().backward()
+    return {name: leaf.grad.numpy() for name, leaf in leaves.items()}
+
+
+def check(expression, peer, operands):
+    slope = normal(*evaluate(expression, operands).shape)
+    slope = np.asarray(slope)
+    ours = our_gradients(expression, operands, slope)
+    theirs = their_gradients(peer, operands, slope)
+    assert ours.keys() == theirs.keys()
+    for name, grad in theirs.items():
+        assert ours[name].shape == grad.shape
+        np.testing.assert_allclose(ours[name], grad, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", FORWARD, ids=str)
+def test_the_rule_gives_autograds_gradient(case):
+    check(case.emit, case.peer, case.operands)
+
+
+def test_every_rule_has_a_case():
+    assert {case.op for case in FORWARD} == set(RULES)
+
+
+def test_gradients_of_all_uses_of_a_value_add_up():
+    def expression(builder, x, y):
+        shared = builder.emit(ExpOp, builder.emit(MulOp, x, y))
+        return builder.emit(
+            AddOp, builder.emit(MulOp, shared, shared), builder.emit(MmOp, shared, x)
+        )
+
+    def peer(torch, x, y):
+        shared = (x * y).exp()
+        return shared * shared + shared @ x
+
+    check(expression, peer, (normal(3, 3), normal(3, 3)))

@@ -1,0 +1,125 @@
+"""One case an operator: how to write it in CIRH, the same in PyTorch, and operands to try it on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from csrun.cirh.ops import activation, elementwise, loss, matrix, reduction, shape
+from csrun.cirh.ops.base import CirhOp
+from csrun.mode import PADDING_LABEL
+
+random = np.random.default_rng(5)
+LABELS = np.array([2, PADDING_LABEL, 0, 1])
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator on operands; `peer` is PyTorch's, given the module and the tensors."""
+
+    op: type[CirhOp]
+    peer: Callable
+    operands: tuple[np.ndarray, ...]
+    properties: tuple[tuple[str, object], ...] = ()
+
+    def emit(self, builder, *values):
+        """The operator in CIRH."""
+        return builder.emit(self.op, *values, **dict(self.properties))
+
+    def __str__(self) -> str:
+        return "-".join(
+            [self.op.name.removeprefix("cirh."), *(str(a.shape) for a in self.operands)]
+        )
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Values of both signs."""
+    return random.standard_normal(shape)
+
+
+def positive(*shape: int) -> np.ndarray:
+    """Values well above zero."""
+    return random.uniform(0.5, 2.0, shape)
+
+
+def _case(op, peer, *operands: np.ndarray, **properties: object) -> Case:
+    return Case(op, peer, operands, tuple(properties.items()))
+
+
+X, Y = normal(4, 3), normal(4, 3)
+WITH_ZERO = np.array([[-1.0, 0.0, 2.0], [0.5, -0.5, 0.0]])
+
+FORWARD: Sequence[Case] = (
+    _case(shape.ViewOp, lambda torch, x: x.reshape(2, 6), X, shape=(2, 6)),
+    _case(shape.ExpandOp, lambda torch, x: x.expand(2, 4, 3), normal(4, 1), shape=(2, 4, 3)),
+    _case(shape.PermuteOp, lambda torch, x: x.permute(2, 0, 1), normal(2, 3, 4), dims=(2, 0, 1)),
+    _case(shape.TransposeOp, lambda torch, x: x.t(), X),
+    _case(elementwise.AddOp, lambda torch, a, b: a + b, X, Y),
+    _case(elementwise.AddOp, lambda torch, a, b: a + b, normal(3), X),
+    _case(elementwise.SubOp, lambda torch, a, b: a - b, X, normal(4, 1)),
+    _case(elementwise.MulOp, lambda torch, a, b: a * b, normal(2, 4, 3), X),
+    _case(elementwise.MulOp, lambda torch, a, b: a * b, X, normal()),
+    _case(elementwise.DivOp, lambda torch, a, b: a / b, X, positive(4, 3)),
+    _case(elementwise.DivOp, lambda torch, a, b: a / b, X, positive(3)),
+    _case(elementwise.NegOp, lambda torch, x: -x, X),
+    _case(elementwise.ExpOp, lambda torch, x: x.exp(), X),
+    _case(elementwise.LogOp, lambda torch, x: x.log(), positive(4, 3)),
+    _case(elementwise.SqrtOp, lambda torch, x: x.sqrt(), positive(4, 3)),
+    _case(matrix.MmOp, lambda torch, a, b: a @ b, X, normal(3, 5)),
+    _case(matrix.AddmmOp, lambda torch, c, a, b: torch.addmm(c, a, b), normal(5), X, normal(3, 5)),
+    _case(reduction.SumOp, lambda torch, x: x.sum(0), X, dims=(0,), keepdim=False),
+    _case(
+        reduction.SumOp,
+        lambda torch, x: x.sum((0, 2), True),
+        normal(2, 3, 4),
+        dims=(0, 2),
+        keepdim=True,
+    ),
+    _case(activation.ReluOp, lambda torch, x: x.relu(), WITH_ZERO),
+    _case(activation.SigmoidOp, lambda torch, x: x.sigmoid(), X),
+    _case(activation.TanhOp, lambda torch, x: x.tanh(), X),
+    _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(1), 30 * X, dim=1),
+    _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(0), X, dim=0),
+    _case(
+        loss.NllLossForwardOp,
+        lambda torch, x, labels: torch.nn.functional.nll_loss(x, labels, reduction="sum"),
+        X,
+        LABELS,
+        ignore_index=PADDING_LABEL,
+    ),
+)
+
+WITHOUT_GRADIENT: Sequence[Case] = (
+    _case(reduction.ArgmaxOp, lambda torch, x: x.argmax(1), X, dim=1),
+    _case(
+        activation.ThresholdBackwardOp,
+        lambda torch, g, y: torch.ops.aten.threshold_backward(g, y, 0.5),
+        normal(2, 3),
+        WITH_ZERO,
+        threshold=0.5,
+    ),
+    _case(
+        activation.SigmoidBackwardOp,
+        lambda torch, g, y: torch.ops.aten.sigmoid_backward(g, y),
+        X,
+        Y,
+    ),
+    _case(activation.TanhBackwardOp, lambda torch, g, y: torch.ops.aten.tanh_backward(g, y), X, Y),
+    _case(
+        loss.LogSoftmaxBackwardOp,
+        lambda torch, g, y: torch.ops.aten._log_softmax_backward_data(g, y, 1, torch.float64),
+        X,
+        Y,
+        dim=1,
+    ),
+    _case(
+        loss.NllLossBackwardOp,
+        lambda torch, g, x, labels: torch.ops.aten.nll_loss_backward(
+            g, x, labels, None, 2, PADDING_LABEL, torch.zeros((), dtype=torch.float64)
+        ),
+        normal(),
+        X,
+        LABELS,
+        ignore_index=PADDING_LABEL,
+    ),
+)
