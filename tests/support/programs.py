@@ -1,0 +1,138 @@
+"""Compiled programs driven step by step in a test, without a runtime around them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from csrun import nn
+from csrun.compiler import CompileOptions, compile_model
+from csrun.executable import Executable, Runtime, Step, state_views, wafer_views
+from csrun.frontend.nn import Tracer
+from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+
+
+@dataclass(frozen=True)
+class Network:
+    """A fully connected network with ReLU, and how it is trained."""
+
+    sizes: tuple[int, ...] = (12, 7, 9, 5)
+    batch: int = 16
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    precision: str = "float32"
+
+    def trace(self, run_mode: RunMode = RunMode.TRAIN):
+        """The network's module; features come as [batch, 2, sizes[0] / 2]."""
+        with Tracer(self.precision) as tracer:
+            shape = (self.batch, 2, self.sizes[0] // 2)
+            x = nn.flatten(tracer.input("features", shape, self.precision))
+            labels = tracer.input("labels", (self.batch,), "int32")
+            for units in self.sizes[1:-1]:
+                x = nn.Dense(units, "relu")(x)
+            logits = nn.Dense(self.sizes[-1])(x)
+            loss = nn.softmax_cross_entropy(logits, labels)
+            train_op = nn.SGD(self.learning_rate, self.momentum).minimize(loss)
+            outputs = [("logits", logits), ("prediction", nn.argmax(logits)), ("labels", labels)]
+            return tracer.finish(run_mode, loss, train_op, outputs)
+
+    def compile(
+        self,
+        root: Path,
+        mode: ExecutionMode,
+        group_bytes: int = 1 << 20,
+        run_mode: RunMode = RunMode.TRAIN,
+    ) -> Executable:
+        """The network compiled into `root`."""
+        options = CompileOptions(mode=mode, run_mode=run_mode, group_bytes=group_bytes)
+        return compile_model(self.trace(run_mode), root, options).executable
+
+    def batches(self, count: int, rows: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Seeded batches; of each, only the first `rows` rows are valid."""
+        random = np.random.default_rng(11)
+        found = []
+        for _ in range(count):
+            x = random.standard_normal((self.batch, 2, self.sizes[0] // 2))
+            labels = random.integers(0, self.sizes[-1], self.batch).astype(np.int32)
+            if rows is not None:
+                x[rows:], labels[rows:] = 0, PADDING_LABEL
+            found.append((x.astype(self.precision), labels))
+        return found
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Seeded first values by name, biases not zero."""
+        random = np.random.default_rng(3)
+        found = {}
+        for index, (fan_in, units) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            layer = f"dense_{index}" if index else "dense"
+            kernel = random.standard_normal((fan_in, units)) / np.sqrt(fan_in)
+            found[f"{layer}/kernel"] = kernel.astype(self.precision)
+            found[f"{layer}/bias"] = (0.1 * random.standard_normal(units)).astype(self.precision)
+        return found
+
+
+class Machine:
+    """Arena and store of one Executable; a slot is poisoned before each group's weights come."""
+
+    def __init__(self, executable: Executable, parameters: dict[str, np.ndarray]) -> None:
+        self.plan = plan = executable.plan
+        self.arena = _zeros(plan.arena_bytes)
+        inside = plan.store_in_arena
+        self.store = self.arena[: plan.store.nbytes] if inside else _zeros(plan.store.nbytes)
+        self.state = state_views(plan, self.store)
+        for name, value in parameters.items():
+            self.state[name][...] = value
+        self.views = wafer_views(plan, self.arena, self.store)
+        self._wafer = executable.wafer_program(self.arena, self.store, Runtime(seed=0))
+        if plan.store.gradients_offset is not None:
+            self._update = executable.update_program(self.store, Runtime(seed=0)).update
+        self.step_count = 0
+
+    def evaluate(self, batch: Sequence[np.ndarray]) -> float:
+        """Forward only: the mean loss over the valid rows."""
+        step = self._step(batch)
+        for index, forward in enumerate(self._wafer.forward):
+            self._load(index)
+            forward(tuple(batch), step)
+        return float(self.views[self.plan.loss_buffer][0]) / step.rows
+
+    def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+        """One step: the mean loss, and a copy of each gradient."""
+        step = self._step(batch)
+        loss = self.evaluate(batch)
+        for index in reversed(range(len(self._wafer.backward))):
+            self._load(index)
+            self._wafer.backward[index](tuple(batch), step)
+        gradients = {p.name: self.views[f"gradient/{p.name}"].copy() for p in self.plan.parameters}
+        for update in self._update:
+            update(step)
+        self.step_count += 1
+        return loss, gradients
+
+    def output(self, name: str) -> np.ndarray:
+        """An output's buffer."""
+        (buffer,) = [o.buffer for o in self.plan.outputs if o.name == name]
+        return self.views[buffer]
+
+    def _step(self, batch: Sequence[np.ndarray]) -> Step:
+        rows = int((batch[1] != PADDING_LABEL).sum())
+        return Step(self.step_count, self.step_count * len(batch[1]), rows)
+
+    def _load(self, index: int) -> None:
+        """What the wafer does in weight streaming: a group's weights into its slot, alone."""
+        slots = [g.slot_offset_bytes for g in self.plan.groups]
+        if slots[index] is None:
+            return
+        group, base = self.plan.groups[index], self.plan.store.weights_offset
+        for g in self.plan.groups:
+            self.arena[g.slot_offset_bytes : g.slot_offset_bytes + g.nbytes] = 0xFF  # NaN
+        source = self.store[base + group.offset_bytes :][: group.nbytes]
+        self.arena[group.slot_offset_bytes : group.slot_offset_bytes + group.nbytes] = source
+
+
+def _zeros(nbytes: int) -> np.ndarray:
+    """Zeroed bytes that start on a cache line, as the runtime's do."""
+    raw = np.zeros(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
