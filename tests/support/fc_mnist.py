@@ -1,0 +1,97 @@
+"""The shipped fc_mnist as a user runs it: its commands, and what they leave in model_dir."""
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from support.jobs import Workplace
+from tensorboardX.proto.event_pb2 import Event
+
+FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
+RUN = str(FOLDER / "run.py")
+TWO_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1")
+MANY_STEPS = 10**7  # more than any test waits for
+
+
+class FcMnist(Workplace):
+    """A user's folder: `params.yaml` beside `model_dir`."""
+
+    @property
+    def model_dir(self) -> Path:
+        return self.path / "model_dir"
+
+    def configure(self, **changes: Any) -> None:
+        """Write params.yaml: the shipped one with changes such as `model__hidden_sizes=[5]`."""
+        params = yaml.safe_load((FOLDER / "configs" / "params.yaml").read_text())
+        for key, value in changes.items():
+            section, name = key.split("__")
+            params[section][name] = value
+        (self.path / "params.yaml").write_text(yaml.safe_dump(params))
+
+    def cpu(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """`python run.py`, to its end."""
+        environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
+        return subprocess.run(
+            [sys.executable, RUN, *self.own(arguments)],
+            cwd=self.path, env=environment, text=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+
+    def wse(
+        self, *arguments: str, layout: tuple[str, ...] = TWO_STREAMERS
+    ) -> "subprocess.CompletedProcess[str]":
+        """`csrun_wse python-ws run.py`, to its end."""
+        return self.run(*layout, "python-ws", RUN, *self.own(arguments))
+
+    def start_wse(self, *arguments: str) -> "subprocess.Popen[str]":
+        """The same, started."""
+        return self.start(*TWO_STREAMERS, "python-ws", RUN, *self.own(arguments))
+
+    def own(self, arguments: tuple[str, ...]) -> list[str]:
+        """The arguments, and params.yaml where there is one."""
+        has_params = (self.path / "params.yaml").exists() and "--params" not in arguments
+        return [*(("--params", "params.yaml") if has_params else ()), *arguments]
+
+    def checkpoint(self, step: int, model_dir: str = "model_dir") -> Path:
+        return self.path / model_dir / f"model-ckpt-{step}.safetensors"
+
+    def processes(self, launcher: int) -> dict[str, int]:
+        """The living processes of a job by name: the launcher, and each by the log it writes."""
+        found = {"launcher": launcher}
+        for process in psutil.Process(launcher).children(recursive=True):
+            try:
+                log = os.readlink(f"/proc/{process.pid}/fd/1")
+            except OSError:
+                continue
+            found[Path(log).stem] = process.pid
+        return found
+
+
+def losses(model_dir: Path) -> dict[int, float]:
+    """The loss at each step, of all runs in a model_dir; a step that two of them ran is one."""
+    found: dict[int, float] = {}
+    for path in model_dir.glob("events.out.tfevents.*"):
+        for step, values in scalars(path):
+            if "loss" in values:
+                assert found.setdefault(step, values["loss"]) == values["loss"]
+    return found
+
+
+def scalars(path: Path) -> Iterator[tuple[int, Mapping[str, float]]]:
+    """Steps and values of an events file, a killed writer's too.
+
+    Source: TensorFlow, lib/io/record_writer.h: length, its checksum, data, their checksum
+    """
+    content, at = path.read_bytes(), 0
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        if at + 12 + length + 4 > len(content):
+            return
+        event = Event.FromString(content[at + 12 : at + 12 + length])
+        yield event.step, {value.tag: value.simple_value for value in event.summary.value}
+        at += 12 + length + 4
