@@ -2,11 +2,15 @@
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+
+MODELS = Path(__file__).parents[1] / "reference_models"
 
 SETTLE_S = 3.0  # for what a test ended to be gone
 OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventpoll]")
@@ -65,3 +69,13 @@ def state(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("CSRUN_STATE_DIR", folder)
     monkeypatch.delenv("CSRUN_SITE", raising=False)
     return folder
+
+
+@pytest.fixture
+def fc_mnist(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of fc_mnist, whose modules import each other by bare names, on the import path."""
+    folder = MODELS / "fc_mnist"
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    for file in folder.glob("*.py"):
+        sys.modules.pop(file.stem, None)
