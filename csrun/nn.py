@@ -11,7 +11,10 @@ from csrun.frontend.nn import (
     PREDICT,
     SGD,
     TRAIN,
+    Adam,
+    AdamW,
     Dense,
+    Optimizer,
     ShapeError,
     Tensor,
     TrainOp,
@@ -20,6 +23,7 @@ from csrun.frontend.nn import (
     initializers,
     metrics,
     relu,
+    schedules,
     softmax_cross_entropy,
 )
 
@@ -28,7 +32,10 @@ __all__ = [
     "PREDICT",
     "SGD",
     "TRAIN",
+    "Adam",
+    "AdamW",
     "Dense",
+    "Optimizer",
     "ShapeError",
     "Tensor",
     "TrainOp",
@@ -37,5 +44,6 @@ __all__ = [
     "initializers",
     "metrics",
     "relu",
+    "schedules",
     "softmax_cross_entropy",
 ]

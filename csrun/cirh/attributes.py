@@ -1,4 +1,4 @@
-"""Attributes of CIRH: a parameter's initializer, and the learning algorithms."""
+"""A parameter's first value, as an attribute."""
 
 from enum import StrEnum
 
@@ -41,30 +41,4 @@ class InitializerAttr(ParametrizedAttribute):
             raise VerifyException(f"initializer scale must be >= 0, got {self.scale.value.data}")
 
 
-@irdl_attr_definition
-class SgdAttr(ParametrizedAttribute):
-    """Stochastic gradient descent with momentum: v = momentum v + g, w = w - learning_rate v.
-
-    Source: Sutskever et al. 2013, section 2, in the form of torch.optim.SGD
-    """
-
-    name = "cirh.sgd_algorithm"
-    learning_rate: Double
-    momentum: Double
-
-    @classmethod
-    def of(cls, learning_rate: float, momentum: float) -> "SgdAttr":
-        """The algorithm from Python values."""
-        return cls(FloatAttr(learning_rate, f64), FloatAttr(momentum, f64))
-
-    def verify(self) -> None:
-        """Raises: VerifyException for a learning rate or a momentum out of range."""
-        rate, momentum = self.learning_rate.value.data, self.momentum.value.data
-        if not rate >= 0:
-            raise VerifyException(f"learning_rate must be >= 0, got {rate}")
-        if not 0 <= momentum < 1:
-            raise VerifyException(f"momentum must be in [0, 1), got {momentum}")
-
-
-ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr, SgdAttr)
-ALGORITHMS: tuple[type[Attribute], ...] = (SgdAttr,)
+ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr,)

@@ -5,7 +5,7 @@ from xdsl.dialects.builtin import Builtin, ModuleOp, StringAttr
 from xdsl.ir import Dialect
 from xdsl.parser import Parser
 
-from csrun.cirh.attributes import ATTRIBUTES
+from csrun.cirh import algorithms, attributes
 from csrun.cirh.ops import activation, elementwise, learning, loss, matrix, model, reduction, shape
 from csrun.mode import RunMode
 
@@ -13,6 +13,7 @@ PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
 FAMILIES = (model, shape, elementwise, matrix, reduction, activation, loss, learning)
+ATTRIBUTES = (*attributes.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 
 

@@ -3,7 +3,7 @@
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.learning import SgdOp
+from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.ops.model import InputOp, ParameterOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
@@ -69,9 +69,10 @@ class Graph:
             return owner.symbol.data
         if isinstance(owner, ViewOp):
             return self._name(owner.operands[0])
-        trained = [op for op in self.users(value) if isinstance(op, SgdOp) and op.grad is value]
-        if trained and isinstance(parameter := trained[0].parameter.owner, ParameterOp):
-            return GRADIENT + parameter.symbol.data
+        for op in self.users(value):
+            if isinstance(op, UpdatingOp) and op.grad is value:
+                assert isinstance(op.parameter.owner, ParameterOp), "only parameters are updated"
+                return GRADIENT + op.parameter.owner.symbol.data
         return self._new_name(f"{self.layer_of(owner)}/{owner.name.partition('.')[2]}")
 
     def _new_name(self, stem: str) -> str:

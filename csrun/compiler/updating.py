@@ -66,6 +66,7 @@ def _group_function(group: Group, ranges: Sequence[Range]) -> list[str]:
         before.append(f"{name} = tiles({part.start}, {part.stop}, {TILE_ELEMENTS}, {arrays})")
         before.append(f"rate_{group.index}_{number} = schedule.{part.optimizer.learning_rate!r}.at")
         body.append(f"learning_rate = rate_{group.index}_{number}(step.index)")
+        body += part.optimizer.factors()
         body.append(f"for {', '.join(regions)} in {name}:")
         emitted = part.optimizer.emit("weights", "gradients", part.optimizer.slots)
         body += [f"    {line}" for line in emitted]

@@ -29,12 +29,13 @@ from csrun.executable.plan import (
     RunMode,
     Store,
 )
-from csrun.executable.schedule import Constant, Schedule
+from csrun.executable.schedule import SCHEDULES, Constant, Schedule
 from csrun.executable.tiles import tiles
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "PADDING_LABEL",
+    "SCHEDULES",
     "Batch",
     "Buffer",
     "Constant",

@@ -2,12 +2,15 @@
 
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import msgspec
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _LONGEST_VALUE = 80
+
+Struct = type[msgspec.Struct]
 
 
 def unknown_key(raw: Any, kind: type[msgspec.Struct], path: str = "") -> str | None:
@@ -36,20 +39,36 @@ def explain(error: msgspec.ValidationError, raw: Any) -> str:
 
 
 def _unknown_within(value: Any, kind: Any, path: str) -> str | None:
-    struct = _struct_in(kind)
-    if struct is None:
+    structs = list(_structs_in(kind))
+    if not structs:
         return None
     if isinstance(value, list):
-        found = (unknown_key(item, struct, f"{path}[{i}]") for i, item in enumerate(value))
+        found = (_unknown_within(item, kind, f"{path}[{i}]") for i, item in enumerate(value))
         return next((wrong for wrong in found if wrong), None)
-    return unknown_key(value, struct, path)
+    if len(structs) > 1 and isinstance(value, dict):
+        return _unknown_choice(value, structs, path)
+    return unknown_key(value, structs[0], path)
 
 
-def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+def _unknown_choice(value: dict[Any, Any], structs: list[Struct], path: str) -> str | None:
+    """What is wrong with a mapping whose kind a key of it tells."""
+    tag_field = structs[0].__struct_config__.tag_field or ""
+    by_tag = {struct.__struct_config__.tag: struct for struct in structs}
+    known = ", ".join(map(str, by_tag))
+    if tag_field not in value:
+        return f"{path}: missing required field {tag_field}, one of {known}"
+    tag = value[tag_field]
+    if not isinstance(tag, str) or tag not in by_tag:
+        return f"{_join(path, tag_field)}: must be one of {known}, got {tag!r}"
+    rest = {key: item for key, item in value.items() if key != tag_field}
+    return unknown_key(rest, by_tag[tag], path)
+
+
+def _structs_in(kind: Any) -> Iterator[Struct]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return kind
-    found = (_struct_in(argument) for argument in get_args(kind))
-    return next((struct for struct in found if struct), None)
+        yield kind
+    for argument in get_args(kind):
+        yield from _structs_in(argument)
 
 
 def _join(path: str, key: object) -> str:

@@ -21,11 +21,10 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
         hidden = nn.Dense(units, activation="relu", name=f"fc_{number}")(hidden)
     logits = nn.Dense(CLASSES, name="fc_out")(hidden)  # [B, 10]
     loss = nn.softmax_cross_entropy(logits, labels)
-    optimizer = nn.SGD(params.optimizer.learning_rate, momentum=params.optimizer.momentum)
     return CSEstimatorSpec(
         mode=mode,
         loss=loss,
-        train_op=optimizer.minimize(loss) if mode == nn.TRAIN else None,
+        train_op=params.optimizer.minimize(loss) if mode == nn.TRAIN else None,
         host_call=(metrics, [labels, nn.argmax(logits)]),
     )
 

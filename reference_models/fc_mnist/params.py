@@ -4,12 +4,11 @@ from typing import Annotated
 
 import msgspec
 
+from csrun import nn
 from csrun.params import RunConfig
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-PositiveRate = Annotated[float, msgspec.Meta(gt=0)]
-Momentum = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Sizes = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
 
 
@@ -38,18 +37,11 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     hidden_sizes: Sizes
 
 
-class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Stochastic gradient descent."""
-
-    learning_rate: PositiveRate
-    momentum: Momentum = 0.0
-
-
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A whole params file."""
 
     train_input: TrainInput
     eval_input: EvalInput
     model: Model
-    optimizer: Optimizer
+    optimizer: nn.Optimizer
     runconfig: RunConfig

@@ -8,7 +8,8 @@ from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint
 
 from csrun.cirh import Builder, new_module
-from csrun.cirh.attributes import Distribution, InitializerAttr, SgdAttr
+from csrun.cirh.algorithms import SgdAttr
+from csrun.cirh.attributes import Distribution, InitializerAttr
 from csrun.cirh.ops.elementwise import MulOp
 from csrun.cirh.ops.learning import MinimizeOp
 from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, ParameterOp

@@ -22,6 +22,7 @@ class Network:
     learning_rate: float = 0.05
     momentum: float = 0.9
     precision: str = "float32"
+    optimizer: nn.Optimizer | None = None  # SGD as above when there is none
 
     def trace(self, run_mode: RunMode = RunMode.TRAIN):
         """The network's module; features come as [batch, 2, sizes[0] / 2]."""
@@ -33,7 +34,8 @@ class Network:
                 x = nn.Dense(units, "relu")(x)
             logits = nn.Dense(self.sizes[-1])(x)
             loss = nn.softmax_cross_entropy(logits, labels)
-            train_op = nn.SGD(self.learning_rate, self.momentum).minimize(loss)
+            optimizer = self.optimizer or nn.SGD(self.learning_rate, self.momentum)
+            train_op = optimizer.minimize(loss)
             outputs = [("logits", logits), ("prediction", nn.argmax(logits)), ("labels", labels)]
             return tracer.finish(run_mode, loss, train_op, outputs)
 

@@ -32,7 +32,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, type_of
 Types = Sequence[Tensor]
 Properties = Mapping[str, Attribute]
 Value = SSAValue
-Plain = str | bool | int | float | tuple[int, ...] | Attribute
+Plain = str | bool | int | float | tuple[int, ...] | tuple[float, ...] | Attribute
 
 ASSEMBLY = "operands attr-dict `:` functional-type(operands, results)"
 EFFECT_ASSEMBLY = "operands attr-dict `:` type(operands)"
@@ -52,7 +52,9 @@ def attribute(value: Plain) -> Attribute:
         case float():
             return FloatAttr(value, f64)
         case tuple():
-            return DenseArrayBase.from_list(i64, list(value))
+            if any(isinstance(item, float) for item in value):
+                return DenseArrayBase.from_list(f64, [float(item) for item in value])
+            return DenseArrayBase.from_list(i64, [int(item) for item in value])
 
 
 class CirhOp(IRDLOperation):

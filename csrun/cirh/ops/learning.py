@@ -4,11 +4,11 @@
 parameter; the learning algorithm's pass turns those into the update operators.
 """
 
-from xdsl.dialects.builtin import FloatAttr, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.attributes import ALGORITHMS
+from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Properties, Types, require_same
 from csrun.cirh.ops.model import require_scalar
 from csrun.cirh.types import Tensor
@@ -41,7 +41,7 @@ class MinimizeOp(CirhOp):
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
         """No result; the loss is a scalar."""
         require_scalar(types[0])
-        if not isinstance(properties["algorithm"], ALGORITHMS):
+        if not isinstance(properties["algorithm"], Algorithm):
             raise VerifyException(f"unknown learning algorithm {properties['algorithm']}")
         return None
 
@@ -56,11 +56,18 @@ class ApplyGradientOp(UpdatingOp):
 
 @irdl_op_definition
 class SgdOp(UpdatingOp):
-    """v = momentum v + grad; parameter = parameter - learning_rate v; no v when momentum is 0."""
+    """One parameter's update by stochastic gradient descent."""
 
     name = "cirh.sgd"
-    learning_rate = prop_def(FloatAttr)
-    momentum = prop_def(FloatAttr)
+    algorithm = prop_def(SgdAttr)
 
 
-OPS = (MinimizeOp, ApplyGradientOp, SgdOp)
+@irdl_op_definition
+class AdamOp(UpdatingOp):
+    """One parameter's update by Adam or AdamW."""
+
+    name = "cirh.adam"
+    algorithm = prop_def(AdamAttr)
+
+
+OPS = (MinimizeOp, ApplyGradientOp, SgdOp, AdamOp)

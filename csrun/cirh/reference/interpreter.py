@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.ops import learning, model
 from csrun.cirh.ops.base import number
 from csrun.cirh.reference import arithmetic, neural
+from csrun.cirh.reference.learning import update
 from csrun.cirh.reference.table import Array, References
 from csrun.cirh.types import dtype_of, shape_of, type_of
 
@@ -59,7 +60,8 @@ class _Run:
             model.RowsOp: self._row_count,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
-            learning.SgdOp: self._sgd,
+            learning.SgdOp: self._update,
+            learning.AdamOp: self._update,
         }
 
     def run(self, module: ModuleOp) -> Result:
@@ -94,21 +96,9 @@ class _Run:
     def _output(self, op: model.OutputOp) -> None:
         self._result.outputs[op.symbol.data] = self._values[op.value]
 
-    def _sgd(self, op: learning.SgdOp) -> None:
+    def _update(self, op: learning.UpdatingOp) -> None:
         owner = op.parameter.owner
         assert isinstance(owner, model.ParameterOp), "only parameters are updated"
         name, grad = owner.symbol.data, self._values[op.grad]
-        slot = f"momentum/{name}"
-        rate, momentum = (number(op.properties, key) for key in ("learning_rate", "momentum"))
-        velocity = np.asarray(grad)
-        if momentum:
-            velocity = self._momentum(slot, momentum, grad)
         self._result.gradients[name] = grad
-        self._state.parameters[name] = np.subtract(
-            self._state.parameters[name], np.multiply(velocity, rate)
-        )
-
-    def _momentum(self, slot: str, momentum: float, grad: Array) -> Array:
-        old = self._state.slots.get(slot, np.zeros_like(grad))
-        self._state.slots[slot] = np.add(np.multiply(old, momentum), grad)
-        return self._state.slots[slot]
+        update(op, name, self._state.parameters, self._state.slots, grad)

@@ -7,9 +7,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from csrun.cirh.attributes import SgdAttr
-from csrun.cirh.ops.learning import ApplyGradientOp, SgdOp
+from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
+from csrun.cirh.ops.learning import AdamOp, ApplyGradientOp, SgdOp, UpdatingOp
+from csrun.cirh.ops.model import ParameterOp
 from csrun.compiler.passes.base import Pass
+
+UPDATES: dict[type[Algorithm], type[UpdatingOp]] = {SgdAttr: SgdOp, AdamAttr: AdamOp}
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,11 @@ class LearningAlgorithm(Pass):
 
 
 def _update(operation: ApplyGradientOp) -> Operation:
-    algorithm = operation.algorithm
-    assert isinstance(algorithm, SgdAttr), "verified by minimize"
-    return SgdOp.of(
-        (operation.parameter, operation.grad),
-        scope=operation.where,
-        learning_rate=algorithm.learning_rate,
-        momentum=algorithm.momentum,
-    )
+    """The update operator of one parameter, its own exclusions decided."""
+    algorithm, parameter = operation.algorithm, operation.parameter.owner
+    assert isinstance(algorithm, Algorithm), "verified by minimize"
+    assert isinstance(parameter, ParameterOp), "only parameters have apply_gradient"
+    kind = UPDATES[type(algorithm)]
+    own = algorithm.for_parameter(parameter.symbol.data)
+    operands = (operation.parameter, operation.grad)
+    return kind.of(operands, scope=operation.where, algorithm=own)

@@ -1,11 +1,12 @@
 """Layers and functions that a model function is written with, and the tracer that records them."""
 
+from csrun.executable import schedule as schedules
 from csrun.frontend.nn import initializers, metrics
 from csrun.frontend.nn.activations import relu
 from csrun.frontend.nn.dense import Dense
 from csrun.frontend.nn.errors import ShapeError, TraceError
 from csrun.frontend.nn.losses import argmax, softmax_cross_entropy
-from csrun.frontend.nn.optimizer import SGD, TrainOp
+from csrun.frontend.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
 from csrun.frontend.nn.shapes import flatten
 from csrun.frontend.nn.tensor import Tensor
 from csrun.frontend.nn.tracer import Tracer
@@ -20,7 +21,10 @@ __all__ = [
     "PREDICT",
     "SGD",
     "TRAIN",
+    "Adam",
+    "AdamW",
     "Dense",
+    "Optimizer",
     "RunMode",
     "ShapeError",
     "Tensor",
@@ -32,5 +36,6 @@ __all__ = [
     "initializers",
     "metrics",
     "relu",
+    "schedules",
     "softmax_cross_entropy",
 ]

@@ -7,6 +7,7 @@ builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} 
   %2 = cirh.threshold_backward %1, %w {threshold = 0.000000e+00 : f64} : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
   %3 = cirh.sigmoid_backward %2, %w : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
   %4 = cirh.tanh_backward %3, %w : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
-  cirh.apply_gradient %w, %4 {scope = "fc", algorithm = #cirh.sgd_algorithm<1.000000e-01 : f64, 0.000000e+00 : f64>} : tensor<4x3xf32>, tensor<4x3xf32>
-  cirh.sgd %w, %4 {scope = "fc", learning_rate = 1.000000e-01 : f64, momentum = 0.000000e+00 : f64} : tensor<4x3xf32>, tensor<4x3xf32>
+  cirh.apply_gradient %w, %4 {scope = "fc", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x3xf32>, tensor<4x3xf32>
+  cirh.sgd %w, %4 {scope = "fc", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x3xf32>, tensor<4x3xf32>
+  cirh.adam %w, %4 {scope = "fc", algorithm = #cirh.adam_algorithm<#cirh.schedule<"linear", {end_learning_rate = 0.000000e+00 : f64, initial_learning_rate = 1.000000e-03 : f64, steps = 90 : i64, warmup_steps = 10 : i64}>, 9.000000e-01 : f64, 9.990000e-01 : f64, 1.000000e-08 : f64, true, 1.000000e-02 : f64, ["bias"]>} : tensor<4x3xf32>, tensor<4x3xf32>
 }

@@ -1,0 +1,73 @@
+"""The reference implementations of the update operators against torch.optim."""
+
+import numpy as np
+import pytest
+from support.graphs import input_type
+from support.operators import normal
+from xdsl.rewriter import InsertPoint
+
+from csrun.cirh import Builder, new_module
+from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
+from csrun.cirh.attributes import Distribution, InitializerAttr
+from csrun.cirh.ops.learning import AdamOp, SgdOp
+from csrun.cirh.ops.model import InputOp, ParameterOp
+from csrun.cirh.reference import State, interpret
+from csrun.mode import RunMode
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the updates")
+SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+
+CASES = {
+    "sgd": (SgdOp, SgdAttr.of(0.1), lambda p: SGD(p, lr=0.1)),
+    "momentum": (SgdOp, SgdAttr.of(0.1, 0.9), lambda p: SGD(p, lr=0.1, momentum=0.9)),
+    "nesterov": (
+        SgdOp,
+        SgdAttr.of(0.1, 0.9, True, 0.2),
+        lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.2),
+    ),
+    "adam": (
+        AdamOp,
+        AdamAttr.of(0.1, weight_decay=0.2),
+        lambda p: ADAM(p, lr=0.1, weight_decay=0.2),
+    ),
+    "adamw": (
+        AdamOp,
+        AdamAttr.of(0.1, (0.5, 0.7), 1e-3, True, 0.2),
+        lambda p: ADAMW(p, lr=0.1, betas=(0.5, 0.7), eps=1e-3, weight_decay=0.2),
+    ),
+}
+
+
+def module_with(op, algorithm, array):
+    """A module that takes one gradient and updates one parameter."""
+    module = new_module("float64", RunMode.TRAIN)
+    builder = Builder(InsertPoint.at_end(module.body.block), "layer")
+    zeros = InitializerAttr.of(Distribution.ZEROS)
+    weights = builder.leaf(ParameterOp, input_type(array), symbol="w", initializer=zeros)
+    grad = builder.leaf(InputOp, input_type(array), symbol="grad")
+    builder.effect(op, weights, grad, algorithm=algorithm)
+    module.verify()
+    return module
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_five_updates_are_pytorchs(name):
+    op, algorithm, make = CASES[name]
+    first = normal(4, 3)
+    module, state = module_with(op, algorithm, first), State({"w": first})
+    tensor = torch.from_numpy(first.copy()).requires_grad_()
+    optimizer = make([tensor])
+    for _ in range(5):
+        grad = normal(4, 3)
+        interpret(module, {"grad": grad}, state, rows=1)
+        tensor.grad = torch.from_numpy(grad)
+        optimizer.step()
+        np.testing.assert_allclose(state.parameters["w"], tensor.detach().numpy(), rtol=1e-12)
+
+
+def test_a_rate_that_changes_is_not_the_references():
+    numbers = {"initial_learning_rate": 1.0, "end_learning_rate": 0.0, "steps": 5}
+    algorithm = SgdAttr.of(ScheduleAttr.of("linear", {**numbers, "warmup_steps": 0}))
+    module = module_with(SgdOp, algorithm, normal(2))
+    with pytest.raises(ValueError, match="constant learning rates"):
+        interpret(module, {"grad": normal(2)}, State({"w": normal(2)}), rows=1)

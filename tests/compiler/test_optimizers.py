@@ -1,0 +1,166 @@
+"""Every optimizer's updates in compiled programs against torch.optim, with decay and schedules."""
+
+import re
+
+import numpy as np
+import pytest
+from support.programs import Machine, Network
+
+from csrun import nn
+from csrun.errors import UsageError
+from csrun.mode import PADDING_LABEL, ExecutionMode
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
+
+MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
+NO_BIAS = ("bias",)
+
+SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+CASES = {
+    "sgd": (nn.SGD(0.05), lambda p: SGD(p, lr=0.05)),
+    "nesterov": (
+        nn.SGD(0.05, momentum=0.8, nesterov=True),
+        lambda p: SGD(p, lr=0.05, momentum=0.8, nesterov=True),
+    ),
+    "sgd-decay": (
+        nn.SGD(0.05, momentum=0.8, weight_decay=0.02),
+        lambda p: SGD(p, lr=0.05, momentum=0.8, weight_decay=0.02),
+    ),
+    "adam": (nn.Adam(0.01), lambda p: ADAM(p, lr=0.01)),
+    "adam-numbers": (
+        nn.Adam(0.01, beta1=0.7, beta2=0.95, epsilon=1e-3, weight_decay=0.02),
+        lambda p: ADAM(p, lr=0.01, betas=(0.7, 0.95), eps=1e-3, weight_decay=0.02),
+    ),
+    "adam-no-betas": (
+        nn.Adam(0.01, beta1=0.0, beta2=0.0),
+        lambda p: ADAM(p, lr=0.01, betas=(0.0, 0.0)),
+    ),
+    "adamw": (nn.AdamW(0.01, weight_decay=0.1), lambda p: ADAMW(p, lr=0.01, weight_decay=0.1)),
+}
+
+
+class Peer:
+    """A network in PyTorch with an optimizer."""
+
+    def __init__(self, parameters, make):
+        self.tensors = {
+            name: torch.from_numpy(value.copy()).requires_grad_()
+            for name, value in parameters.items()
+        }
+        self.optimizer = make(list(self.tensors.values()))
+
+    def train(self, batch):
+        """One step; the gradients."""
+        x = torch.from_numpy(batch[0]).flatten(1)
+        layers = [name.removesuffix("/kernel") for name in self.tensors if "kernel" in name]
+        for layer in layers:
+            x = x @ self.tensors[f"{layer}/kernel"] + self.tensors[f"{layer}/bias"]
+            x = x.relu() if layer != layers[-1] else x
+        labels = torch.from_numpy(batch[1]).long()
+        self.optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(x, labels, ignore_index=PADDING_LABEL).backward()
+        self.optimizer.step()
+
+
+def close(machine, peer, tolerance):
+    for name, tensor in peer.tensors.items():
+        np.testing.assert_allclose(
+            machine.state[name], tensor.detach().numpy(), rtol=tolerance, atol=tolerance
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_hundred_steps_in_float64_are_pytorchs(tmp_path, mode, name):
+    optimizer, make = CASES[name]
+    network = Network(precision="float64", optimizer=optimizer)
+    machine = Machine(network.compile(tmp_path, mode, 300), network.parameters())
+    peer = Peer(network.parameters(), make)
+    for batch in network.batches(100):
+        machine.train(batch)
+        peer.train(batch)
+        close(machine, peer, 1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_in_float32_from_equal_gradients_are_pytorchs(tmp_path, name):
+    optimizer, make = CASES[name]
+    network = Network(optimizer=optimizer, sizes=(784, 50, 10), batch=32)
+    executable = network.compile(tmp_path, ExecutionMode.PIPELINED)
+    machine, peer = Machine(executable, network.parameters()), Peer(network.parameters(), make)
+    for batch in network.batches(5):
+        _, gradients = machine.train(batch)
+        for name, tensor in peer.tensors.items():
+            tensor.grad = torch.from_numpy(gradients[name])
+        peer.optimizer.step()
+        close(machine, peer, 1e-5)
+
+
+def test_excluded_parameters_do_not_decay(tmp_path):
+    optimizer = nn.AdamW(0.01, weight_decay=0.1, exclude_from_weight_decay=("bias$", "dense_2/"))
+    network = Network(precision="float64", optimizer=optimizer)
+    executable = network.compile(tmp_path, ExecutionMode.PIPELINED)
+    parameters = network.parameters()
+    excluded = [n for n in parameters if n.endswith("bias") or n.startswith("dense_2/")]
+    assert 0 < len(excluded) < len(parameters)
+    machine, peer = Machine(executable, parameters), Peer(parameters, lambda p: ADAMW(p))
+    groups = [
+        {
+            "params": [t for n, t in peer.tensors.items() if (n in excluded) is out],
+            "weight_decay": d,
+        }
+        for out, d in ((True, 0.0), (False, 0.1))
+    ]
+    peer.optimizer = ADAMW(groups, lr=0.01)
+    for batch in network.batches(20):
+        machine.train(batch)
+        peer.train(batch)
+    close(machine, peer, 1e-9)
+
+
+def test_a_schedule_sets_every_steps_rate(tmp_path):
+    rate = nn.schedules.Cosine(initial_learning_rate=0.02, steps=15, warmup_steps=5)
+    network = Network(precision="float64", optimizer=nn.AdamW(rate, weight_decay=0.1))
+    executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 300)
+    machine = Machine(executable, network.parameters())
+    peer = Peer(network.parameters(), lambda p: ADAMW(p, lr=0.02, weight_decay=0.1))
+    for step, batch in enumerate(network.batches(25)):
+        peer.optimizer.param_groups[0]["lr"] = rate.at(step)
+        machine.train(batch)
+        peer.train(batch)
+        close(machine, peer, 1e-9)
+    assert executable.plan.learning_rate == rate
+
+
+def test_adams_state_is_pytorchs_moments_but_for_a_factor(tmp_path):
+    network = Network(precision="float64", optimizer=nn.Adam(0.01))
+    machine = Machine(network.compile(tmp_path, MODES[0]), network.parameters())
+    peer = Peer(network.parameters(), lambda p: ADAM(p, lr=0.01))
+    for batch in network.batches(3):
+        machine.train(batch)
+        peer.train(batch)
+    for name, tensor in peer.tensors.items():
+        theirs = peer.optimizer.state[tensor]
+        m, v = machine.state[f"gradient_sum/{name}"], machine.state[f"square_sum/{name}"]
+        np.testing.assert_allclose(m * (1 - 0.9), theirs["exp_avg"], rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(v * (1 - 0.999), theirs["exp_avg_sq"], rtol=1e-9, atol=1e-15)
+
+
+def test_parameters_with_one_optimizer_are_one_range_of_the_program(tmp_path):
+    executable = Network(optimizer=nn.Adam(0.01)).compile(tmp_path, MODES[0])
+    assert len(re.findall(r"for weights, gradients", executable.program)) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.SGD(0.1, nesterov=True), "SGD: nesterov needs a momentum > 0, got 0.0"),
+        (lambda: nn.Adam(0.1, beta2=1.0), r"Adam: betas must be in \[0, 1\), got 1.0"),
+        (lambda: nn.Adam(0.1, epsilon=0.0), "epsilon must be > 0"),
+        (lambda: nn.AdamW(0.1, weight_decay=-1.0), "AdamW: weight_decay must be >= 0, got -1.0"),
+        (lambda: nn.AdamW(0.1, exclude_from_weight_decay=("(",)), "must be a regular expression"),
+    ],
+)
+def test_an_optimizer_out_of_range_is_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
