@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from csrun import system
@@ -16,6 +16,7 @@ from csrun.records import messages
 from csrun.runtime.cluster import Cluster, RunRequest
 from csrun.runtime.cpu import CpuMachine
 from csrun.runtime.machine import Machine
+from csrun.runtime.own_streamer import OwnStreamer
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.site import Site, System
 from csrun.site import load as load_site
@@ -69,10 +70,12 @@ def loaded_machine(
         yield CpuMachine(executable, dataset, seed, first)
         return
     holder = f"job {target.context.job.job_id}"
-    with (
-        system.acquire(target.site, target.system, holder, _say_waiting(target.system.name)),
-        Cluster(folder) as cluster,
-    ):
+    with ExitStack() as stack:
+        waiting = _say_waiting(target.system.name)
+        stack.enter_context(system.acquire(target.site, target.system, holder, waiting))
+        if target.context.rank in target.context.streamers:
+            stack.enter_context(OwnStreamer(folder, dataset))
+        cluster = stack.enter_context(Cluster(folder))
         request = RunRequest(
             executable, seed, first, last, target.context.streamers, target.system.name
         )
