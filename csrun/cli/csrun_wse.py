@@ -15,6 +15,7 @@ SETTINGS: dict[str, Any] = {
     "token_normalize_func": lambda token: token.replace("_", "-"),
 }
 COUNT = click.IntRange(min=1)
+PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what a run.py imports
 
 
 @click.command(NAME, context_settings=SETTINGS)
@@ -59,6 +60,7 @@ def csrun_wse(
         cyclic=cyclic,
         mount_dirs=tuple(filter(None, mount_dirs.split(","))),
         site=resolve(site),
+        preload=PRELOAD,
     )
     return launch(request, load(site), lambda: click.echo(f"Launching: {shlex.join(command)}"))
 

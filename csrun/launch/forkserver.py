@@ -1,11 +1,13 @@
 """The fork server: one process with one thread that forks a job's tasks, reaps them, and ends all.
 
-The launcher starts it as `python -P -m csrun.launch.forkserver CONTROL_FD JOB_DIR [LOCK_FD...]`. It
-has imported what every Python task needs, so that a task starts in the time of a fork. When the
-launcher's socket closes, or on SIGTERM, it kills whatever descends from it and is gone.
+The launcher starts it as `python -P -m csrun.launch.forkserver CONTROL_FD JOB_DIR MODULES
+[LOCK_FD...]`. It imports MODULES (names with commas between them) before anything else, so that a
+task starts in the time of a fork and shares their memory. When the launcher's socket closes, or on
+SIGTERM, it kills whatever descends from it and is gone.
 """
 
 import gc
+import importlib
 import os
 import selectors
 import signal
@@ -21,13 +23,22 @@ import numpy as np  # noqa: F401  imported once here, for all tasks
 from csrun.context import JobFile
 from csrun.context.link import LINK_SOCKET, Message
 from csrun.launch.folder import JobFolder
+from csrun.launch.gate import Gate
 from csrun.launch.prctl import become_subreaper
-from csrun.launch.protocol import MessageSocket, SignalTasks, StartTask, TaskEnded, ToServer
-from csrun.launch.task import become_task
+from csrun.launch.protocol import (
+    MessageSocket,
+    SignalTasks,
+    StartTask,
+    TaskEnded,
+    TasksReady,
+    ToServer,
+)
+from csrun.launch.task import become_task, blas
 from csrun.launch.tree import kill_descendants, reap
 from csrun.system import FileLock
 
 _DATAGRAM_BYTES = 1 << 16
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
 class ForkServer:
@@ -39,6 +50,7 @@ class ForkServer:
         self._job = JobFile.read(folder.path)
         self._pid = os.getpid()
         self._link = _bind_link(folder.path)
+        self._gate = Gate(len(self._job.tasks))
         self._signals, self._wakeup = _signal_pipe()
         self._selector = selectors.DefaultSelector()
         self._names: dict[int, str] = {}
@@ -47,12 +59,14 @@ class ForkServer:
 
     def serve(self) -> int | None:
         """Work until the launcher is gone (None) or a signal asks to end (its number)."""
-        for source in (self._control, self._link, self._signals):
+        for source in (self._control, self._link, self._gate, self._signals):
             self._selector.register(source, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._link:
                     self._forward()
+                elif key.fileobj is self._gate:
+                    self._let_in()
                 elif key.fileobj is self._control:
                     if not self._obey():
                         return None
@@ -72,17 +86,21 @@ class ForkServer:
         return bodies is not None
 
     def _start(self, start: StartTask) -> None:
+        # A signal that meets the child before it has left would be written into our own pipe.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         pid = os.fork()
         if pid == 0:
             self._leave_server()
-            become_task(start, self._job, self._folder, self._pid)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            become_task(start, self._job, self._folder, self._pid, self._gate)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         with suppress(OSError):  # the child does the same, and may have gone on already
             os.setpgid(pid, pid)
         self._names[pid] = start.name
 
     def _leave_server(self) -> None:
         signal.set_wakeup_fd(-1)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        for signum in _HANDLED:
             signal.signal(signum, signal.SIG_DFL)
         for owned in (self._control, self._link, self._signals, self._wakeup, self._selector):
             owned.close()
@@ -102,9 +120,13 @@ class ForkServer:
             return
         self._control.send(message)
 
+    def _let_in(self) -> None:
+        if self._gate.take_arrivals():
+            self._control.send(TasksReady(len(self._job.tasks), monotonic()))
+
     def _ending_signal(self) -> int | None:
-        wanted = {signal.SIGTERM, signal.SIGINT}
-        return next((n for n in self._signals.recv(_DATAGRAM_BYTES) if n in wanted), None)
+        received = self._signals.recv(_DATAGRAM_BYTES)
+        return next((n for n in received if n != signal.SIGCHLD), None)
 
     def _reap(self) -> None:
         now = monotonic()
@@ -126,20 +148,23 @@ def _signal_pipe() -> tuple[socket.socket, socket.socket]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno())
-    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+    for signum in _HANDLED:
         signal.signal(signum, lambda *_: None)
     return reader, writer
 
 
 def main(argv: list[str]) -> None:
     """Serve one job; see the module's text for the arguments."""
-    control_fd, job_dir, *lock_fds = argv
+    control_fd, job_dir, modules, *lock_fds = argv
     become_subreaper()
+    for module in filter(None, modules.split(",")):
+        importlib.import_module(module)
     locks = [FileLock.adopt(Path(), int(fd)) for fd in lock_fds]
     os.set_inheritable(int(control_fd), False)
     server = ForkServer(
         MessageSocket(socket.socket(fileno=int(control_fd))), JobFolder(Path(job_dir))
     )
+    blas()
     gc.freeze()  # keeps the tasks' garbage collectors from copying the server's pages
     try:
         signum = server.serve()

@@ -19,7 +19,7 @@ from csrun.launch.folder import JobFolder, create, prune
 from csrun.launch.logs import Console, LogTail
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.prctl import become_subreaper
-from csrun.launch.protocol import SignalTasks, StartTask, TaskEnded, ToLauncher
+from csrun.launch.protocol import SignalTasks, StartTask, TaskEnded, TasksReady, ToLauncher
 from csrun.launch.request import JobRequest
 from csrun.launch.server import ServerProcess, start_server
 from csrun.launch.state import (
@@ -41,6 +41,7 @@ from csrun.site import Site
 from csrun.system import FileLock
 
 LOG_POLL_S = 0.05  # 20 Hz: smooth to the eye
+MANY_TASKS = 32  # from here on a person wants to hear that all of them live
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -63,15 +64,16 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
             allocation = queue.allocate(site, job_plan.layout.nodes, job_id, _say)
             with allocation:
                 folder.prepare(_job_file(request, job_plan, job_id, allocation.nodes))
-                return _run_allocated(folder, (live, *allocation.locks))
+                modules = request.preload if job_plan.mode is not None else ()
+                return _run_allocated(folder, modules, (live, *allocation.locks))
         finally:
             folder.clear()
 
 
-def _run_allocated(folder: JobFolder, locks: tuple[FileLock, ...]) -> int:
+def _run_allocated(folder: JobFolder, modules: tuple[str, ...], locks: tuple[FileLock, ...]) -> int:
     become_subreaper()
     with _signals() as signals:
-        server = start_server(folder, locks)
+        server = start_server(folder, modules, locks)
         return LocalJob(JobFile.read(folder.path), folder, server, signals).run()
 
 
@@ -91,6 +93,7 @@ class LocalJob:
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
+        self._begun_s = monotonic()
 
     def run(self) -> int:
         """Run to the end; nothing of the job lives when this returns."""
@@ -154,6 +157,8 @@ class LocalJob:
                 case TaskEnded():
                     report = self._folder.report(self._report_names[message.name])
                     yield TaskExited(message.name, message.exit_code, message.time_s, report)
+                case TasksReady():
+                    self._say_ready(message)
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.argv)
                 case Progress():
@@ -173,6 +178,11 @@ class LocalJob:
                 self._console.write(data)
             if is_last:
                 self._console.write(tail.read(is_last=True))
+
+    def _say_ready(self, ready: TasksReady) -> None:
+        if ready.tasks >= MANY_TASKS:
+            seconds = ready.time_s - self._begun_s
+            _say(f"csrun_wse: {ready.tasks} tasks reported in after {seconds:.2f} s")
 
     def _say_why(self) -> None:
         state, cause = self._state, self._state.cause

@@ -44,8 +44,15 @@ class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
     time_s: float
 
 
+class TasksReady(msgspec.Struct, frozen=True, tag="ready"):
+    """All planned tasks have reported in; from here on they run the user's command."""
+
+    tasks: int
+    time_s: float
+
+
 ToServer = StartTask | SignalTasks
-ToLauncher = TaskEnded | SpawnWafer | Progress
+ToLauncher = TaskEnded | TasksReady | SpawnWafer | Progress
 
 
 class MessageSocket:

@@ -10,6 +10,8 @@ class JobRequest:
     """One csrun_wse command line; None where an option was not given.
 
     `site` is what the tasks load their site by: a shipped site's name or an absolute path.
+    `preload` names modules that the tasks of csrun's interpreters will want: imported once, before
+    they are forked.
     """
 
     command: tuple[str, ...]
@@ -20,3 +22,5 @@ class JobRequest:
     cyclic: bool = False
     mount_dirs: tuple[str, ...] = ()
     site: str = DEFAULT_SITE
+    preload: tuple[str, ...] = ()
+    label: bool = False

@@ -38,14 +38,17 @@ class ServerProcess:
         return self.process.wait()
 
 
-def start_server(folder: JobFolder, locks: Iterable[FileLock]) -> ServerProcess:
-    """Start the fork server of a job; it holds `locks` as long as it lives."""
+def start_server(
+    folder: JobFolder, modules: Iterable[str], locks: Iterable[FileLock]
+) -> ServerProcess:
+    """Start the fork server of a job; it imports `modules`, and holds `locks` while it lives."""
     ours, theirs = socket.socketpair()
     lock_fds = [held.fd for held in locks]
-    command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(folder.path)]
+    command = [sys.executable, "-P", "-m", MODULE]
+    command += [str(theirs.fileno()), str(folder.path), ",".join(modules), *map(str, lock_fds)]
     with theirs, folder.log(LOG_NAME).open("wb") as log:
         process = subprocess.Popen(
-            command + [str(fd) for fd in lock_fds],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,17 +9,19 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-import threadpoolctl
+from threadpoolctl import ThreadpoolController
 
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
 from csrun.context.link import report_of
 from csrun.errors import CsrunError
 from csrun.launch.environment import task_variables
 from csrun.launch.folder import JobFolder
+from csrun.launch.gate import Gate
 from csrun.launch.interpreters import mode_of
 from csrun.launch.prctl import die_with_parent
 from csrun.launch.protocol import StartTask
@@ -30,16 +32,33 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 _OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 
 
-def become_task(start: StartTask, job: JobFile, folder: JobFolder, server_pid: int) -> NoReturn:
-    """Turn this process, just forked from the server, into the task and end with its exit code."""
+def become_task(
+    start: StartTask, job: JobFile, folder: JobFolder, server_pid: int, gate: Gate
+) -> NoReturn:
+    """Turn this process, just forked from the server, into the task and end with its exit code.
+
+    A planned task goes through the gate of its job; a wafer comes later.
+    """
     code = 1
     try:
         die_with_parent(server_pid)
         _detach(start, job, folder)
+        if start.wafer is None:
+            gate.enter()
+        else:
+            gate.leave()
         code = _run(start, folder)
+    except Exception:
+        traceback.print_exc()  # ours: what the user's code raises has been reported
     finally:
         _flush()
         os._exit(code)
+
+
+@cache
+def blas() -> ThreadpoolController:
+    """The BLAS of this process; the server looks for it once, for all that is forked from it."""
+    return ThreadpoolController()
 
 
 def _detach(start: StartTask, job: JobFile, folder: JobFolder) -> None:
@@ -50,8 +69,15 @@ def _detach(start: StartTask, job: JobFile, folder: JobFolder) -> None:
     if start.wafer is not None:
         variables[environment.WAFER] = start.wafer
     environment.adopt(variables)
+    _reseed()
     if len(entry.cpus) > 1:  # the server's own BLAS has one thread
-        threadpoolctl.threadpool_limits(len(entry.cpus))
+        blas().limit(limits=len(entry.cpus))
+
+
+def _reseed() -> None:
+    """NumPy's global generator, if it is there, was seeded in the server, alike for all tasks."""
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()
 
 
 def _redirect(log: Path) -> None:
