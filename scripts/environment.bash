@@ -15,7 +15,7 @@ find_python() {
         echo "error: PYTHON=$PYTHON must be Python 3.11 or newer" >&2
         return 1
     fi
-    for candidate in python3.13 python3.12 python3.11 python3; do
+    for candidate in python3 python3.13 python3.12 python3.11; do
         new_enough "$candidate" && echo "$candidate" && return
     done
     echo "error: csrun needs Python 3.11 or newer; name one with PYTHON=..." >&2

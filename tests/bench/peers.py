@@ -1,0 +1,53 @@
+"""The peers: PyTorch, eager and compiled, on batches that lie ready in memory."""
+
+import time
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import torch
+
+
+def make_step(params: Any, compiled: bool) -> Callable[[Any, Any], None]:
+    """One training step of the same network and optimizer."""
+    sizes = [784, *params.model.hidden_sizes]
+    layers: list[torch.nn.Module] = []
+    for inner, outer in zip(sizes, sizes[1:], strict=False):
+        layers += [torch.nn.Linear(inner, outer), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(sizes[-1], 10))
+    optimizer = _optimizer(model, params.optimizer)
+
+    def loss_of(images: Any, labels: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(images), labels)
+
+    forward = torch.compile(loss_of) if compiled else loss_of
+
+    def step(images: Any, labels: Any) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        forward(images, labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def steps_per_second(step: Callable[[Any, Any], None], batches: list[Any], steps: int) -> float:
+    """Train so many steps over the batches, again and again."""
+    source = cycle(batches)
+    started = time.perf_counter()
+    for _ in range(steps):
+        step(*next(source))
+    return steps / (time.perf_counter() - started)
+
+
+def tensors(batches: list[Any]) -> list[Any]:
+    """Batches of arrays, flattened, as tensors."""
+    return [
+        (torch.from_numpy(x.reshape(len(x), -1).copy()), torch.from_numpy(y).long())
+        for x, y in batches
+    ]
+
+
+def _optimizer(model: torch.nn.Module, options: Any) -> torch.optim.Optimizer:
+    if getattr(options, "name", "sgd").lower() == "adam":
+        return torch.optim.Adam(model.parameters(), lr=1e-3)
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
