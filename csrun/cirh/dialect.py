@@ -6,13 +6,23 @@ from xdsl.ir import Dialect
 from xdsl.parser import Parser
 
 from csrun.cirh import algorithms, attributes
-from csrun.cirh.ops import activation, elementwise, learning, loss, matrix, model, reduction, shape
+from csrun.cirh.ops import (
+    activation,
+    elementwise,
+    learning,
+    loss,
+    matrix,
+    model,
+    random,
+    reduction,
+    shape,
+)
 from csrun.mode import RunMode
 
 PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
-FAMILIES = (model, shape, elementwise, matrix, reduction, activation, loss, learning)
+FAMILIES = (model, shape, elementwise, matrix, reduction, activation, random, loss, learning)
 ATTRIBUTES = (*attributes.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 

@@ -5,10 +5,11 @@ from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.matrix import AddmmOp, MmOp
-from csrun.cirh.ops.model import InputOp, ParameterOp
+from csrun.cirh.ops.model import InputOp, LossOp, ParameterOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
+from csrun.compiler.phase import Phase
 
 GRADIENT = "gradient/"
 INPUT = "input/"
@@ -24,6 +25,8 @@ class Graph:
     def __init__(self, module: ModuleOp) -> None:
         self.operations = list(module.ops)
         self.taken: set[Operation] = set()
+        loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
+        self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
         self._names: dict[SSAValue, str] = {}
         self._counts: dict[str, int] = {}
 
@@ -49,6 +52,10 @@ class Graph:
     def is_gradient(self, value: SSAValue) -> bool:
         """Whether a value is the gradient that a parameter's update takes."""
         return self._name(value).startswith(GRADIENT)
+
+    def phase_of(self, operation: Operation) -> Phase:
+        """Backward operators come after the loss."""
+        return Phase.BACKWARD if operation in self._after_loss else Phase.FORWARD
 
     def layer_of(self, operation: Operation) -> str:
         """The layer that an operator belongs to."""

@@ -1,6 +1,6 @@
 """What a compile leaves behind and a wafer loads; compiler and runtime meet only here."""
 
-from csrun.executable import schedule
+from csrun.executable import random, schedule
 from csrun.executable.bind import (
     Batch,
     Runtime,
@@ -25,6 +25,7 @@ from csrun.executable.plan import (
     Layer,
     Output,
     Parameter,
+    PipelineStep,
     Plan,
     RunMode,
     Store,
@@ -48,6 +49,7 @@ __all__ = [
     "Layer",
     "Output",
     "Parameter",
+    "PipelineStep",
     "Plan",
     "RunMode",
     "Runtime",
@@ -59,6 +61,7 @@ __all__ = [
     "flat_views",
     "load",
     "program_digest",
+    "random",
     "schedule",
     "state_views",
     "tiles",

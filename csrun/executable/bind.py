@@ -82,13 +82,15 @@ def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
     }
 
 
-def wafer_views(plan: Plan, arena: Bytes, store: Bytes) -> dict[str, Array]:
+def wafer_views(plan: Plan, arena: Bytes, store: Bytes, minibatch: int = 0) -> dict[str, Array]:
     """What the wafer's program works on: buffers by name, weights by parameter name, gradients as
     `gradient/<parameter>`.
 
-    In weight streaming the weights are views of the arena's slots, else of the store.
+    In weight streaming the weights are views of the arena's slots, else of the store. The gradients
+    of all minibatches but the first are views of the arena's partial gradients.
     """
-    views = {b.name: view(arena, b.offset_bytes, b.shape, b.dtype) for b in plan.buffers}
+    shift = minibatch * plan.minibatch_stride_bytes
+    views = {b.name: view(arena, b.offset_bytes + shift, b.shape, b.dtype) for b in plan.buffers}
     group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
     for p in plan.parameters:
         group = group_of[p.layer]
@@ -99,9 +101,24 @@ def wafer_views(plan: Plan, arena: Bytes, store: Bytes) -> dict[str, Array]:
             weights = view(arena, offset, p.shape, p.dtype)
         views[p.name] = weights
         if plan.store.gradients_offset is not None:
-            base = plan.store.gradients_offset
-            views[f"gradient/{p.name}"] = view(store, base + p.offset_bytes, p.shape, p.dtype)
+            base, memory = plan.store.gradients_offset + p.offset_bytes, store
+            if minibatch:
+                base = plan.partial_offset_bytes + p.offset_bytes - group.offset_bytes
+                memory = arena
+            views[f"gradient/{p.name}"] = view(memory, base, p.shape, p.dtype)
     return views
+
+
+def partial_gradients(plan: Plan, arena: Bytes) -> list[Array]:
+    """Where each group's gradients of a later minibatch are, flat; the same place for all groups.
+
+    Shapes: each [group.nbytes / itemsize], of the plan's precision
+    """
+    itemsize = np.dtype(plan.precision).itemsize
+    return [
+        view(arena, plan.partial_offset_bytes, (g.nbytes // itemsize,), plan.precision)
+        for g in plan.groups
+    ]
 
 
 @dataclass(frozen=True, slots=True)

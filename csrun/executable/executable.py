@@ -33,13 +33,15 @@ class Executable:
     plan: Plan
     program: str
 
-    def wafer_program(self, arena: Bytes, store: Bytes, runtime: Runtime) -> WaferProgram:
-        """The wafer's functions over this memory.
+    def wafer_program(
+        self, arena: Bytes, store: Bytes, runtime: Runtime, minibatch: int = 0
+    ) -> WaferProgram:
+        """The wafer's functions over this memory, for one of the minibatches in flight.
 
         Shapes: arena uint8[plan.arena_bytes], store uint8[plan.store.nbytes]
         """
         bind: BindWafer = self._namespace()["bind_wafer"]
-        return bind(wafer_views(self.plan, arena, store), runtime)
+        return bind(wafer_views(self.plan, arena, store, minibatch), runtime)
 
     def update_program(self, store: Bytes, runtime: Runtime) -> UpdateProgram:
         """The learning algorithm's functions over a store, uint8[plan.store.nbytes]."""

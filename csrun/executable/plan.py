@@ -129,6 +129,14 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     per_sample: bool  # first axis is the batch
 
 
+class PipelineStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One call of a pipelined step: a group's forward or backward function on one minibatch."""
+
+    group: int
+    minibatch: int
+    backward: bool
+
+
 class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the compiler expects of the system, before anything has run."""
 
@@ -144,6 +152,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first `store.nbytes` bytes. `loss_buffer` names a float64[1] arena buffer that holds, after the
     last forward group, the *sum* of the loss over the valid rows of the batch (None: no loss).
     `learning_rate` is the schedule of a training's updates.
+
+    With several minibatches in flight the program works on one minibatch; `inputs` are those of the
+    global batch, and everything else is a minibatch's. Minibatch j has its buffers
+    j * `minibatch_stride_bytes` further on, `schedule` is the order of the calls, and gradients of
+    all but the first minibatch are written to `partial_offset_bytes` in the arena, to be added to
+    the store's. With one, groups run forward in order, then backward in reverse.
     """
 
     compiler_version: str
@@ -153,6 +167,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: str  # float32 | float64
     batch_size: int
     minibatches_in_flight: int
+    minibatch_stride_bytes: int
+    partial_offset_bytes: int
+    schedule: tuple[PipelineStep, ...]
     blas_threads: int
     arena_bytes: int
     store_in_arena: bool

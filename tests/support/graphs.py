@@ -66,7 +66,7 @@ def differentiable(
 
 
 def _leaf(builder: Builder, index: int, array: np.ndarray) -> SSAValue:
-    if array.dtype.kind == "i":
+    if array.dtype.kind in "ib":
         return builder.leaf(InputOp, input_type(array), symbol=f"x{index}")
     zeros = InitializerAttr.of(Distribution.ZEROS)
     return builder.leaf(ParameterOp, input_type(array), symbol=f"x{index}", initializer=zeros)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csrun.cirh.ops import activation, elementwise, loss, matrix, reduction, shape
+from csrun.cirh.ops import activation, elementwise, loss, matrix, random, reduction, shape
 from csrun.cirh.ops.base import CirhOp
 from csrun.mode import PADDING_LABEL
 
-random = np.random.default_rng(5)
+numbers = np.random.default_rng(5)
 LABELS = np.array([2, PADDING_LABEL, 0, 1])
 
 
@@ -34,12 +34,12 @@ class Case:
 
 def normal(*shape: int) -> np.ndarray:
     """Values of both signs."""
-    return random.standard_normal(shape)
+    return numbers.standard_normal(shape)
 
 
 def positive(*shape: int) -> np.ndarray:
     """Values well above zero."""
-    return random.uniform(0.5, 2.0, shape)
+    return numbers.uniform(0.5, 2.0, shape)
 
 
 def _case(op, peer, *operands: np.ndarray, **properties: object) -> Case:
@@ -78,6 +78,13 @@ FORWARD: Sequence[Case] = (
     _case(activation.ReluOp, lambda torch, x: x.relu(), WITH_ZERO),
     _case(activation.SigmoidOp, lambda torch, x: x.sigmoid(), X),
     _case(activation.TanhOp, lambda torch, x: x.tanh(), X),
+    _case(
+        random.MaskedScaleOp,
+        lambda torch, x, mask: x * mask * 1.25,
+        X,
+        Y > 0,
+        scale=1.25,
+    ),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(1), 30 * X, dim=1),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(0), X, dim=0),
     _case(

@@ -23,6 +23,8 @@ class Network:
     momentum: float = 0.9
     precision: str = "float32"
     optimizer: nn.Optimizer | None = None  # SGD as above when there is none
+    activation: str = "relu"
+    dropout: float = 0.0  # after each hidden layer
 
     def trace(self, run_mode: RunMode = RunMode.TRAIN):
         """The network's module; features come as [batch, 2, sizes[0] / 2]."""
@@ -31,7 +33,8 @@ class Network:
             x = nn.flatten(tracer.input("features", shape, self.precision))
             labels = tracer.input("labels", (self.batch,), "int32")
             for units in self.sizes[1:-1]:
-                x = nn.Dense(units, "relu")(x)
+                x = nn.Dense(units, self.activation)(x)
+                x = nn.Dropout(self.dropout)(x) if self.dropout else x
             logits = nn.Dense(self.sizes[-1])(x)
             loss = nn.softmax_cross_entropy(logits, labels)
             optimizer = self.optimizer or nn.SGD(self.learning_rate, self.momentum)

@@ -1,5 +1,6 @@
 """Reference implementations of all operators in NumPy, and the interpreter that runs them."""
 
 from csrun.cirh.reference.interpreter import REFERENCES, Result, State, interpret
+from csrun.cirh.reference.random import Draw
 
-__all__ = ["REFERENCES", "Result", "State", "interpret"]
+__all__ = ["REFERENCES", "Draw", "Result", "State", "interpret"]

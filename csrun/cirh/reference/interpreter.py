@@ -11,13 +11,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops import learning, model
+from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import number
-from csrun.cirh.reference import arithmetic, neural
+from csrun.cirh.reference import arithmetic, neural, random
 from csrun.cirh.reference.learning import update
 from csrun.cirh.reference.table import Array, References
 from csrun.cirh.types import dtype_of, shape_of, type_of
 
-REFERENCES: References = {**arithmetic.REFERENCES, **neural.REFERENCES}
+REFERENCES: References = {**arithmetic.REFERENCES, **neural.REFERENCES, **random.REFERENCES}
 Named = dict[str, Array]
 
 
@@ -38,19 +39,31 @@ class Result:
     gradients: Named = field(default_factory=dict)
 
 
-def interpret(module: ModuleOp, inputs: Mapping[str, Array], state: State, rows: int) -> Result:
+NO_DRAW = random.Draw()
+
+
+def interpret(
+    module: ModuleOp,
+    inputs: Mapping[str, Array],
+    state: State,
+    rows: int,
+    draw: random.Draw = NO_DRAW,
+) -> Result:
     """Run a module once; parameters and slots change when it trains.
 
-    rows: valid rows of the global batch
+    rows: valid rows of the global batch; draw: what random masks are drawn for
     """
-    return _Run(inputs, state, rows).run(module)
+    return _Run(inputs, state, rows, draw).run(module)
 
 
 class _Run:
-    def __init__(self, inputs: Mapping[str, Array], state: State, rows: int) -> None:
+    def __init__(
+        self, inputs: Mapping[str, Array], state: State, rows: int, draw: random.Draw
+    ) -> None:
         self._inputs = inputs
         self._state = state
         self._rows = rows
+        self._draw = draw
         self._values: dict[SSAValue, Array] = {}
         self._result = Result()
         self._special: dict[type[Operation], Callable[..., None]] = {
@@ -58,6 +71,7 @@ class _Run:
             model.ParameterOp: self._parameter,
             model.FullOp: self._full,
             model.RowsOp: self._row_count,
+            random_ops.DropoutMaskOp: self._mask,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
             learning.SgdOp: self._update,
@@ -89,6 +103,10 @@ class _Run:
 
     def _row_count(self, op: model.RowsOp) -> None:
         self._values[op.out] = np.asarray(self._rows, dtype_of(type_of(op.out)))
+
+    def _mask(self, op: random_ops.DropoutMaskOp) -> None:
+        shape = shape_of(type_of(op.out))
+        self._values[op.out] = random.dropout_mask(op.properties, shape, self._draw)
 
     def _loss(self, op: model.LossOp) -> None:
         self._result.loss = self._values[op.value]

@@ -3,23 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation
 
 from csrun.compiler.array import Array
+from csrun.compiler.phase import Phase
 
 if TYPE_CHECKING:
     from csrun.compiler.graph import Graph
-
-
-class Phase(StrEnum):
-    """In which of a program's functions a kernel's text stands."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    UPDATE = "update"
 
 
 Name = Callable[[Array], str]
@@ -70,3 +62,5 @@ class Kernel(ABC):
 
 
 Matcher = Callable[[Operation, "Graph"], Kernel | None]
+
+__all__ = ["Kernel", "Matcher", "Name", "Phase"]

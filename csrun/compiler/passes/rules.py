@@ -7,12 +7,15 @@ they compose with `+`, and earlier rules are tried first.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from csrun.cirh.dialect import FAMILIES
+from csrun.cirh.dialect import FAMILIES, run_mode_of
 from csrun.cirh.ops.model import InputOp, ParameterOp
+from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
+from csrun.mode import RunMode
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,18 @@ def transpose_of_transpose(op: Operation) -> bool:
     return isinstance(inner, TransposeOp) and _replace(op, inner.x)
 
 
+def dropout_without_training(op: Operation) -> bool:
+    """_masked_scale(x, dropout_mask) -> x, in a module that does not train, or at rate 0."""
+    mask = op.operands[1].owner
+    if not isinstance(mask, DropoutMaskOp):
+        return False
+    module = op.parent_op()
+    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
+    if run_mode_of(module) is RunMode.TRAIN and mask.rate.value.data > 0:
+        return False
+    return _replace(op, op.operands[0])
+
+
 def _replace(op: Operation, value: SSAValue) -> bool:
     op.results[0].replace_all_uses_with(value)
     Rewriter.erase_op(op)
@@ -74,4 +89,5 @@ CANONICAL: Rules = (
     Rule("view-of-same-shape", (ViewOp,), view_of_same_shape),
     Rule("view-of-view", (ViewOp,), view_of_view),
     Rule("transpose-of-transpose", (TransposeOp,), transpose_of_transpose),
+    Rule("dropout-without-training", (MaskedScaleOp,), dropout_without_training),
 )

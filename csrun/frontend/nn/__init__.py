@@ -4,6 +4,7 @@ from csrun.executable import schedule as schedules
 from csrun.frontend.nn import initializers, metrics
 from csrun.frontend.nn.activations import relu
 from csrun.frontend.nn.dense import Dense
+from csrun.frontend.nn.dropout import Dropout
 from csrun.frontend.nn.errors import ShapeError, TraceError
 from csrun.frontend.nn.losses import argmax, softmax_cross_entropy
 from csrun.frontend.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
@@ -24,6 +25,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Dense",
+    "Dropout",
     "Optimizer",
     "RunMode",
     "ShapeError",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Self
 
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
@@ -30,6 +31,7 @@ class Tracer:
         self.module = new_module(precision, RunMode.PREDICT)
         self.builder = Builder(InsertPoint.at_end(self.module.body.block))
         self._inputs: dict[object, InputOp] = {}
+        self._streams = count()
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +73,10 @@ class Tracer:
             if not isinstance(operand, Tensor) or operand.tracer is not self:
                 raise TraceError(f"{user_line()}: expected a tensor of this model, got {operand!r}")
         return Tensor(self, self.builder.emit(kind, *(o.value for o in operands), **properties))
+
+    def next_stream(self) -> int:
+        """A number for the next operator that draws, 0, 1, 2, …"""
+        return next(self._streams)
 
     @contextmanager
     def layer(self, base: str, name: str | None) -> Iterator[str]:

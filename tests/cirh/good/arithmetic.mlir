@@ -18,5 +18,7 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %15 = cirh.sigmoid %14 : (tensor<4x4xf64>) -> tensor<4x4xf64>
   %16 = cirh.tanh %15 : (tensor<4x4xf64>) -> tensor<4x4xf64>
   %17 = cirh.argmax %16 {dim = 1 : i64} : (tensor<4x4xf64>) -> tensor<4xi64>
+  %mask = cirh.dropout_mask {scope = "dropout", rate = 1.000000e-01 : f64, stream = 3 : i64} : tensor<4x4xi1>
+  %18 = cirh._masked_scale %16, %mask {scale = 1.250000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xi1>) -> tensor<4x4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }

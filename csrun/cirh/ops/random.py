@@ -1,0 +1,54 @@
+"""Random masks, and what is done with them.
+
+A mask depends on the run's seed, the step, its stream and the sample's index in the global batch.
+"""
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, number
+from csrun.cirh.ops.model import LeafOp
+from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
+
+
+@irdl_op_definition
+class DropoutMaskOp(LeafOp):
+    """False with probability `rate`, true elsewhere; `stream` tells the masks of a model apart."""
+
+    name = "cirh.dropout_mask"
+    rate = prop_def(FloatAttr)
+    stream = prop_def(IntegerAttr)
+    assembly_format = "attr-dict `:` type($out)"
+
+    def verify_(self) -> None:
+        """Raises: VerifyException for a rate out of range, or a mask that is not of booleans."""
+        rate, where = number(self.properties, "rate"), f"{self.name} in {self.where}"
+        if not 0 <= rate < 1:
+            raise VerifyException(f"{where}: rate must be in [0, 1), got {rate}")
+        if dtype_of(type_of(self.out)) != "bool":
+            raise VerifyException(f"{where}: a mask is of booleans, got {self.out.type}")
+
+
+@irdl_op_definition
+class MaskedScaleOp(CirhOp):
+    """x * mask * scale."""
+
+    name = "cirh._masked_scale"
+    x = operand_def(TensorType)
+    mask = operand_def(TensorType)
+    scale = prop_def(FloatAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The type of x, whose shape the mask has."""
+        if shape_of(types[0]) != shape_of(types[1]) or dtype_of(types[1]) != "bool":
+            raise VerifyException(
+                f"the mask must be booleans of shape {text_of(types[0])}, got {types[1]}"
+            )
+        return types[0]
+
+
+OPS = (DropoutMaskOp, MaskedScaleOp)

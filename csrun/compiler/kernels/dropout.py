@@ -1,0 +1,130 @@
+"""Dropout: random masks, and values and gradients under them."""
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Operation
+
+from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.executable.random import blocks_of, threshold_of
+
+
+@dataclass(frozen=True)
+class DropoutMask(Kernel):
+    """mask = draw >= rate, a draw for each value.
+
+    Shapes: mask [B, ...] bool
+    """
+
+    mask: Array
+    rate: float
+    stream: int
+
+    kind = "dropout_mask"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        """Nothing but the step."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        """The mask."""
+        return (self.mask,)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """The generator's words."""
+        rows, columns = self._matrix.shape
+        shape = (3, 2, rows, blocks_of(columns))
+        return (Array(f"{self.mask.name}/words", shape, "uint64"),)
+
+    @property
+    def _matrix(self) -> Array:
+        """The mask as [B, N]."""
+        shape = self.mask.shape
+        return Array(self.mask.name, (shape[0], prod(shape[1:])), self.mask.dtype)
+
+    def prepare(self, name: Name) -> list[str]:
+        """The round keys, and the draw over its memory."""
+        mask, words = name(self._matrix), name(self.scratch[0])
+        numbers = f"{threshold_of(self.rate)}, {self.stream}"
+        return [
+            "keys = random.round_keys(runtime.seed)",
+            f"draw_{self.stream} = random.MaskDraw({mask}, {words}, {numbers}, keys)",
+        ]
+
+    def emit(self, name: Name) -> list[str]:
+        """One call."""
+        return [f"draw_{self.stream}(step)"]
+
+
+@dataclass(frozen=True)
+class MaskedScale(Kernel):
+    """out = x mask scale.
+
+    Shapes: x, mask, out of one shape
+    """
+
+    x: Array
+    mask: Array
+    scale: float
+    out: Array
+    phase: Phase
+
+    kind = "dropout"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        """Values and mask."""
+        return self.x, self.mask
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        """The values kept."""
+        return (self.out,)
+
+    @property
+    def flops(self) -> int:
+        """Two multiplications."""
+        return 2 * prod(self.x.shape)
+
+    def emit(self, name: Name) -> list[str]:
+        """Two calls."""
+        out = name(self.out)
+        return [
+            f"multiply({name(self.x)}, {name(self.mask)}, out={out})",
+            f"multiply({out}, {self.scale!r}, out={out})",
+        ]
+
+
+def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
+    """Every mask."""
+    assert isinstance(operation, DropoutMaskOp)
+    graph.take(operation)
+    return DropoutMask(
+        graph.layer_of(operation),
+        graph.array(operation.out),
+        operation.rate.value.data,
+        operation.stream.value.data,
+    )
+
+
+def match_scale(operation: Operation, graph: Graph) -> Kernel | None:
+    """Every use of a mask."""
+    assert isinstance(operation, MaskedScaleOp)
+    graph.take(operation)
+    return MaskedScale(
+        graph.layer_of(operation),
+        graph.array(operation.x),
+        graph.array(operation.mask),
+        operation.scale.value.data,
+        graph.array(operation.out),
+        graph.phase_of(operation),
+    )
+
+
+MATCHERS: dict[str, Matcher] = {DropoutMaskOp.name: match_mask, MaskedScaleOp.name: match_scale}

@@ -1,0 +1,91 @@
+"""Counter-based randomness: a draw depends on its counter and key, on nothing drawn before.
+
+Philox4x32-10 over arrays: a counter of four 32-bit words and a key of two give four random words.
+A draw's counter is (block of columns, stream, sample, step) and its key the run's seed, so that
+masks are equal however a batch is split.
+
+Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 4
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.executable.bind import Array, Step
+
+Words = npt.NDArray[np.uint64]
+
+ROUNDS = 10
+COLUMNS_PER_BLOCK = 8  # 16 bits each of a counter's 128
+LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
+_WORD = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64).reshape(2, 1, 1)
+_WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64).reshape(2, 1, 1)
+
+
+def round_keys(seed: int) -> list[Words]:
+    """The key of each round, from a seed of up to 64 bits.
+
+    Shapes: [2, 1, 1] each
+    """
+    key = np.array([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], np.uint64).reshape(2, 1, 1)
+    return [(key + np.uint64(number) * _WEYL) & _WORD for number in range(ROUNDS)]
+
+
+def philox(even: Words, odd: Words, product: Words, keys: list[Words]) -> None:
+    """Counters to random words, in place.
+
+    even holds words 0 and 2 of the counters, odd words 1 and 3; product is scratch.
+
+    Shapes: even, odd, product [2, R, C]
+    """
+    swapped = product[::-1]
+    for key in keys:
+        np.multiply(even, _MULTIPLIERS, out=product)
+        np.right_shift(swapped, _SHIFT, out=even)
+        np.bitwise_xor(even, odd, out=even)
+        np.bitwise_xor(even, key, out=even)
+        np.bitwise_and(swapped, _WORD, out=odd)
+
+
+def blocks_of(columns: int) -> int:
+    """How many counters a row of so many columns takes."""
+    return -(-columns // COLUMNS_PER_BLOCK)
+
+
+def threshold_of(rate: float) -> int:
+    """The level below which a draw falls with probability `rate`, as nearly as 16 bits allow."""
+    return min(round(rate * LEVELS), LEVELS - 1)
+
+
+class MaskDraw:
+    """Draws one operator's mask of a step: true where a value is kept.
+
+    Shapes: mask [R, N] bool; words uint64 [3, 2, R, blocks_of(N)], scratch
+    """
+
+    def __init__(
+        self, mask: Array, words: Words, threshold: int, stream: int, keys: list[Words]
+    ) -> None:
+        self._even, self._odd, self._product = words
+        _, rows, blocks = self._even.shape
+        self._blocks = np.arange(blocks, dtype=np.uint64)
+        self._rows = np.arange(rows, dtype=np.uint64).reshape(rows, 1)
+        self._threshold, self._stream, self._keys = threshold, stream, keys
+        levels = self._even.view(np.uint16)  # [2, R, 4 * blocks]
+        split = levels.shape[2]
+        parts = (mask[:, :split], mask[:, split:])
+        self._halves = [(levels[half, :, : part.shape[1]], part) for half, part in enumerate(parts)]
+
+    def __call__(self, step: Step) -> None:
+        """Fill the mask."""
+        even, odd = self._even, self._odd
+        even[0] = self._blocks
+        np.add(self._rows, step.first_sample, out=even[1])
+        odd[0] = self._stream
+        odd[1] = step.index
+        philox(even, odd, self._product, self._keys)
+        np.left_shift(odd, _SHIFT, out=odd)
+        np.bitwise_or(even, odd, out=even)
+        for levels, mask in self._halves:
+            np.greater_equal(levels, self._threshold, out=mask)
