@@ -2,23 +2,17 @@
 
 import shlex
 import sys
-from typing import Any
 
 import click
 
-from csrun.errors import CsrunError
+from csrun.cli import frame
 
 NAME = "csrun_wse"
-EXIT_INTERRUPTED = 130
-SETTINGS: dict[str, Any] = {
-    "allow_interspersed_args": False,  # what follows CMD belongs to it
-    "token_normalize_func": lambda token: token.replace("_", "-"),
-}
 COUNT = click.IntRange(min=1)
 PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what a run.py imports
 
 
-@click.command(NAME, context_settings=SETTINGS)
+@click.command(NAME, context_settings=frame.SETTINGS)
 @click.option("--total-nodes", type=COUNT, help="Nodes of the job, N.")
 @click.option("--tasks-per-node", type=COUNT, help="Tasks on each node, T.")
 @click.option("--cpus-per-task", type=COUNT, help="CPUs of each task, C.")
@@ -58,7 +52,7 @@ def csrun_wse(
         cpus_per_task=cpus_per_task,
         single_task_nodes=single_task_nodes,
         cyclic=cyclic,
-        mount_dirs=tuple(filter(None, mount_dirs.split(","))),
+        mount_dirs=frame.split(mount_dirs),
         site=resolve(site),
         preload=PRELOAD,
     )
@@ -66,26 +60,13 @@ def csrun_wse(
 
 
 def main() -> None:
-    """The console command: every mistake of the user's is one line, exit code 2."""
+    """The console command."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run the command line; its exit code."""
-    try:
-        code: int = csrun_wse.main(arguments, prog_name=NAME, standalone_mode=False)
-    except click.ClickException as error:
-        return _fail(error.format_message(), error.exit_code)
-    except CsrunError as error:
-        return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", EXIT_INTERRUPTED)
-    return code
-
-
-def _fail(message: str, code: int) -> int:
-    click.echo(f"{NAME}: error: {message}", err=True)
-    return code
+    return frame.run(csrun_wse, arguments)
 
 
 if __name__ == "__main__":

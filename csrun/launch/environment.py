@@ -30,7 +30,9 @@ class TaskPlace:
         return [task.node for task in sorted(self.job.tasks, key=lambda task: task.node_id)]
 
 
-VARIABLES: dict[str, Callable[[TaskPlace], str]] = {
+Table = dict[str, Callable[[TaskPlace], str]]
+
+SLURM_VARIABLES: Table = {
     "SLURM_JOB_ID": lambda place: str(place.job.job_id),
     names.RANK: lambda place: str(place.entry.rank),
     "SLURM_NTASKS": lambda place: str(len(place.job.tasks)),
@@ -40,6 +42,9 @@ VARIABLES: dict[str, Callable[[TaskPlace], str]] = {
     "SLURM_JOB_NODELIST": lambda place: place.node_list,
     "SLURM_CPUS_PER_TASK": lambda place: str(place.job.cpus_per_task),
     "SLURMD_NODENAME": lambda place: place.entry.node,
+}
+VARIABLES: Table = {
+    **SLURM_VARIABLES,
     names.JOB_DIR: lambda place: str(place.job_dir),
     names.SITE: lambda place: place.job.site,
     "OMP_NUM_THREADS": lambda place: place.threads,
@@ -53,3 +58,9 @@ def task_variables(job: JobFile, job_dir: Path, entry: TaskEntry) -> dict[str, s
     """The variables that a task has over what its launcher inherited."""
     place = TaskPlace(job, job_dir, entry)
     return {name: value(place) for name, value in VARIABLES.items()}
+
+
+def slurm_variables(job: JobFile, entry: TaskEntry) -> dict[str, str]:
+    """Slurm's own variables only: for a command that is allocated a node, and has no peers."""
+    place = TaskPlace(job, Path(), entry)
+    return {name: value(place) for name, value in SLURM_VARIABLES.items()}

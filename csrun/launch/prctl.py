@@ -15,11 +15,11 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Get SIGKILL when the parent dies; at once when it is dead already."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent dies; at once when it is dead already."""
+    _prctl(_PR_SET_PDEATHSIG, int(signum))
     if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signum)
 
 
 def _prctl(option: int, value: int) -> None:

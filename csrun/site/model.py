@@ -60,7 +60,11 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site file, checked."""
+    """A site file, checked.
+
+    `gres` is the scheduler's resource by which a job asks for a CS system, `gres_node` the node
+    that has it; a local site leases its systems itself and has neither.
+    """
 
     name: Name
     scheduler: Scheduler
@@ -69,3 +73,5 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     systems: Annotated[tuple[System, ...], msgspec.Meta(min_length=1)]
     container_image: str | None = None
     mount_dirs: tuple[str, ...] = ()
+    gres: str | None = None
+    gres_node: str | None = None

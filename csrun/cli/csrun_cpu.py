@@ -1,0 +1,80 @@
+"""csrun_cpu: run one command on a CPU node of a site, with this terminal."""
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from csrun.site import Site
+
+NAME = "csrun_cpu"
+QUERIES: "dict[str, Callable[[Site], object]]" = {
+    "def-nodes": lambda site: site.defaults.nodes,
+    "def-tasks": lambda site: site.defaults.tasks_per_node,
+    "def-cpus": lambda site: site.defaults.cpus_per_task,
+    "def-mount-dirs": lambda site: ",".join(site.mount_dirs),
+    "def-gres": lambda site: site.gres or "",
+    "def-gres-node": lambda site: site.gres_node or "",
+}
+HELP = {
+    "def-nodes": "Print the site's number of nodes of a job, and exit.",
+    "def-tasks": "Print the site's tasks on a node, and exit.",
+    "def-cpus": "Print the site's CPUs of a task, and exit.",
+    "def-mount-dirs": "Print the folders that every task of the site sees, and exit.",
+    "def-gres": "Print the resource by which a job asks for a CS system, and exit.",
+    "def-gres-node": "Print the node that has the resource, and exit.",
+}
+
+
+def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
+    for query in reversed(QUERIES):
+        command = click.option(f"--{query}", "query", flag_value=query, help=HELP[query])(command)
+    return command
+
+
+@click.command(NAME, context_settings=frame.SETTINGS)
+@click.option(
+    "--alloc-node",
+    type=bool,
+    metavar="True|False",
+    default=True,
+    show_default=True,
+    help="Reserve a whole node; without one, CMD runs at once.",
+)
+@click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+)
+@_queries
+@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+def csrun_cpu(
+    command: tuple[str, ...], site: str | None, mount_dirs: str, alloc_node: bool, query: str | None
+) -> int:
+    """Run CMD, a shell for example, in csrun's software environment."""
+    from csrun.launch.cpu import CpuRequest, prepare
+    from csrun.site import load, resolve
+
+    if query is not None:
+        click.echo(QUERIES[query](load(site)))
+        return 0
+    request = CpuRequest(command, alloc_node, frame.split(mount_dirs), resolve(site))
+    ready = prepare(request, load(site))
+    if ready.unset:
+        click.echo(f"{NAME}: unset for CMD: {', '.join(ready.unset)}", err=True)
+    click.echo(f"Running: {shlex.join(command)}")
+    return ready.run()
+
+
+def main() -> None:
+    """The console command."""
+    sys.exit(frame.run(csrun_cpu, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What every command has in common: a mistake of the user's is one line and an exit code."""
+
+import sys
+from typing import Any
+
+import click
+
+from csrun.errors import CsrunError
+
+EXIT_INTERRUPTED = 130
+SETTINGS: dict[str, Any] = {
+    "allow_interspersed_args": False,  # what follows CMD belongs to it
+    "token_normalize_func": lambda token: token.replace("_", "-"),
+}
+
+
+def run(command: click.Command, arguments: list[str]) -> int:
+    """Run a command's command line; its exit code."""
+    name = command.name or ""
+    try:
+        code: int = command.main(arguments, prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        return _fail(name, error.format_message(), error.exit_code)
+    except CsrunError as error:
+        return _fail(name, str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail(name, "interrupted", EXIT_INTERRUPTED)
+    return code
+
+
+def split(folders: str) -> tuple[str, ...]:
+    """The folders of an option A,B."""
+    return tuple(filter(None, folders.split(",")))
+
+
+def _fail(name: str, message: str, code: int) -> int:
+    sys.stdout.flush()
+    click.echo(f"{name}: error: {message}", err=True)
+    return code

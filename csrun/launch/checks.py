@@ -1,0 +1,44 @@
+"""What is looked at before anything runs: the folders and the command that were named."""
+
+import shlex
+import shutil
+from pathlib import Path
+
+from csrun.errors import UsageError
+from csrun.launch.interpreters import mode_of
+from csrun.site import Site
+
+
+def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
+    """The folders that tasks need to see, those of the site with them.
+
+    Raises: UsageError for one that is no folder
+    """
+    for mount in mount_dirs:
+        if not Path(mount).is_dir():
+            raise UsageError(f"--mount-dirs: {mount} is not a folder")
+    for mount in site.mount_dirs:
+        if not Path(mount).is_dir():
+            raise UsageError(f"site {site.name}: mount_dirs: {mount} is not a folder")
+
+
+def check_command(command: tuple[str, ...]) -> None:
+    """The command's program, or the script that an interpreter of csrun's is to run.
+
+    Raises: UsageError for one that is not there
+    """
+    if mode_of(command) is None:
+        check_program(command[0])
+        return
+    script = command[1] if len(command) > 1 else "-"
+    if not script.startswith("-") and not Path(script).exists():
+        raise UsageError(f"{script}: no such file in {Path.cwd()}")
+
+
+def check_program(program: str, path: str | None = None) -> None:
+    """The program by name, in `path` (else PATH), or by its own path.
+
+    Raises: UsageError when there is none, or none that can be run
+    """
+    if shutil.which(program, path=path) is None:
+        raise UsageError(f"{shlex.quote(program)}: command not found")

@@ -1,0 +1,168 @@
+"""csrun_cpu: a command with the user's terminal, a node of its own, and nothing left afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from support.jobs import gone, until
+from support.terminals import Terminal, terminal
+
+CSRUN_CPU = (sys.executable, "-m", "csrun.cli.csrun_cpu")
+AT_ONCE = (*CSRUN_CPU, "--alloc-node", "False")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, state: str) -> dict[str, str]:
+    return {**os.environ, "HOME": str(tmp_path), "PS1": "ready> ", "TERM": "dumb"}
+
+
+def cpu(*arguments: str, cwd: Path, **options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*CSRUN_CPU, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, **options
+    )
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -INT $$", 130)]
+)
+def test_the_exit_code_is_the_commands(script: str, code: int, tmp_path: Path) -> None:
+    assert cpu("sh", "-c", script, cwd=tmp_path).returncode == code
+
+
+@pytest.mark.usefixtures("state")
+def test_input_and_quoting_pass_through(tmp_path: Path) -> None:
+    done = cpu("--alloc-node", "False", "sh", "-c", 'cat; printf "[%s]" "$1"', "sh", "a  'b'",
+               cwd=tmp_path, input="typed\n")  # fmt: skip
+    assert done.stdout.splitlines()[1:] == ["typed", "[a  'b']"]
+    assert done.stdout.startswith("Running: sh -c ")
+    assert done.stderr == ""
+
+
+@pytest.mark.usefixtures("state")
+def test_a_node_is_reserved_as_long_as_the_command_lives(tmp_path: Path) -> None:
+    site = tmp_path / "small.yaml"
+    shipped = Path(__file__).parents[2] / "site_configs" / "local.yaml"
+    small = shipped.read_text().replace("count: 16", "count: 1").replace("nodes: 4", "nodes: 1")
+    site.write_text(small)
+    waiter = [*CSRUN_CPU, "--site", str(site), "sh", "-c", "echo got it"]
+    holder = [*CSRUN_CPU, "--site", str(site), "sh", "-c", "touch in; read line; echo left"]
+    with subprocess.Popen(
+        holder, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        until((tmp_path / "in").exists)
+        at_once = cpu("--site", str(site), "--alloc-node", "False", "true", cwd=tmp_path)
+        assert (at_once.returncode, at_once.stderr) == (0, "")
+        with subprocess.Popen(
+            waiter, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as second:
+            assert second.stderr is not None
+            lines = [second.stderr.readline() for _ in range(2)]
+            assert "queued and waiting for resources" in lines[0]
+            assert "waiting for 1 of the 1 nodes" in lines[1]
+            first.communicate("go\n", timeout=20)
+            assert "got it" in second.communicate(timeout=20)[0]
+
+
+@pytest.mark.usefixtures("state")
+def test_the_environment_is_csruns_own(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": "/other", "LD_LIBRARY_PATH": "/other/lib"}
+    show = "import os, sys; print(sys.executable, *(n in os.environ for n in sys.argv[1:]))"
+    done = subprocess.run(
+        [*AT_ONCE, "python", "-c", show, "PYTHONPATH", "LD_LIBRARY_PATH", "HOME"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[1].split()[1:] == ["False", "False", "True"]
+    assert Path(done.stdout.splitlines()[1].split()[0]).parent == Path(sys.executable).parent
+    assert done.stderr == "csrun_cpu: unset for CMD: PYTHONPATH, LD_LIBRARY_PATH\n"
+
+
+def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "catch.py"
+    script.write_text(
+        "import time\nprint('up', flush=True)\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught', flush=True)\n"
+        "time.sleep(0.3)\nprint('done', flush=True)\n"
+    )
+    with terminal(*AT_ONCE, "python", str(script), environment=environment) as tty:
+        tty.wait_for("up")
+        tty.type("\x03")
+        tty.wait_for("caught")
+        tty.wait_for("done")
+        assert tty.exit_code() == 0
+
+
+def test_a_shell_has_its_job_control(environment: dict[str, str]) -> None:
+    shell = (*AT_ONCE, "bash", "--norc", "--noprofile", "-i")
+    with terminal(*shell, environment=environment) as tty:
+        tty.wait_for("ready> ")
+        tty.type("sleep 60\n")
+        until(lambda: child_named("sleep", tty) is not None)
+        tty.type("\x1a")
+        tty.wait_for("Stopped")
+        tty.type("kill %1; wait; stty size; exit 5\n")
+        assert tty.exit_code() == 5
+
+
+def test_ctrl_z_gives_the_outer_shell_back_and_fg_goes_on(environment: dict[str, str]) -> None:
+    with terminal("bash", "--norc", "--noprofile", "-i", environment=environment) as tty:
+        tty.wait_for("ready> ")
+        tty.type(" ".join((*AT_ONCE, "sleep", "60")) + "\n")
+        until(lambda: child_named("sleep", tty) is not None)
+        tty.type("\x1a")
+        tty.wait_for("Stopped")
+        tty.type("fg\n")
+        sleeper = child_named("sleep", tty)
+        assert sleeper is not None
+        until(lambda: sleeper.status() == psutil.STATUS_SLEEPING)
+        tty.type("\x03")
+        tty.type("echo code=$?; exit 5\n")
+        assert tty.exit_code() == 5
+        assert b"code=130" in tty.shown
+
+
+def child_named(name: str, tty: Terminal) -> psutil.Process | None:
+    found = [p for p in psutil.Process(tty.pid).children(recursive=True) if p.name() == name]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("killed", ["front", "guardian", "command"])
+def test_a_killed_one_leaves_the_terminal_as_it_was(
+    killed: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "modes.py"
+    script.write_text(
+        "import subprocess, sys, time, tty\ntty.setraw(0)\n"
+        "subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "print('raw', flush=True)\ntime.sleep(60)\n"
+    )
+    command = " ".join((*AT_ONCE, "python", str(script)))
+    with terminal("sh", "-c", f"{command}; cat", environment=environment) as tty:
+        assert tty.is_cooked
+        tty.wait_for("raw")
+        assert not tty.is_cooked
+        front = psutil.Process(tty.pid).children()[0]
+        guardian = front.children()[0]
+        command_process = guardian.children()[0]
+        everyone = [p.pid for p in (front, guardian, command_process)]
+        everyone += [p.pid for p in command_process.children()]
+        victims = {"front": front, "guardian": guardian, "command": command_process}
+        victims[killed].kill()
+        assert gone(everyone)
+        until(lambda: tty.is_cooked)
+
+
+def test_sigterm_ends_a_command_that_does_not_heed_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = "trap '' TERM; touch up; while :; do sleep 0.1; done"
+    with subprocess.Popen([*AT_ONCE, "sh", "-c", script], cwd=tmp_path, env=environment) as front:
+        until((tmp_path / "up").exists)
+        pids = [p.pid for p in psutil.Process(front.pid).children(recursive=True)]
+        front.send_signal(signal.SIGTERM)
+        assert gone(pids)
+        assert front.wait(20) == 128 + signal.SIGKILL

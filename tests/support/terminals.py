@@ -1,0 +1,69 @@
+"""A terminal for tests: a command at the slave's end, the test at the master's."""
+
+import os
+import pty
+import signal
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from support.jobs import until
+
+READ_BYTES = 1 << 16
+
+
+@dataclass
+class Terminal:
+    """A command that runs in a session of its own, on a terminal of its own."""
+
+    pid: int
+    master: int
+    shown: bytes = b""
+    status: int | None = field(default=None, init=False)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Until the command has printed this."""
+        until(lambda: text.encode() in self._read())
+
+    def exit_code(self) -> int:
+        until(self._has_ended)
+        assert self.status is not None
+        return os.waitstatus_to_exitcode(self.status)
+
+    @property
+    def is_cooked(self) -> bool:
+        """True when the terminal edits lines and echoes, as before any program changed it."""
+        modes = termios.tcgetattr(self.master)[3]
+        return bool(modes & termios.ICANON) and bool(modes & termios.ECHO)
+
+    def _has_ended(self) -> bool:
+        self._read()
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        self.status = status if pid else None
+        return pid != 0
+
+    def _read(self) -> bytes:
+        with suppress(OSError):  # nothing new, or nobody at the other end any more
+            self.shown += os.read(self.master, READ_BYTES)
+        return self.shown
+
+
+@contextmanager
+def terminal(*argv: str, environment: dict[str, str]) -> Iterator[Terminal]:
+    """Run a command on a new terminal; what lives of it at the end is hung up."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execvpe(argv[0], argv, environment)
+    os.set_blocking(master, False)
+    opened = Terminal(pid, master)
+    try:
+        yield opened
+    finally:
+        os.close(master)
+        if opened.status is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
