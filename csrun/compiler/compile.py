@@ -18,9 +18,18 @@ from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import run_passes
 from csrun.compiler.placing import Placed, place_model
-from csrun.executable import Executable, InputSpec, Output, Plan, load, program_digest
+from csrun.compiler.schedule import forward_only, one_forward_one_backward
+from csrun.executable import (
+    Executable,
+    InputSpec,
+    Output,
+    PipelineStep,
+    Plan,
+    load,
+    program_digest,
+)
 from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
-from csrun.mode import ExecutionMode
+from csrun.mode import ExecutionMode, RunMode
 from csrun.site import System
 from csrun.site import load as load_site
 
@@ -55,10 +64,12 @@ def _back_end(
     module: ModuleOp, model: MatchedModel, options: CompileOptions, checksum: str
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
-    layout = lay_out(model, options.group_bytes)
+    several = options.minibatches_in_flight > 1
+    layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
     system = options.system or _any_system()
     inputs = _inputs(model)
-    placed = place_model(model, layout, options, system, inputs[0].shape[0])
+    batch = inputs[0].shape[0] * options.minibatches_in_flight
+    placed = place_model(model, layout, options, system, batch)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, __version__, checksum)
     plan = _plan(module, model, placed, inputs, options, system, checksum, program)
     return {
@@ -90,32 +101,49 @@ def _plan(
     checksum: str,
     program: str,
 ) -> Plan:
-    layout, batch = placed.layout, inputs[0].shape[0]
+    layout, minibatch = placed.layout, inputs[0].shape[0]
+    count = options.minibatches_in_flight
     return Plan(
         compiler_version=__version__,
         checksum=checksum,
         mode=options.mode,
         run_mode=options.run_mode,
         precision=precision_of(module),
-        batch_size=batch,
-        minibatches_in_flight=options.minibatches_in_flight,
+        batch_size=count * minibatch,
+        minibatches_in_flight=count,
+        minibatch_stride_bytes=placed.minibatch_stride_bytes,
+        partial_offset_bytes=placed.partial_offset_bytes,
+        schedule=_schedule(layout, options),
         blas_threads=options.blas_threads,
         arena_bytes=placed.arena_bytes,
         store_in_arena=options.mode is ExecutionMode.PIPELINED,
         store=placed.store,
         buffers=tuple(placed.buffers),
-        inputs=inputs,
+        inputs=tuple(
+            msgspec.structs.replace(spec, shape=(count * minibatch, *spec.shape[1:]))
+            for spec in inputs
+        ),
         parameters=layout.parameters,
         layers=layout.layers,
         groups=layout.groups,
         loss_buffer=LOSS.name if model.has_loss else None,
         outputs=tuple(
-            Output(name, array.name, array.shape[:1] == (batch,)) for name, array in model.outputs
+            Output(name, array.name, array.shape[:1] == (minibatch,))
+            for name, array in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        estimate=estimate(layout, inputs, batch, options, system),
+        estimate=estimate(layout, inputs, minibatch, options, system),
         program_digest=program_digest(program),
     )
+
+
+def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ...]:
+    groups, count = len(layout.forward), options.minibatches_in_flight
+    if count == 1:
+        return ()
+    if options.run_mode is RunMode.TRAIN:
+        return one_forward_one_backward(groups, count)
+    return forward_only(groups, count)
 
 
 def _any_system() -> System:

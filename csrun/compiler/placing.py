@@ -27,6 +27,8 @@ class Placed:
     layout: Layout
     store: Store
     buffers: tuple[Buffer, ...]
+    minibatch_stride_bytes: int
+    partial_offset_bytes: int
     arena_bytes: int
 
 
@@ -45,9 +47,19 @@ def place_model(
     kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
     kept = [array for _, array in model.outputs] + ([LOSS] if model.has_loss else [])
     weights = {p.name for p in layout.parameters}
-    buffers, end = place(lives(kernels, kept, weights), base)
-    _require_room(end, base, buffers, batch, system)
-    return Placed(layout, store, tuple(buffers), end)
+    buffers, first_end = place(lives(kernels, kept, weights), base)
+    stride = aligned(first_end - base)
+    partial = base + options.minibatches_in_flight * stride
+    end = partial + _partial_bytes(layout, options)
+    _require_room(end, end - partial + base, buffers, batch, system)
+    return Placed(layout, store, tuple(buffers), stride, partial, end)
+
+
+def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
+    """One group's gradients of a later minibatch, before they are added to the first one's."""
+    if options.minibatches_in_flight == 1 or options.run_mode is not RunMode.TRAIN:
+        return 0
+    return max((group.nbytes for group in layout.groups), default=0)
 
 
 def _store(layout: Layout, updates: Mapping[str, Optimizer], run_mode: RunMode) -> Store:

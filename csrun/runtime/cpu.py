@@ -8,6 +8,7 @@ from threadpoolctl import threadpool_limits
 from csrun.data import Dataset
 from csrun.executable import Executable, Runtime, state_views
 from csrun.runtime.arena import store_of
+from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
 from csrun.runtime.messages import Results, StepsDone
 from csrun.runtime.results import ResultSlots, StepResult, result_slot_bytes, result_slots
@@ -46,10 +47,7 @@ class CpuMachine:
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
         self._engine = Engine(
-            plan,
-            executable.wafer_program(arena, store, runtime),
-            arena,
-            store,
+            make_compute(executable, arena, store, runtime, weights),
             InProcessSource(dataset, plan.inputs, first),
             weights,
             self._results,

@@ -3,9 +3,8 @@
 from math import isfinite
 from time import perf_counter
 
-from csrun.executable import Plan, Step, WaferProgram
-from csrun.executable.bind import Array, Batch, Bytes
-from csrun.executable.bind import wafer_views as views_of
+from csrun.executable import Step
+from csrun.runtime.compute import Compute
 from csrun.runtime.messages import StepsDone
 from csrun.runtime.results import ResultSlots
 from csrun.runtime.source import BatchSource
@@ -13,26 +12,15 @@ from csrun.runtime.weights import Weights
 
 
 class Engine:
-    """Runs steps: takes a batch, runs every group forward and backward, keeps the results."""
+    """Runs steps: takes a batch, computes it, keeps the results."""
 
     def __init__(
-        self,
-        plan: Plan,
-        program: WaferProgram,
-        arena: Bytes,
-        store: Bytes,
-        source: BatchSource,
-        weights: Weights,
-        results: ResultSlots,
+        self, compute: Compute, source: BatchSource, weights: Weights, results: ResultSlots
     ) -> None:
-        views = views_of(plan, arena, store)
-        self._forward = list(enumerate(program.forward))
-        self._backward = list(enumerate(program.backward))[::-1]
+        self._compute = compute
         self._source = source
         self._weights = weights
         self._results = results
-        self._loss: Array | None = views[plan.loss_buffer] if plan.loss_buffer else None
-        self._outputs = [views[o.buffer] for o in plan.outputs]
         self._step = Step()
 
     def run(self, first: int, count: int) -> StepsDone:
@@ -53,27 +41,14 @@ class Engine:
                 break
             batch, step.rows = taken
             step.index = first + done
-            loss_sum = self._compute(batch, step)
+            loss_sum = self._compute.run(batch, step)
             if not isfinite(loss_sum):
                 bad_loss = loss_sum
                 break
-            self._results.record(done, loss_sum, step.rows, self._outputs)
+            self._results.record(done, loss_sum, step.rows, self._compute.outputs)
             self._source.release()
             samples += step.rows
         else:
             done = count
         self._weights.settle()
         return StepsDone(done, samples, waited, finished, bad_loss)
-
-    def _compute(self, batch: Batch, step: Step) -> float:
-        """One step; returns the loss sum, and does not touch the weights if it is no number."""
-        for group, forward in self._forward:
-            self._weights.acquire(group)
-            forward(batch, step)
-        loss_sum = float(self._loss[0]) if self._loss is not None else 0.0
-        if isfinite(loss_sum):
-            for group, backward in self._backward:
-                self._weights.reacquire(group)
-                backward(batch, step)
-                self._weights.deliver(group, step)
-        return loss_sum

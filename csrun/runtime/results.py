@@ -1,11 +1,12 @@
 """What a wafer gives back step by step: losses and outputs, in slots of one block of memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable import ALIGNMENT_BYTES, Plan, view
+from csrun.executable import ALIGNMENT_BYTES, Buffer, Plan, view
 from csrun.executable.bind import Array, Bytes
 
 MOST_RESULT_SLOTS = 256  # the most steps between two words of the chief
@@ -26,55 +27,66 @@ class StepResult:
 
 
 class ResultSlots:
-    """Result slots over memory: a header float64[2] = (loss sum, rows) and every output's array."""
+    """Result slots over memory: a header float64[2] = (loss sum, rows) and every output's arrays.
+
+    An output has one array a minibatch in flight, one behind the other.
+    """
 
     def __init__(self, plan: Plan, memory: Bytes) -> None:
         self._plan = plan
-        buffers = {b.name: b for b in plan.buffers}
-        self._outputs = [buffers[o.buffer] for o in plan.outputs]
-        slots = len(memory) // result_slot_bytes(plan)
         self._headers: list[npt.NDArray[np.float64]] = []
         self._arrays: list[list[Array]] = []
-        for slot in range(slots):
-            offset = slot * result_slot_bytes(plan)
+        slot_bytes = result_slot_bytes(plan)
+        for offset in range(0, len(memory) - slot_bytes + 1, slot_bytes):
             self._headers.append(memory[offset : offset + 16].view(np.float64))
             offset += ALIGNMENT_BYTES
             arrays = []
-            for buffer in self._outputs:
-                arrays.append(view(memory, offset, buffer.shape, buffer.dtype))
+            for buffer in _output_buffers(plan):
+                shape = plan.minibatches_in_flight, *buffer.shape
+                arrays.append(view(memory, offset, shape, buffer.dtype))
                 offset += _aligned(arrays[-1].nbytes)
             self._arrays.append(arrays)
 
-    def record(self, slot: int, loss_sum: float, rows: int, outputs: list[Array]) -> None:
-        """Keep one step's results."""
+    def record(
+        self, slot: int, loss_sum: float, rows: int, outputs: Sequence[Sequence[Array]]
+    ) -> None:
+        """Keep one step's results; `outputs` are the arrays of each minibatch, for each output."""
         self._headers[slot][:] = loss_sum, rows
-        for kept, array in zip(self._arrays[slot], outputs, strict=True):
-            kept[...] = array
+        for kept, parts in zip(self._arrays[slot], outputs, strict=True):
+            for place, part in zip(kept, parts, strict=True):
+                place[...] = part
 
     def read(self, slot: int, step: int) -> StepResult:
-        """One step's results, copied out."""
+        """One step's results, copied out; what is not a sample's is averaged over minibatches."""
         loss_sum, rows = self._headers[slot].tolist()
         outputs = {}
-        for output, array in zip(self._plan.outputs, self._arrays[slot], strict=True):
-            outputs[output.name] = (array[: int(rows)] if output.per_sample else array).copy()
+        for output, parts in zip(self._plan.outputs, self._arrays[slot], strict=True):
+            if output.per_sample:
+                outputs[output.name] = parts.reshape(-1, *parts.shape[2:])[: int(rows)].copy()
+            else:
+                outputs[output.name] = parts[0].copy() if len(parts) == 1 else parts.mean(axis=0)
         loss = loss_sum / rows if self._plan.loss_buffer is not None else None
         return StepResult(step, int(rows), loss, outputs)
 
 
 def result_slot_bytes(plan: Plan) -> int:
     """Size of one result slot."""
-    buffers = {b.name: b for b in plan.buffers}
-    total = ALIGNMENT_BYTES
-    for output in plan.outputs:
-        buffer = buffers[output.buffer]
-        nbytes = int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
-        total += _aligned(nbytes)
-    return total
+    count = plan.minibatches_in_flight
+    return ALIGNMENT_BYTES + sum(_aligned(count * _nbytes(b)) for b in _output_buffers(plan))
 
 
 def result_slots(plan: Plan) -> int:
     """How many result slots a run has: the most steps that one order may run."""
     return max(1, min(MOST_RESULT_SLOTS, RESULT_BYTES // result_slot_bytes(plan)))
+
+
+def _output_buffers(plan: Plan) -> list[Buffer]:
+    buffers = {b.name: b for b in plan.buffers}
+    return [buffers[output.buffer] for output in plan.outputs]
+
+
+def _nbytes(buffer: Buffer) -> int:
+    return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
 
 
 def _aligned(nbytes: int) -> int:

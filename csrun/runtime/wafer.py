@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from csrun.executable import Plan, Runtime, load
 from csrun.executable.bind import Bytes
 from csrun.runtime.arena import store_of
+from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
 from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, WaferReady
 from csrun.runtime.peer import take_part
@@ -78,10 +79,7 @@ def _load(
         for _ in range(request.rings)
     ]
     engine = Engine(
-        plan,
-        executable.wafer_program(arena.bytes, store, runtime),
-        arena.bytes,
-        store,
+        make_compute(executable, arena.bytes, store, runtime, weights),
         RingSource(rings, request.first_batch),
         weights,
         ResultSlots(plan, slots.bytes),

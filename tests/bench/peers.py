@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ def make_step(params: Any, compiled: bool) -> Callable[[Any, Any], None]:
     """One training step of the same network and optimizer."""
     sizes = [784, *params.model.hidden_sizes]
     layers: list[torch.nn.Module] = []
-    for inner, outer in zip(sizes, sizes[1:], strict=False):
+    for inner, outer in pairwise(sizes):
         layers += [torch.nn.Linear(inner, outer), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(sizes[-1], 10))
     optimizer = _optimizer(model, params.optimizer)

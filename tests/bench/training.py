@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from math import prod
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def peak_flops(size: int = 2048) -> float:
 def flops_per_step(params: "object") -> float:
     """Multiply-adds of all products, forward and backward, counted as two; own formula."""
     sizes = [784, *params.model.hidden_sizes, 10]
-    products = [prod(pair) for pair in zip(sizes, sizes[1:], strict=False)]
+    products = [prod(pair) for pair in pairwise(sizes)]
     # forward and the kernel's gradient for all layers, the input's gradient for all but the first
     return 2 * params.train_input.batch_size * (3 * sum(products) - products[0])
 

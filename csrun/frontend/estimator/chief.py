@@ -12,7 +12,11 @@ from csrun.context import TaskContext
 from csrun.data import Dataset
 from csrun.errors import CsrunError
 from csrun.executable import RunMode
-from csrun.frontend.estimator.compilation import Compiled, compile_traced
+from csrun.frontend.estimator.compilation import (
+    Compiled,
+    compile_traced,
+    minibatches_in_flight,
+)
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
 from csrun.frontend.estimator.progress import Show, progress_display
@@ -103,11 +107,15 @@ class Chief:
     def _compile(
         self, dataset: Dataset, run_mode: RunMode, target: Target
     ) -> tuple[Compiled, HostCall | None]:
+        minibatches = minibatches_in_flight(self.config, target.mode)
         log.info(messages.RUNNING_CLIENT)
         log.info(messages.CALLING_MODEL_FN)
-        traced = trace_model(self.model_fn, dataset, run_mode, self.params, self.config.precision)
+        traced = trace_model(
+            self.model_fn, dataset, run_mode, self.params, self.config.precision, minibatches
+        )
         log.info(messages.DONE_CALLING_MODEL_FN)
-        return compile_traced(traced.module, self.model_dir, run_mode, target), traced.host
+        compiled = compile_traced(traced.module, self.model_dir, run_mode, target, minibatches)
+        return compiled, traced.host
 
     @contextmanager
     def _machine(

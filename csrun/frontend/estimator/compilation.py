@@ -8,8 +8,11 @@ from time import perf_counter
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.compiler import CompileOptions, compile_model
+from csrun.errors import UsageError
 from csrun.executable import Executable, RunMode
+from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target
+from csrun.mode import ExecutionMode
 from csrun.records import messages
 
 log = logging.getLogger("csrun")
@@ -23,13 +26,33 @@ class Compiled:
     seconds: float
 
 
+def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
+    """How many minibatches the batch is split into.
+
+    One when the user leaves it to the compiler: the executor gains nothing from more, and with one
+    the run's bits are those of weight streaming.
+
+    Raises: UsageError for several in weight streaming, where the wafer holds one at a time
+    """
+    count = config.minibatches_in_flight or 1
+    if count > 1 and mode is ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            f"runconfig.minibatches_in_flight must be 1 in weight streaming, got {count}: run the "
+            "script with python on a PIPELINED system, or leave it out"
+        )
+    return count
+
+
 def compile_traced(
-    module: ModuleOp, model_dir: Path, run_mode: RunMode, target: Target
+    module: ModuleOp, model_dir: Path, run_mode: RunMode, target: Target, minibatches: int
 ) -> Compiled:
     """Compile for the target, or take the artifacts of an equal compile from model_dir."""
     started = perf_counter()
     options = CompileOptions(
-        mode=target.mode, run_mode=run_mode, system=target.system if target.named else None
+        mode=target.mode,
+        run_mode=run_mode,
+        system=target.system if target.named else None,
+        minibatches_in_flight=minibatches,
     )
     result = compile_model(module, model_dir, options)
     seconds = perf_counter() - started

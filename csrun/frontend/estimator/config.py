@@ -22,6 +22,8 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seed: keys initial weights and every random draw; equal seeds give equal bits.
     save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
     keep_checkpoint_max: how many checkpoints stay in model_dir.
+    minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
+    on the wafer; None leaves it to the compiler, which takes 1.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
 
@@ -30,6 +32,7 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     save_checkpoints_steps: Positive = 1000
     keep_checkpoint_max: Positive = 5
     log_steps: Positive = 100
+    minibatches_in_flight: Positive | None = None
     precision: Literal["float32", "float64"] = "float32"
 
 

@@ -86,7 +86,7 @@ class CerebrasEstimator:
     def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
         """This task's part of one run."""
         context = current()
-        folder = _run_folder(context) if context else None
+        folder = _run_folder(context) if context and context.mode else None
         role = _role_in_training(context)
         if folder is None or role is Role.CHIEF:
             chief = Chief(
@@ -107,11 +107,19 @@ def _role_in_training(context: TaskContext | None) -> Role:
     if context is None:
         return Role.CHIEF
     if context.role is Role.TASK:
-        raise UsageError(
-            f"{context.job.command[0]}: only tasks of python and python-ws train; "
-            "run the script with one of them"
-        )
+        return _role_of_plain_task(context)
     return context.role
+
+
+def _role_of_plain_task(context: TaskContext) -> Role:
+    """A command that is no interpreter of csrun's trains on the CPU when it is alone."""
+    tasks = len(context.job.tasks)
+    if tasks > 1:
+        raise UsageError(
+            f"{context.job.command[0]}: only tasks of python and python-ws train together, got "
+            f"{tasks} tasks; run the script with one of them, or with csrun_cpu"
+        )
+    return Role.CHIEF
 
 
 def _run_folder(context: TaskContext) -> RunFolder:

@@ -26,15 +26,23 @@ class TracedModel:
 
 
 def trace_model(
-    model_fn: ModelFunction, dataset: Dataset, run_mode: RunMode, params: Any, precision: str
+    model_fn: ModelFunction,
+    dataset: Dataset,
+    run_mode: RunMode,
+    params: Any,
+    precision: str,
+    minibatches: int,
 ) -> TracedModel:
-    """Call the model function on traced tensors shaped like the dataset's first batch.
+    """Call the model function on traced tensors shaped like a minibatch of the first batch.
 
-    Raises: UsageError when the model function does not return what the mode needs.
+    Raises: UsageError when the model function does not return what the mode needs, or the batch
+    does not split into so many minibatches.
     """
     with Tracer(precision=precision) as tracer:
         tensors = [
-            tracer.input(name, spec.shape, _dtype(np.dtype(spec.dtype), precision))
+            tracer.input(
+                name, _minibatch(spec.shape, minibatches), _dtype(np.dtype(spec.dtype), precision)
+            )
             for name, spec in zip(("features", "labels"), dataset.element_spec(), strict=True)
         ]
         spec = model_fn(*tensors, run_mode, params)
@@ -45,6 +53,19 @@ def trace_model(
             run_mode, spec.loss, spec.train_op, list(zip(names, host_tensors, strict=True))
         )
     return TracedModel(module, HostCall(function, names) if function else None)
+
+
+def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
+    batch = shape[0]
+    if batch % minibatches:
+        fitting = [m for m in range(1, batch + 1) if batch % m == 0]
+        below = max(m for m in fitting if m < minibatches)
+        above = min((m for m in fitting if m > minibatches), default=below)
+        raise UsageError(
+            f"runconfig.minibatches_in_flight must divide batch_size {batch}, got {minibatches}: "
+            f"the nearest that do are {below} and {above}"
+        )
+    return (batch // minibatches, *shape[1:])
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from contextlib import suppress
 
 import numpy as np
 import psutil
@@ -46,3 +47,6 @@ class SharedMemory:
     def close(self) -> None:
         """Close the descriptor; the mapping lives as long as arrays over it do."""
         os.close(self.descriptor)
+        del self.bytes
+        with suppress(BufferError):  # somebody's array still looks at it
+            self._map.close()

@@ -79,7 +79,8 @@ class RingWriter:
         self._filled.raise_by()
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the descriptors, and let the memory go."""
+        self._slots.clear()
         for part in (self._memory, self._filled, self._free):
             part.close()
 
@@ -111,6 +112,7 @@ class RingReader:
         self._free.raise_by()
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the descriptors, and let the memory go."""
+        self._slots.clear()
         for part in (self._memory, self._filled, self._free):
             part.close()
