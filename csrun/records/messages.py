@@ -100,6 +100,18 @@ def final_loss(loss: float) -> str:
     return f"Loss for final step: {loss:.6g}."
 
 
+def interrupted(model_dir: Path, checkpoint: str | None) -> str:
+    """For a training that ends before its last step."""
+    if checkpoint is None:
+        return f"Training interrupted: {model_dir} has no checkpoint, the next run starts anew"
+    return f"Training interrupted: the next run in {model_dir} resumes from {checkpoint}"
+
+
+def checkpoint_discarded(step: int) -> str:
+    """For a checkpoint that could not be finished."""
+    return f"Checkpoint at global step {step} discarded"
+
+
 def already_trained(model_dir: Path, at: int, limit: int) -> str:
     """For a run that has nothing to do."""
     return (

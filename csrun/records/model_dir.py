@@ -1,10 +1,34 @@
 """The folder that a run writes into."""
 
+import errno
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from csrun.errors import UsageError
+
+LOCK_FILE = ".lock"
+_HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
+
+
+@contextmanager
+def opened(model_dir: Path) -> Iterator[None]:
+    """Make the folder if it is not there, and remove it if in the end nothing was written.
+
+    Raises: UsageError when it cannot be written.
+    """
+    is_new = not model_dir.exists()
+    prepare(model_dir)
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # not empty: it stays
+                model_dir.rmdir()
 
 
 def prepare(model_dir: Path) -> None:
@@ -22,3 +46,54 @@ def prepare(model_dir: Path) -> None:
             f"model_dir {model_dir}: cannot be written: {error.strerror}; give another with "
             "--model_dir"
         ) from error
+
+
+@contextmanager
+def locked(model_dir: Path, holder: str) -> Iterator[None]:
+    """Have the folder for one training alone; the lock dies with this process.
+
+    `holder` says who we are to whoever comes second. A record lock, not flock: the processes that
+    the user's input pipeline forks do not hold it, and it works over NFS.
+
+    Raises: UsageError naming the holder when another process trains in the folder.
+    """
+    path = model_dir / LOCK_FILE
+    with _lock(path, holder):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _lock(path: Path, holder: str) -> IO[str]:
+    while True:
+        file = path.open("a+")
+        if not _try_lock(file):
+            file.seek(0)
+            other = file.read() or "another process"
+            file.close()
+            raise UsageError(
+                f"model_dir {path.parent}: {other} is training in it; wait for its end, or give "
+                "another with --model_dir"
+            )
+        if _is_there(path, file):
+            file.truncate(0)
+            file.write(holder)
+            file.flush()
+            return file
+        file.close()  # its last holder has removed it
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _HELD  # a file system without locks cannot keep us apart
+    return True
+
+
+def _is_there(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

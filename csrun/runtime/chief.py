@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
@@ -97,7 +98,10 @@ class Training:
             if done.done:
                 self._report(step, done, final=done.finished or step == options.last)
             if done.bad_loss is not None:
-                raise self._not_finite(step + 1, done.bad_loss, saved)
+                raise CsrunError(
+                    f"loss is {done.bad_loss} at step {step + 1}: training stopped before that "
+                    f"step's update; {self._last_good(step)}"
+                )
             if step % options.checkpoint_steps == 0 and done.done:
                 self._save(step)
                 saved = step
@@ -126,21 +130,43 @@ class Training:
         log.info(messages.step(self._machine.device, step, self._loss, rates))
 
     def _save(self, step: int) -> None:
+        self._require_finite(step)
         log.info(messages.saving_checkpoint(step))
-        checkpoints.write(
-            self._options.model_dir,
-            step,
-            self._machine.state,
-            self._options.identity,
-            self._options.checkpoints_kept,
-        )
+        options = self._options
+        try:
+            checkpoints.write(
+                options.model_dir,
+                step,
+                self._machine.state,
+                options.identity,
+                options.checkpoints_kept,
+            )
+        except BaseException:
+            if step not in checkpoints.kept_steps(options.model_dir):
+                log.info(messages.checkpoint_discarded(step))
+            raise
 
-    def _not_finite(self, step: int, value: float, saved: int) -> CsrunError:
-        return CsrunError(
-            f"loss is {value} at step {step}: training stopped before that step's update; "
-            f"the last good checkpoint is model-ckpt-{saved}; lower the learning rate or check "
-            "the inputs"
-        )
+    def _require_finite(self, step: int) -> None:
+        """A state that is not finite must not push a good checkpoint out."""
+        for name, array in self._machine.state.items():
+            if array.size and not (isfinite(array.min()) and isfinite(array.max())):
+                raise CsrunError(
+                    f"tensor {name} is not finite after step {step}: training stopped; "
+                    f"{self._last_good(step)}"
+                )
+
+    def _last_good(self, step: int) -> str:
+        """Where to go on when the weights after `step` are of no use."""
+        folder = self._options.model_dir
+        kept = checkpoints.kept_steps(folder)
+        good = max((at for at in kept if at < step), default=max(kept, default=None))
+        remedy = "lower the learning rate or check the inputs"
+        if good is None:
+            return f"there is no checkpoint; {remedy}"
+        name = checkpoints.name_of(good)
+        if good < max(kept):
+            remedy += f", and give it with --checkpoint_path {folder / name}"
+        return f"the last good checkpoint is {name}; {remedy}"
 
     def _finish(self, step: int) -> Results:
         seconds = perf_counter() - self._started

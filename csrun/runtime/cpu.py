@@ -56,7 +56,8 @@ class CpuMachine:
 
     def run(self, first: int, count: int) -> StepsDone:
         """Run up to `count` steps from global step `first`."""
-        with threadpool_limits(self.plan.blas_threads, user_api="blas"):
+        limits = threadpool_limits(self.plan.blas_threads, user_api="blas")
+        with limits, np.errstate(all="ignore"):  # a loss that is not finite is reported as such
             return self._engine.run(first, count)
 
     def result(self, slot: int, step: int) -> StepResult:

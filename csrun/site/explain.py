@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import msgspec
+import yaml
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _LONGEST_VALUE = 80
@@ -33,9 +34,17 @@ def explain(error: msgspec.ValidationError, raw: Any) -> str:
     sentence = f"{rule[0].lower()}{rule[1:]}".replace("`", "")
     where = f"{path}: " if path else ""
     if "missing required field" in sentence:
-        return where + sentence
+        return where + sentence.removeprefix("object ")
     sentence = sentence.partition(", got ")[0]
     return f"{where}{sentence}, got {_shorten(_value_at(raw, path or ''))}"
+
+
+def explain_yaml(error: yaml.YAMLError) -> str:
+    """Why a text is not YAML, and where."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: not YAML: {error.problem}"
+    return f"not YAML: {' '.join(str(error).split())}"
 
 
 def _unknown_within(value: Any, kind: Any, path: str) -> str | None:

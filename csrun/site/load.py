@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from csrun.errors import UsageError
-from csrun.site.explain import explain, unknown_key
+from csrun.site.explain import explain, explain_yaml, unknown_key
 from csrun.site.model import Site
 
 DEFAULT_SITE = "local"
@@ -64,7 +64,7 @@ def _parse(path: Path) -> Any:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path}: {explain_yaml(error)}") from error
 
 
 def _refuse_duplicates(site: Site, path: Path) -> None:

@@ -1,5 +1,6 @@
 """The options that every run.py takes, as in the original's model zoo."""
 
+import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -35,12 +36,13 @@ def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Argumen
     Raises: UsageError for an unknown option (with a suggestion), a missing or malformed file.
     """
     command = _command(lambda **values: _arguments(schema, values), default_params)
+    script = Path(sys.argv[0]).name
     try:
         parsed: Arguments[P] | int = command.main(
-            list(argv), prog_name="run.py", standalone_mode=False
+            list(argv), prog_name=script, standalone_mode=False
         )
     except click.ClickException as error:
-        raise UsageError(f"run.py: {_lower_first(error.format_message())}") from error
+        raise UsageError(f"{script}: {_lower_first(error.format_message())}") from error
     if isinstance(parsed, int):  # --help has been printed
         raise SystemExit(parsed)
     return parsed

@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from csrun.errors import UsageError
-from csrun.site.explain import explain, unknown_key
+from csrun.site.explain import explain, explain_yaml, unknown_key
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -23,9 +23,9 @@ def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path}: {explain_yaml(error)}") from error
     if not isinstance(raw, dict):
-        raise UsageError(f"{path}: must be a mapping of sections, got {type(raw).__name__}")
+        raise UsageError(f"{path}: must be a mapping of sections, got {_kind(raw)}")
     if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
         section.update(overrides)
     if unknown := unknown_key(raw, schema):
@@ -34,3 +34,7 @@ def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None
         return msgspec.convert(raw, schema)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {explain(error, raw)}") from error
+
+
+def _kind(raw: Any) -> str:
+    return "an empty file" if raw is None else type(raw).__name__

@@ -1,5 +1,6 @@
 """The frame of a run.py's main function."""
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,19 +12,30 @@ from csrun.context import current
 from csrun.errors import CsrunError
 from csrun.frontend.params.arguments import Arguments, parse
 
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
 P = TypeVar("P", bound=msgspec.Struct)
 
 
 def run(main: Callable[[Arguments[P]], None], schema: type[P], default_params: Path) -> None:
     """Parse the command line into `schema`, then call `main`.
 
-    A mistake of the user's ends the process with one line and its exit code; under a launcher it
-    is the launcher that shows it.
+    A mistake of the user's ends the process with one line and its exit code, Ctrl-C with 130; of a
+    task that has a role in a training, it is the launcher that shows it.
     """
     try:
         main(parse(schema, default_params, sys.argv[1:]))
     except CsrunError as error:
-        if current() is not None:
+        if _has_role():
             raise
-        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        if _has_role():
+            raise
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _has_role() -> bool:
+    context = current()
+    return context is not None and context.mode is not None

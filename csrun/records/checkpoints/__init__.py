@@ -5,7 +5,13 @@ manifest, index, each flushed before the next begins, so that a writer killed at
 the newest checkpoint that the index names whole.
 """
 
-from csrun.records.checkpoints.layout import Index, Manifest, TensorEntry, name_of
+from csrun.records.checkpoints.layout import (
+    Index,
+    Manifest,
+    TensorEntry,
+    kept_steps,
+    name_of,
+)
 from csrun.records.checkpoints.read import Checkpoint, latest, open_checkpoint
 from csrun.records.checkpoints.write import write
 
@@ -14,6 +20,7 @@ __all__ = [
     "Index",
     "Manifest",
     "TensorEntry",
+    "kept_steps",
     "latest",
     "name_of",
     "open_checkpoint",

@@ -60,6 +60,12 @@ def read_index(model_dir: Path) -> Index | None:
         return None
 
 
+def kept_steps(model_dir: Path) -> tuple[int, ...]:
+    """The steps of the checkpoints that the index names, in the order of their writing."""
+    index = read_index(model_dir)
+    return tuple(int(name.removeprefix(PREFIX)) for name in (index.kept if index else ()))
+
+
 def steps_in(model_dir: Path) -> list[int]:
     """The steps of all checkpoints of which there is any file, newest first."""
     found = {path.stem.removeprefix(PREFIX) for path in model_dir.glob(f"{PREFIX}*")}

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from csrun.errors import CsrunError
+from csrun.errors import CsrunError, UsageError
 from csrun.records.checkpoints.layout import (
     INDEX_FILE,
     Array,
@@ -23,6 +23,8 @@ from csrun.records.checkpoints.layout import (
     steps_in,
     tensors_path,
 )
+
+SHOWN_DIFFERENCES = 12  # a line that a person reads
 
 
 class DamagedError(Exception):
@@ -58,9 +60,11 @@ class Checkpoint:
         and naming the damage, and the newest good checkpoint, when it is damaged.
         """
         if lines := self.differences(state):
+            shown = "; ".join(lines[:SHOWN_DIFFERENCES])
+            more = len(lines) - SHOWN_DIFFERENCES
             raise CsrunError(
-                f"{self.path} is of another model: {'; '.join(lines)}; choose another --model_dir, "
-                "or undo the change"
+                f"{self.path} is of another model: {shown}{f'; and {more} more' * (more > 0)}; "
+                "choose another --model_dir, or undo the change"
             )
         try:
             for name, array in self.read(state):
@@ -125,11 +129,11 @@ def latest(model_dir: Path) -> Checkpoint | None:
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at a path: its tensors' file, its manifest, or its name without ending.
 
-    Raises: CsrunError when there is none, or it is damaged.
+    Raises: UsageError when there is none; CsrunError when it is damaged.
     """
     name = path.name.removesuffix(".safetensors").removesuffix(".json")
     if not manifest_path(path.parent, name).exists():
-        raise CsrunError(f"{path}: no checkpoint: {manifest_path(path.parent, name)} is missing")
+        raise UsageError(f"{path}: no checkpoint: {manifest_path(path.parent, name)} is missing")
     return _open_named(path.parent, name)
 
 

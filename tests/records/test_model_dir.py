@@ -1,0 +1,99 @@
+"""The folder of a run: made and removed, held by one training at a time."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from csrun.errors import UsageError
+from csrun.records import model_dir
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from csrun.records import model_dir
+with model_dir.locked(Path(sys.argv[1]), "job 7"):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that holds the folder."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_folder_into_which_nothing_was_written_goes_again(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with model_dir.opened(folder), model_dir.locked(folder, "job 1"):
+        assert (folder / model_dir.LOCK_FILE).read_text() == "job 1"
+    assert not folder.exists()
+
+
+def test_a_folder_that_was_there_or_is_used_stays(tmp_path: Path) -> None:
+    with model_dir.opened(tmp_path):
+        pass
+    assert tmp_path.exists()
+    with model_dir.opened(tmp_path / "used"):
+        (tmp_path / "used" / "file").touch()
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["file"]
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match=f"model_dir {wrong}: cannot be written"):
+            model_dir.prepare(wrong)
+
+
+def test_the_second_training_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    with holder(tmp_path):
+        with (
+            pytest.raises(UsageError, match="job 7 is training in it; wait for its end"),
+            model_dir.locked(tmp_path, "job 8"),
+        ):
+            pass
+        assert (tmp_path / model_dir.LOCK_FILE).read_text() == "job 7"
+
+
+def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+    assert (tmp_path / model_dir.LOCK_FILE).exists()
+    with model_dir.locked(tmp_path, "8"):
+        assert (tmp_path / model_dir.LOCK_FILE).read_text() == "8"
+    assert not (tmp_path / model_dir.LOCK_FILE).exists()
+
+
+def test_the_lock_is_given_back(tmp_path: Path) -> None:
+    with model_dir.locked(tmp_path, "job 1"):
+        pass
+    with holder(tmp_path):
+        pass
+
+
+def test_a_forked_child_does_not_hold_it(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with model_dir.locked(tmp_path, "job 1"):
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+    with holder(tmp_path):  # while the child lives
+        pass
+    for descriptor in (read, write):
+        os.close(descriptor)
+    os.waitpid(child, 0)
