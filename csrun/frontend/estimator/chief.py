@@ -1,16 +1,18 @@
 """The chief's part of a run: trace, compile, lease a system, hand the runtime both."""
 
 import logging
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from csrun.context import TaskContext
+from csrun.context import TaskContext, Terminated
 from csrun.data import Dataset
-from csrun.errors import CsrunError
+from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.executable import RunMode
 from csrun.frontend.estimator.compilation import (
     Compiled,
@@ -47,7 +49,17 @@ class Chief:
         self, dataset: Dataset, steps: int | None, max_steps: int | None, path: Path | None
     ) -> Results:
         """Train from the checkpoint given, the newest one, or initial weights."""
-        self._open_model_dir("train")
+        log.info(messages.saving_to(self.model_dir))
+        with model_dir.opened(self.model_dir), model_dir.locked(self.model_dir, self._me()):
+            try:
+                return self._train(dataset, steps, max_steps, path)
+            except (KeyboardInterrupt, Terminated, PeerLost):
+                log.info(messages.interrupted(self.model_dir, self._newest()))
+                raise
+
+    def _train(
+        self, dataset: Dataset, steps: int | None, max_steps: int | None, path: Path | None
+    ) -> Results:
         found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
         first = found.step if found else 0
         last = first + steps if steps is not None else max_steps
@@ -55,6 +67,7 @@ class Chief:
             log.info(messages.already_trained(self.model_dir, first, last))
             return {"global_step": float(first)}
         target = find_target(self.context, self.config.cs_ip)
+        self._write_params("train")
         compiled, host = self._compile(dataset, RunMode.TRAIN, target)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):
             self._set_state(machine, found)
@@ -76,13 +89,15 @@ class Chief:
         """Evaluate a checkpoint: the one given, or the newest."""
         found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
         if found is None:
-            raise CsrunError(
+            raise UsageError(
                 f"{self.model_dir}: no checkpoint to evaluate; train first, or give "
                 "--checkpoint_path"
             )
-        self._open_model_dir("eval")
         target = find_target(self.context, self.config.cs_ip)
-        compiled, host = self._compile(dataset, RunMode.EVAL, target)
+        log.info(messages.saving_to(self.model_dir))
+        with model_dir.opened(self.model_dir):
+            self._write_params("eval")
+            compiled, host = self._compile(dataset, RunMode.EVAL, target)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
             log.info(messages.restoring(found.path))
             found.restore(machine.state)
@@ -93,14 +108,24 @@ class Chief:
 
     def compile_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Compile and leave the artifacts; no system is needed."""
-        model_dir.prepare(self.model_dir)
         target = find_target(self.context, self.config.cs_ip)
-        self._compile(dataset, mode, target)
+        with model_dir.opened(self.model_dir):
+            self._compile(dataset, mode, target)
         return {}
 
-    def _open_model_dir(self, mode: str) -> None:
-        model_dir.prepare(self.model_dir)
-        log.info(messages.saving_to(self.model_dir))
+    def _me(self) -> str:
+        """How this run is named to another that wants its model_dir."""
+        job = f"job {self.context.job.job_id}, " if self.context else ""
+        return f"{job}process {os.getpid()} on {socket.gethostname()}"
+
+    def _newest(self) -> str | None:
+        """The name of the checkpoint from which the next run would resume."""
+        with suppress(CsrunError):
+            found = checkpoints.latest(self.model_dir)
+            return found.name if found else None
+        return None
+
+    def _write_params(self, mode: str) -> None:
         if self.params is not None:
             params.write(self.model_dir, mode, self.params)
 
