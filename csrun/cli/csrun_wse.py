@@ -2,10 +2,15 @@
 
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from csrun.cli import frame
+
+if TYPE_CHECKING:
+    from csrun.launch import JobRequest
+    from csrun.site import Site
 
 NAME = "csrun_wse"
 COUNT = click.IntRange(min=1)
@@ -25,6 +30,9 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option(
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
+@click.option("--label", is_flag=True, help="Show all tasks' output, each line after its rank.")
+@click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_wse(
@@ -36,6 +44,9 @@ def csrun_wse(
     cpus_per_task: int | None,
     single_task_nodes: int | None,
     cyclic: bool,
+    label: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Run CMD as the tasks of one job.
 
@@ -45,6 +56,8 @@ def csrun_wse(
     from csrun.launch import JobRequest, launch
     from csrun.site import load, resolve
 
+    if as_json and not dry_run:
+        raise click.UsageError("--json needs --dry-run")
     request = JobRequest(
         command=command,
         total_nodes=total_nodes,
@@ -55,8 +68,26 @@ def csrun_wse(
         mount_dirs=frame.split(mount_dirs),
         site=resolve(site),
         preload=PRELOAD,
+        label=label,
     )
+    if dry_run:
+        return _show_plan(request, load(site), as_json)
     return launch(request, load(site), lambda: click.echo(f"Launching: {shlex.join(command)}"))
+
+
+def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
+    from csrun.launch import dry_run
+
+    plan = dry_run(request, site)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(plan))
+    else:
+        from csrun.cli import plan_table
+
+        plan_table.show(plan)
+    return 0
 
 
 def main() -> None:

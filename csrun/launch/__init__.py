@@ -2,15 +2,20 @@
 
 import importlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from csrun.errors import UsageError
 from csrun.launch.checks import check_command, check_mounts
+from csrun.launch.plan import JobPlan
 from csrun.launch.request import JobRequest
 from csrun.site import Scheduler, Site
 
+if TYPE_CHECKING:
+    from csrun.launch.dry_run import DryRun
+
 BACKENDS: dict[Scheduler, str] = {Scheduler.LOCAL: "csrun.launch.local"}
 
-__all__ = ["JobRequest", "launch"]
+__all__ = ["JobRequest", "dry_run", "launch"]
 
 
 def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lambda: None) -> int:
@@ -20,6 +25,25 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
 
     Raises: UsageError before anything runs, when the request, the command or the site is wrong
     """
+    backend, job_plan = _checked(request, site)
+    on_checked()
+    code: int = backend.run(request, job_plan, site)
+    return code
+
+
+def dry_run(request: JobRequest, site: Site) -> "DryRun":
+    """What `launch` would run.
+
+    Raises: UsageError when the request, the command or the site is wrong
+    """
+    from csrun.launch.dry_run import describe
+
+    _, job_plan = _checked(request, site)
+    return describe(request, job_plan, site)
+
+
+def _checked(request: JobRequest, site: Site) -> tuple[Any, JobPlan]:
+    """The backend of the site, and the job laid out on it."""
     if site.scheduler not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise UsageError(
@@ -30,7 +54,4 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     check_mounts(request.mount_dirs, site)
     check_command(request.command)
     backend = importlib.import_module(BACKENDS[site.scheduler])
-    job_plan = backend.plan_job(request, site)
-    on_checked()
-    code: int = backend.run(request, job_plan, site)
-    return code
+    return backend, backend.plan_job(request, site)

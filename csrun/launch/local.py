@@ -64,31 +64,41 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
             allocation = queue.allocate(site, job_plan.layout.nodes, job_id, _say)
             with allocation:
                 folder.prepare(_job_file(request, job_plan, job_id, allocation.nodes))
-                modules = request.preload if job_plan.mode is not None else ()
-                return _run_allocated(folder, modules, (live, *allocation.locks))
+                return _run_allocated(request, folder, (live, *allocation.locks))
         finally:
             folder.clear()
 
 
-def _run_allocated(folder: JobFolder, modules: tuple[str, ...], locks: tuple[FileLock, ...]) -> int:
+def _run_allocated(request: JobRequest, folder: JobFolder, locks: tuple[FileLock, ...]) -> int:
+    job = JobFile.read(folder.path)
+    modules = request.preload if job.mode is not None else ()
     become_subreaper()
     with _signals() as signals:
         server = start_server(folder, modules, locks)
-        return LocalJob(JobFile.read(folder.path), folder, server, signals).run()
+        return LocalJob(job, folder, server, signals, request.label).run()
 
 
 class LocalJob:
     """One job while it runs: waits for events, asks the state what to do, and does it."""
 
     def __init__(
-        self, job: JobFile, folder: JobFolder, server: ServerProcess, signals: socket.socket
+        self,
+        job: JobFile,
+        folder: JobFolder,
+        server: ServerProcess,
+        signals: socket.socket,
+        label: bool,
     ) -> None:
         self._folder = folder
         self._server = server
         self._signals = signals
         self._state = JobState(job)
         self._console = Console()
-        self._tails = {_name(rank): self._tail(rank) for rank in _shown_ranks(job)}
+        shown = range(len(job.tasks)) if label else _shown_ranks(job)
+        labels = [f"{rank:{len(str(len(job.tasks) - 1))}}: " if label else "" for rank in shown]
+        self._tails = {
+            _name(rank): self._tail(rank, text) for rank, text in zip(shown, labels, strict=True)
+        }
         self._decoder = msgspec.msgpack.Decoder(ToLauncher)
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
@@ -169,8 +179,9 @@ class LocalJob:
             if signum in ENDING_SIGNALS:
                 yield Interrupted(signum, monotonic())
 
-    def _tail(self, rank: int) -> LogTail:
-        return LogTail(self._folder.log(_name(rank)), lambda: self._folder.report(str(rank)))
+    def _tail(self, rank: int, label: str) -> LogTail:
+        log = self._folder.log(_name(rank))
+        return LogTail(log, lambda: self._folder.report(str(rank)), label)
 
     def _forward(self, is_last: bool = False) -> None:
         for tail in self._tails.values():

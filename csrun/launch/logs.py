@@ -14,9 +14,13 @@ _READ_BYTES = 1 << 20
 
 
 class LogTail:
-    """One task's log, read as it grows: whole lines, and nothing of a reported error's own text."""
+    """One task's log, read as it grows: whole lines, and nothing of a reported error's own text.
 
-    def __init__(self, log: Path, report: Callable[[], TaskReport | None]) -> None:
+    With a `label`, every line comes with it in front, and the last one has its end.
+    """
+
+    def __init__(self, log: Path, report: Callable[[], TaskReport | None], label: str = "") -> None:
+        self._label = label.encode()
         self._log = log
         self._report = report
         self._offset = 0
@@ -36,7 +40,13 @@ class LogTail:
         end = len(data) if is_last else data.rfind(b"\n") + 1
         self._partial = data[end:]
         self._offset = start + len(data)
-        return data[:end]
+        return self._labelled(data[:end])
+
+    def _labelled(self, data: bytes) -> bytes:
+        if not self._label or not data:
+            return data
+        lines = data.removesuffix(b"\n").split(b"\n")
+        return b"".join(b"%b%b\n" % (self._label, line) for line in lines)
 
     def _read_new(self) -> bytes:
         try:

@@ -107,7 +107,7 @@ def _check_nodes(nodes: int, site: Site) -> None:
     if not 1 <= nodes <= site.nodes.count:
         raise UsageError(
             f"--total-nodes must be 1 to {site.nodes.count}, the nodes of site {site.name},"
-            f" got {nodes}"
+            f" got {nodes}: use --total-nodes {min(max(nodes, 1), site.nodes.count)}"
         )
 
 
@@ -119,7 +119,7 @@ def _check_single_task_nodes(
     if single < 0 or single >= nodes:
         raise UsageError(
             f"--single-task-nodes must be 0 to {nodes - 1}, fewer than the {nodes} nodes of the"
-            f" job, got {single}"
+            f" job, got {single}: use --single-task-nodes {max(0, min(single, nodes - 1))}"
         )
 
 
@@ -127,13 +127,14 @@ def _check_streaming(nodes: int, single: int, interpreter: str) -> None:
     if single < STREAMING_SINGLE_TASK_NODES:
         raise UsageError(
             f"--single-task-nodes must be at least {STREAMING_SINGLE_TASK_NODES} for {interpreter}"
-            f" (one for the chief, one for MemoryX), got {single}; leave the option out to get"
-            f" {STREAMING_SINGLE_TASK_NODES}"
+            f" (one for the chief, one for MemoryX), got {single}: use --single-task-nodes"
+            f" {STREAMING_SINGLE_TASK_NODES}, or leave the option out"
         )
     if nodes < STREAMING_MIN_NODES:
         raise UsageError(
             f"--total-nodes must be at least {STREAMING_MIN_NODES} for {interpreter} (chief,"
-            f" MemoryX and one node of streamers), got {nodes}"
+            f" MemoryX and one node of streamers), got {nodes}: use --total-nodes"
+            f" {STREAMING_MIN_NODES}"
         )
 
 
@@ -161,9 +162,10 @@ def _check_node_fits(tasks: int, cpus: int, have: int) -> None:
         return
     possible = [f"--tasks-per-node {have // cpus}"] if cpus <= have else []
     possible += [f"--cpus-per-task {have // tasks}"] if tasks <= have else []
+    possible = possible or [f"--tasks-per-node {have} --cpus-per-task 1"]
     raise UsageError(
         f"--tasks-per-node {tasks} with --cpus-per-task {cpus} needs {tasks * cpus} CPUs a node,"
-        f" the site's nodes have {have}: use {' or '.join(possible) or 'fewer of both'}"
+        f" the site's nodes have {have}: use {' or '.join(possible)}"
     )
 
 

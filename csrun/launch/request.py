@@ -11,7 +11,7 @@ class JobRequest:
 
     `site` is what the tasks load their site by: a shipped site's name or an absolute path.
     `preload` names modules that the tasks of csrun's interpreters will want: imported once, before
-    they are forked.
+    they are forked. `label` shows every task's output, each line with its rank before it.
     """
 
     command: tuple[str, ...]
