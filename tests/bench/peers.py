@@ -48,6 +48,8 @@ def tensors(batches: list[Any]) -> list[Any]:
 
 
 def _optimizer(model: torch.nn.Module, options: Any) -> torch.optim.Optimizer:
-    if getattr(options, "name", "sgd").lower() == "adam":
-        return torch.optim.Adam(model.parameters(), lr=1e-3)
-    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    kinds = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(model.parameters(), lr=1e-3),
+    }
+    return kinds[options.optimizer_type]()
