@@ -11,7 +11,7 @@ from csrun.launch.request import JobRequest
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
-    from csrun.launch.dry_run import DryRun
+    from csrun.launch.description import DryRun
 
 BACKENDS: dict[Scheduler, str] = {Scheduler.LOCAL: "csrun.launch.local"}
 
@@ -36,7 +36,7 @@ def dry_run(request: JobRequest, site: Site) -> "DryRun":
 
     Raises: UsageError when the request, the command or the site is wrong
     """
-    from csrun.launch.dry_run import describe
+    from csrun.launch.description import describe
 
     _, job_plan = _checked(request, site)
     return describe(request, job_plan, site)
