@@ -9,6 +9,12 @@ from csrun.mode import ExecutionMode
 
 JOB_FILE = "job.json"
 SECRET_FILE = "secret"
+ENDED_DIR = "ended"
+
+
+def ended_file(job_dir: Path, rank: int) -> Path:
+    """The file that the launcher makes when a task has ended well: nobody need wait for it."""
+    return job_dir / ENDED_DIR / str(rank)
 
 
 class Role(StrEnum):

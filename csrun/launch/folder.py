@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.context import JobFile, TaskReport
-from csrun.context.job import SECRET_FILE
+from csrun.context.job import ENDED_DIR, SECRET_FILE, ended_file
 from csrun.context.link import LINK_SOCKET, REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
 
@@ -44,10 +44,15 @@ class JobFolder:
 
     def prepare(self, job: JobFile) -> None:
         """Fill the folder with all that a task needs at its start."""
-        for name in ("logs", REPORT_DIR, "cache"):
+        for name in ("logs", REPORT_DIR, ENDED_DIR, "cache"):
             (self.path / name).mkdir(exist_ok=True)
         self._write_secret()
         job.write(self.path)
+
+    def mark_ended(self, rank: int) -> None:
+        """Let a task's peers know that it has ended well; on a full disk they just are not told."""
+        with suppress(OSError):
+            ended_file(self.path, rank).touch()
 
     def clear(self) -> None:
         """Remove what is of no use, or secret, after the job's end."""

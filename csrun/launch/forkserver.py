@@ -53,7 +53,7 @@ class ForkServer:
         self._gate = Gate(len(self._job.tasks))
         self._signals, self._wakeup = _signal_pipe()
         self._selector = selectors.DefaultSelector()
-        self._names: dict[int, str] = {}
+        self._tasks: dict[int, StartTask] = {}
         self._from_launcher = msgspec.msgpack.Decoder(ToServer)
         self._from_task = msgspec.msgpack.Decoder(Message)
 
@@ -96,7 +96,7 @@ class ForkServer:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         with suppress(OSError):  # the child does the same, and may have gone on already
             os.setpgid(pid, pid)
-        self._names[pid] = start.name
+        self._tasks[pid] = start
 
     def _leave_server(self) -> None:
         signal.set_wakeup_fd(-1)
@@ -107,8 +107,8 @@ class ForkServer:
         os.setpgid(0, 0)
 
     def _signal(self, message: SignalTasks) -> None:
-        for pid, name in self._names.items():
-            if name in message.names:
+        for pid, task in self._tasks.items():
+            if task.name in message.names:
                 os.killpg(pid, message.signum)  # unreaped, so the number is still its own
 
     def _forward(self) -> None:
@@ -131,8 +131,10 @@ class ForkServer:
     def _reap(self) -> None:
         now = monotonic()
         for pid, exit_code in reap().items():
-            if name := self._names.pop(pid, None):  # else an orphan that we adopted
-                self._control.send(TaskEnded(name, exit_code, now))
+            if task := self._tasks.pop(pid, None):  # else an orphan that we adopted
+                if exit_code == 0 and task.wafer is None:
+                    self._folder.mark_ended(task.rank)
+                self._control.send(TaskEnded(task.name, exit_code, now))
 
 
 def _bind_link(job_dir: Path) -> socket.socket:

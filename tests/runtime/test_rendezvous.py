@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -107,3 +108,28 @@ def test_who_comes_late_gets_the_results(folder):
 def test_no_chief_within_the_deadline(folder):
     with pytest.raises(CsrunError, match="no chief answered"):
         join(folder, "streamer 1", deadline_s=0.05)
+
+
+def ended(folder: RunFolder, peer: str) -> RunFolder:
+    """The same folder after the task of a peer has ended."""
+    file = folder.path.parent / "ended"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    return replace(folder, ended={peer: file, "streamer 7": folder.path / "not yet"})
+
+
+def test_nobody_waits_for_a_peer_that_has_ended(folder):
+    listener = Listener(ended(folder, "streamer 2"))
+    with pytest.raises(CsrunError, match="streamer 2 has ended without taking part"):
+        listener.accept({"streamer 2", "streamer 7"})
+    listener.close()
+
+
+def test_nobody_waits_for_a_chief_that_has_ended(folder):
+    with pytest.raises(CsrunError, match="the chief has ended without this run"):
+        join(ended(folder, "chief"), "streamer 1")
+
+
+def test_a_chief_that_has_ended_leaves_its_results(folder):
+    announce_done(folder, {"loss": 0.5})
+    assert join(ended(folder, "chief"), "streamer 1") == {"loss": 0.5}

@@ -5,7 +5,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from csrun.context import Role, TaskContext, current
+from csrun.context import Role, TaskContext, TaskEntry, current
+from csrun.context.job import ended_file
 from csrun.data import Dataset, as_dataset
 from csrun.errors import UsageError
 from csrun.executable import RunMode
@@ -16,7 +17,7 @@ from csrun.records import messages
 from csrun.runtime import memoryx, streamer
 from csrun.runtime.messages import Results
 from csrun.runtime.peer import take_part
-from csrun.runtime.wire.rendezvous import RunFolder, announce_done
+from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done
 
 InputFunction = Callable[[Any], Any]
 
@@ -124,4 +125,10 @@ def _role_of_plain_task(context: TaskContext) -> Role:
 
 def _run_folder(context: TaskContext) -> RunFolder:
     path = context.job_dir / "runs" / str(next(_run_numbers))
-    return RunFolder(path, str(context.job.job_id), context.secret)
+    ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
+    return RunFolder(path, str(context.job.job_id), context.secret, ended)
+
+
+def _peer_name(task: TaskEntry) -> str:
+    names = {Role.CHIEF: CHIEF, Role.MEMORYX: memoryx.MEMORYX}
+    return names.get(task.role) or streamer.streamer_name(task.rank)

@@ -8,8 +8,8 @@ so that a task that comes late learns the results without anyone to talk to.
 import secrets
 import select
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -25,15 +25,22 @@ MAX_STRANGERS = 128  # connections that have not passed the challenge
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
 RAREST_LOOK_S = 0.1
 MAX_HANDSHAKE_BYTES = 1024
+LOOK_FOR_ENDED_MS = 1000  # while no peer comes
+CHIEF = "chief"
+SAME_CALLS = "every task must make the same calls of the estimator"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where one run of a job meets; `job` names the job in the challenge."""
+    """Where one run of a job meets; `job` names the job in the challenge.
+
+    `ended` has, by the name of a peer, the file that is there once its task has ended.
+    """
 
     path: Path
     job: str
     secret: bytes
+    ended: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def endpoint(self) -> Path:
@@ -44,6 +51,10 @@ class RunFolder:
     def done(self) -> Path:
         """The file with the run's results, once it is over."""
         return self.path / "done.json"
+
+    def has_ended(self, peer: str) -> bool:
+        """Whether the task of a peer has ended, so that it will not come any more."""
+        return peer in self.ended and self.ended[peer].exists()
 
 
 @dataclass
@@ -71,16 +82,19 @@ class Listener:
         self._strangers: dict[int, _Stranger] = {}
         _write(folder.endpoint, name.encode())
 
-    def accept(
-        self, expected: set[str], on_wait: Callable[[int], None] = lambda missing: None
-    ) -> dict[str, Channel]:
-        """Wait until all expected peers have joined; `on_wait` gets how many are missing."""
+    def accept(self, expected: set[str]) -> dict[str, Channel]:
+        """Wait until all expected peers have joined.
+
+        Raises: CsrunError when one of them has ended instead.
+        """
         joined: dict[str, Channel] = {}
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         while len(joined) < len(expected):
-            on_wait(len(expected) - len(joined))
-            for descriptor, _ in poll.poll(1000):
+            events = poll.poll(LOOK_FOR_ENDED_MS)
+            if not events:
+                self._require_living(expected - joined.keys())
+            for descriptor, _ in events:
                 if descriptor == self._socket.fileno():
                     self._let_in(poll)
                     continue
@@ -98,6 +112,11 @@ class Listener:
             stranger.connection.close()
         self._strangers.clear()
         self._socket.close()
+
+    def _require_living(self, missing: set[str]) -> None:
+        for peer in sorted(missing):
+            if self._folder.has_ended(peer):
+                raise CsrunError(f"{peer} has ended without taking part in this run: {SAME_CALLS}")
 
     def _let_in(self, poll: select.poll) -> None:
         try:
@@ -160,15 +179,18 @@ def announce_done(folder: RunFolder, results: Results) -> None:
 def join(folder: RunFolder, me: str, deadline_s: float | None = None) -> Channel | Results:
     """Connect to the run's chief as the peer `me`, or get the results of a run that is over.
 
-    Raises: PeerLost when the chief went away, or is no chief of this job; CsrunError after
-    `deadline_s` without an endpoint.
+    Raises: PeerLost when the chief went away, or is no chief of this job; CsrunError when it has
+    ended before this run, or after `deadline_s` without an endpoint.
     """
     pause, started = FIRST_LOOK_S, monotonic()
     while True:
+        is_too_late = folder.has_ended(CHIEF)  # asked first: what it left is there by then
         if folder.done.exists():
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
         if folder.endpoint.exists():
             return _connect(folder, me)
+        if is_too_late:
+            raise CsrunError(f"{me}: the chief has ended without this run: {SAME_CALLS}")
         if deadline_s is not None and monotonic() - started > deadline_s:
             raise CsrunError(f"{me}: no chief answered within {deadline_s:.0f} s")
         sleep(pause)
@@ -187,7 +209,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
         raise PeerLost(f"{me}: lost the connection to the chief while joining: {error}") from error
     connection.settimeout(None)
-    return Channel(connection, "chief")
+    return Channel(connection, CHIEF)
 
 
 def _prove(connection: socket.socket, folder: RunFolder, me: str) -> None:
