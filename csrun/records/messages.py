@@ -112,6 +112,11 @@ def checkpoint_discarded(step: int) -> str:
     return f"Checkpoint at global step {step} discarded"
 
 
+def checkpoint_finished(step: int) -> str:
+    """For a checkpoint that was whole when its writer was interrupted."""
+    return f"Checkpoint at global step {step} finished before the end"
+
+
 def already_trained(model_dir: Path, at: int, limit: int) -> str:
     """For a run that has nothing to do."""
     return (

@@ -142,8 +142,9 @@ class Training:
                 options.checkpoints_kept,
             )
         except BaseException:
-            if step not in checkpoints.kept_steps(options.model_dir):
-                log.info(messages.checkpoint_discarded(step))
+            is_whole = step in checkpoints.kept_steps(options.model_dir)
+            say = messages.checkpoint_finished if is_whole else messages.checkpoint_discarded
+            log.info(say(step))
             raise
 
     def _require_finite(self, step: int) -> None:
