@@ -23,8 +23,8 @@ from numpy import {functions}
 from csrun.executable import UpdateProgram, WaferProgram, random, schedule, tiles
 '''
 FUNCTIONS = (
-    "add, copyto, divide, dot, equal, exp, greater, greater_equal, log, matmul, maximum, "
-    "multiply, sqrt, subtract"
+    "absolute, add, copyto, divide, dot, equal, exp, expm1, greater, greater_equal, less, log, "
+    "log1p, matmul, maximum, minimum, multiply, negative, sqrt, subtract, tanh"
 )
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 

@@ -1,9 +1,13 @@
 """Activation functions and their backward operators, each from what ATen saves for it."""
 
-from xdsl.dialects.builtin import FloatAttr
+from xdsl.dialects.builtin import FloatAttr, StringAttr
 from xdsl.irdl import irdl_op_definition, prop_def
+from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.ops.base import BackwardOp, UnaryOp
+from csrun.cirh.ops.base import BackwardOp, Properties, Types, UnaryOp, number
+from csrun.cirh.types import Tensor
+
+APPROXIMATIONS = ("none", "tanh")
 
 
 @irdl_op_definition
@@ -49,6 +53,140 @@ class TanhBackwardOp(BackwardOp):
     name = "cirh.tanh_backward"
 
 
+@irdl_op_definition
+class SiluOp(UnaryOp):
+    """x * sigmoid(x)."""
+
+    name = "cirh.silu"
+
+
+@irdl_op_definition
+class SiluBackwardOp(BackwardOp):
+    """grad * s * (1 + x * (1 - s)), s = sigmoid(x); saved is the input x."""
+
+    name = "cirh.silu_backward"
+
+
+@irdl_op_definition
+class SoftplusOp(UnaryOp):
+    """log(1 + exp(x)): ATen's with beta 1 and threshold 20."""
+
+    name = "cirh.softplus"
+
+
+@irdl_op_definition
+class SoftplusBackwardOp(BackwardOp):
+    """grad * sigmoid(x); saved is the input x."""
+
+    name = "cirh.softplus_backward"
+
+
+def require_approximation(properties: Properties) -> None:
+    """Raises: VerifyException unless `approximate` is ATen's none (exact) or tanh."""
+    found = properties["approximate"]
+    if not isinstance(found, StringAttr) or found.data not in APPROXIMATIONS:
+        raise VerifyException(f"approximate must be none or tanh, got {found}")
+
+
+@irdl_op_definition
+class GeluOp(UnaryOp):
+    """x * P(N(0, 1) < x), or its approximation by tanh.
+
+    Source: Hendrycks and Gimpel 2016, section 2
+    """
+
+    name = "cirh.gelu"
+    approximate = prop_def(StringAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's type."""
+        require_approximation(properties)
+        return super().infer(types, properties)
+
+
+@irdl_op_definition
+class GeluBackwardOp(BackwardOp):
+    """grad * gelu'(x); saved is the input x."""
+
+    name = "cirh.gelu_backward"
+    approximate = prop_def(StringAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The gradient's type."""
+        require_approximation(properties)
+        return super().infer(types, properties)
+
+
+@irdl_op_definition
+class EluOp(UnaryOp):
+    """scale * x where x is positive, else scale * alpha * (exp(x) - 1)."""
+
+    name = "cirh.elu"
+    alpha = prop_def(FloatAttr)
+    scale = prop_def(FloatAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's type."""
+        for name in ("alpha", "scale"):
+            if not number(properties, name) >= 0:  # below, the output would not tell the input
+                raise VerifyException(f"{name} must be >= 0, got {number(properties, name)}")
+        return super().infer(types, properties)
+
+
+@irdl_op_definition
+class EluBackwardOp(BackwardOp):
+    """grad * scale where y is positive, else grad * (y + alpha * scale); saved is the output y."""
+
+    name = "cirh.elu_backward"
+    alpha = prop_def(FloatAttr)
+    scale = prop_def(FloatAttr)
+
+
+@irdl_op_definition
+class LeakyReluOp(UnaryOp):
+    """x where it is positive, else negative_slope * x."""
+
+    name = "cirh.leaky_relu"
+    negative_slope = prop_def(FloatAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's type."""
+        slope = number(properties, "negative_slope")
+        if not 0 <= slope <= 1:
+            raise VerifyException(f"negative_slope must be in [0, 1], got {slope}")
+        return super().infer(types, properties)
+
+
+@irdl_op_definition
+class LeakyReluBackwardOp(BackwardOp):
+    """grad where y is positive, else negative_slope * grad; saved is the output y."""
+
+    name = "cirh.leaky_relu_backward"
+    negative_slope = prop_def(FloatAttr)
+
+
+@irdl_op_definition
+class HardtanhOp(UnaryOp):
+    """x cut to min_val..max_val."""
+
+    name = "cirh.hardtanh"
+    min_val = prop_def(FloatAttr)
+    max_val = prop_def(FloatAttr)
+
+
+@irdl_op_definition
+class HardtanhBackwardOp(BackwardOp):
+    """grad where the saved tensor, input or output, is between min_val and max_val, else 0."""
+
+    name = "cirh.hardtanh_backward"
+    min_val = prop_def(FloatAttr)
+    max_val = prop_def(FloatAttr)
+
+
 OPS = (
     ReluOp,
     ThresholdBackwardOp,
@@ -56,4 +194,16 @@ OPS = (
     SigmoidBackwardOp,
     TanhOp,
     TanhBackwardOp,
+    SiluOp,
+    SiluBackwardOp,
+    SoftplusOp,
+    SoftplusBackwardOp,
+    GeluOp,
+    GeluBackwardOp,
+    EluOp,
+    EluBackwardOp,
+    LeakyReluOp,
+    LeakyReluBackwardOp,
+    HardtanhOp,
+    HardtanhBackwardOp,
 )

@@ -1,8 +1,10 @@
 """Reference implementations: activations and losses, forward and backward."""
 
+import math
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import StringAttr
 
 from csrun.cirh.ops import activation, loss
 from csrun.cirh.ops.base import Properties, integer, number
@@ -13,6 +15,77 @@ from csrun.cirh.reference.table import References
 def threshold_backward(properties: Properties, grad: Any, saved: Any) -> Any:
     """The gradient where `saved` is above the threshold."""
     return np.where(saved > number(properties, "threshold"), grad, 0).astype(grad.dtype)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
+
+
+def silu_backward(grad: Any, x: Any) -> Any:
+    """grad times the slope of x sigmoid(x)."""
+    return grad * sigmoid(x) * (1 + x * (1 - sigmoid(x)))
+
+
+def gelu(properties: Properties, x: Any) -> Any:
+    """x times the normal distribution function, or its approximation."""
+    if _is_exact(properties):
+        return x * 0.5 * (1 + _erf(x / np.sqrt(2)))
+    return x * 0.5 * (1 + np.tanh(_INNER * (x + _CUBE * x**3)))
+
+
+def gelu_backward(properties: Properties, grad: Any, x: Any) -> Any:
+    """grad times the slope of gelu."""
+    if _is_exact(properties):
+        density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+        return grad * (0.5 * (1 + _erf(x / np.sqrt(2))) + x * density)
+    tanh = np.tanh(_INNER * (x + _CUBE * x**3))
+    inner = _INNER * (1 + 3 * _CUBE * x * x)
+    return grad * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * inner)
+
+
+_INNER, _CUBE = np.sqrt(2 / np.pi), 0.044715
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[x.dtype])(x)
+
+
+def _is_exact(properties: Properties) -> bool:
+    return properties["approximate"] == StringAttr("none")
+
+
+def elu(properties: Properties, x: Any) -> Any:
+    """scale (x or alpha (exp(x) - 1))."""
+    alpha, scale = number(properties, "alpha"), number(properties, "scale")
+    return np.where(x > 0, scale * x, scale * alpha * np.expm1(x))
+
+
+def elu_backward(properties: Properties, grad: Any, out: Any) -> Any:
+    """grad times the slope, from the output."""
+    alpha, scale = number(properties, "alpha"), number(properties, "scale")
+    return grad * np.where(out > 0, scale, out + alpha * scale)
+
+
+def leaky_relu(properties: Properties, x: Any) -> Any:
+    """x, or slope x below 0."""
+    return np.where(x > 0, x, number(properties, "negative_slope") * x)
+
+
+def leaky_relu_backward(properties: Properties, grad: Any, saved: Any) -> Any:
+    """grad, or slope grad below 0."""
+    return np.where(saved > 0, grad, number(properties, "negative_slope") * grad)
+
+
+def hardtanh(properties: Properties, x: Any) -> Any:
+    """x within its bounds."""
+    return np.clip(x, number(properties, "min_val"), number(properties, "max_val"))
+
+
+def hardtanh_backward(properties: Properties, grad: Any, saved: Any) -> Any:
+    """grad strictly between the bounds."""
+    low, high = number(properties, "min_val"), number(properties, "max_val")
+    return np.where((saved > low) & (saved < high), grad, 0)
 
 
 def log_softmax(properties: Properties, x: Any) -> Any:
@@ -44,10 +117,22 @@ def nll_loss_backward(properties: Properties, grad: Any, x: Any, labels: Any) ->
 REFERENCES: References = {
     activation.ReluOp: plain(lambda x: np.maximum(x, x.dtype.type(0))),
     activation.ThresholdBackwardOp: threshold_backward,
-    activation.SigmoidOp: plain(lambda x: 1 / (1 + np.exp(-x))),
+    activation.SigmoidOp: plain(sigmoid),
     activation.SigmoidBackwardOp: plain(lambda grad, y: grad * y * (1 - y)),
     activation.TanhOp: plain(np.tanh),
     activation.TanhBackwardOp: plain(lambda grad, y: grad * (1 - y * y)),
+    activation.SiluOp: plain(lambda x: x * sigmoid(x)),
+    activation.SiluBackwardOp: plain(silu_backward),
+    activation.SoftplusOp: plain(lambda x: np.logaddexp(x, x.dtype.type(0))),
+    activation.SoftplusBackwardOp: plain(lambda grad, x: grad * sigmoid(x)),
+    activation.GeluOp: gelu,
+    activation.GeluBackwardOp: gelu_backward,
+    activation.EluOp: elu,
+    activation.EluBackwardOp: elu_backward,
+    activation.LeakyReluOp: leaky_relu,
+    activation.LeakyReluBackwardOp: leaky_relu_backward,
+    activation.HardtanhOp: hardtanh,
+    activation.HardtanhBackwardOp: hardtanh_backward,
     loss.LogSoftmaxOp: log_softmax,
     loss.LogSoftmaxBackwardOp: log_softmax_backward,
     loss.NllLossForwardOp: nll_loss,

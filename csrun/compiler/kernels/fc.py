@@ -4,26 +4,29 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.activation import ReluOp, ThresholdBackwardOp
+from csrun.cirh.ops.base import BackwardOp, UnaryOp
 from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph, parameter_of, transposed
+from csrun.compiler.kernels import activation as alone
+from csrun.compiler.kernels.activation import Activation, activation_of
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 
 @dataclass(frozen=True)
 class FcForward(Kernel):
-    """out = activation(x w + b).
+    """product = x w + b; out = activation(product), over product where nobody else reads it.
 
-    Shapes: x [B, I], w [I, O], b [O] -> out [B, O]
+    Shapes: x [B, I], w [I, O], b [O] -> product, out [B, O]
     """
 
     x: Array
     weight: Array
     bias: Array | None
-    relu: bool
+    product: Array
+    activation: Activation | None
     out: Array
 
     kind = "fc"
@@ -35,8 +38,13 @@ class FcForward(Kernel):
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The output."""
-        return (self.out,)
+        """The output, and the product if it is kept."""
+        return (self.out,) if self.product == self.out else (self.product, self.out)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """The activation's."""
+        return self.activation.scratch(self.layer, self.out) if self.activation else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -45,53 +53,44 @@ class FcForward(Kernel):
 
     @property
     def flops(self) -> int:
-        """Two for each multiply-add, one for each bias and each activation."""
+        """Two for each multiply-add, one for each bias, and the activation's."""
         (rows, inner), columns = self.x.shape, self.weight.shape[1]
-        return rows * columns * (2 * inner + (self.bias is not None) + self.relu)
+        return rows * columns * (2 * inner + (self.bias is not None) + _flops(self.activation))
 
     def prepare(self, name: Name) -> list[str]:
-        """Zeros for the ReLU: NumPy compares two arrays several times faster than one and a 0."""
-        if not self.relu:
-            return []
-        return [f"{_zeros_name(self.out)} = np.zeros({_zeros_shape(self.out)}, '{self.out.dtype}')"]
+        """The activation's."""
+        return self.activation.prepare(self.out) if self.activation else []
 
     def emit(self, name: Name) -> list[str]:
-        """Three calls at the most, all in place."""
-        out = name(self.out)
+        """The product, the bias in place, the activation."""
+        product = name(self.product)
         rows, inner = self.x.shape
         shapes = f"[{rows}, {inner}] x [{inner}, {self.weight.shape[1]}]"
-        lines = [f"matmul({name(self.x)}, {name(self.weight)}, out={out})  # {shapes}"]
+        lines = [f"matmul({name(self.x)}, {name(self.weight)}, out={product})  # {shapes}"]
         if self.bias is not None:
-            lines.append(f"add({out}, {name(self.bias)}, out={out})")
-        if self.relu:
-            lines.append(f"maximum({out}, {_zeros_name(self.out)}, out={out})")
+            lines.append(f"add({product}, {name(self.bias)}, out={product})")
+        if self.activation is not None:
+            lines += self.activation.emit(name, self.product, self.out, self.scratch)
         return lines
 
 
-LARGEST_ZEROS = 16 * 1024  # elements; for more, one row of zeros is broadcast
-
-
-def _zeros_shape(out: Array) -> tuple[int, ...]:
-    rows, columns = out.shape
-    return (rows, columns) if rows * columns <= LARGEST_ZEROS else (columns,)
-
-
-def _zeros_name(out: Array) -> str:
-    return "zeros_" + "_".join(map(str, _zeros_shape(out)))
+def _flops(activation: Activation | None) -> int:
+    return activation.code.flops if activation else 0
 
 
 @dataclass(frozen=True)
 class FcBackward(Kernel):
     """From the gradient of a layer's output to those of its kernel, its bias and its input.
 
-    With `relu_output` the gradient is first zeroed, in place, where the layer's output is not
-    positive. Without `weight` the layer's input needs no gradient.
+    With `activation` the gradient is first brought back through it, in place, from what it saved.
+    Without `weight` the layer's input needs no gradient.
 
     Shapes: grad [B, O], x [B, I] -> kernel [I, O], bias [O], input [B, I]
     """
 
     grad: Array
-    relu_output: Array | None
+    activation: Activation | None
+    saved: Array | None
     x: Array | None
     kernel_gradient: Array | None
     bias_gradient: Array | None
@@ -103,8 +102,8 @@ class FcBackward(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """The output's gradient, the layer's input, and its output for the activation."""
-        return tuple(a for a in (self.grad, self.x, self.relu_output) if a is not None)
+        """The output's gradient, the layer's input, and what the activation saved."""
+        return tuple(a for a in (self.grad, self.x, self.saved) if a is not None)
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -114,10 +113,8 @@ class FcBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The activation's mask."""
-        if self.relu_output is None:
-            return ()
-        return (Array(f"{self.layer}/mask", self.grad.shape, "bool"),)
+        """The activation's."""
+        return self.activation.scratch(self.layer, self.grad) if self.activation else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -130,21 +127,20 @@ class FcBackward(Kernel):
         rows, columns = self.grad.shape
         inner = self.x.shape[1] if self.x is not None else 0
         products = (self.kernel_gradient is not None) + (self.input_gradient is not None)
-        sums = (self.bias_gradient is not None) + (self.relu_output is not None)
+        sums = (self.bias_gradient is not None) + _flops(self.activation)
         return rows * columns * (2 * inner * products + sums)
 
     def prepare(self, name: Name) -> list[str]:
-        """Ones, by whose product with the gradient BLAS sums its rows, and a zero."""
+        """Ones, by whose product with the gradient BLAS sums its rows; the activation's."""
         rows, dtype = self.grad.shape[0], self.grad.dtype
-        return [f"ones_{rows} = np.ones({rows}, '{dtype}')", f"zero = np.zeros((), '{dtype}')"]
+        own = self.activation.prepare(self.grad) if self.activation else []
+        return [f"ones_{rows} = np.ones({rows}, '{dtype}')", *own]
 
     def emit(self, name: Name) -> list[str]:
-        """Five calls at the most."""
+        """The activation in place, two products and a sum."""
         grad, lines = name(self.grad), []
-        if self.relu_output is not None:
-            mask = name(self.scratch[0])
-            lines.append(f"greater({name(self.relu_output)}, zero, out={mask})")
-            lines.append(f"multiply({grad}, {mask}, out={grad})")
+        if self.activation is not None and self.saved is not None:
+            lines += self.activation.emit(name, self.grad, self.saved, self.scratch)
         if self.kernel_gradient is not None and self.x is not None:
             target = name(self.kernel_gradient)
             lines.append(f"matmul({name(self.x)}.T, {grad}, out={target})")
@@ -158,7 +154,7 @@ class FcBackward(Kernel):
 
 
 def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """A product with a parameter, its bias, and the ReLU that alone reads it."""
+    """A product with a parameter, its bias, and the one activation that follows it."""
     assert isinstance(operation, MmOp | AddmmOp)
     weight = parameter_of(operation.rhs)
     if weight is None:
@@ -167,46 +163,47 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     if bias is not None and parameter_of(bias) is None:
         return None
     graph.take(operation)
-    out = operation.out
-    activation = graph.only_user(out)
-    relu = isinstance(activation, ReluOp)
-    if isinstance(activation, ReluOp):
-        graph.take(activation)
-        out = activation.out
+    readers = graph.users(operation.out)
+    following = [op for op in readers if isinstance(op, UnaryOp) and activation_of(op)]
+    activation, out = None, operation.out
+    if len(following) == 1:
+        graph.take(following[0])
+        activation, out = activation_of(following[0]), following[0].out
     return FcForward(
         graph.layer_of(operation),
         x=graph.array(operation.lhs),
         weight=graph.array(weight.out),
         bias=graph.array(bias) if bias is not None else None,
-        relu=relu,
+        product=graph.array(operation.out if len(readers) > 1 else out),
+        activation=activation,
         out=graph.array(out),
     )
 
 
 def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
     """All that a layer does with one gradient, from whichever of its operators comes first."""
-    if isinstance(operation, ThresholdBackwardOp):
+    activation = activation_of(operation) if isinstance(operation, BackwardOp) else None
+    if activation is not None and isinstance(operation, BackwardOp):
         gradient: SSAValue = operation.out
-        relu_output: SSAValue | None = operation.saved
-        if operation.threshold.value.data != 0 or len(graph.users(operation.grad)) > 1:
+        if len(graph.users(operation.grad)) > 1:  # it is changed in place
             return None
-        graph.take(operation)
-        source = operation.grad
+        source, saved = operation.grad, graph.array(operation.saved)
     else:
-        gradient = _gradient_operand(operation)
-        source, relu_output = gradient, None
+        gradient = source = _gradient_operand(operation)
+        saved = None
     kernel, bias, below = _consumers(gradient, graph)
     found = [op for op in (kernel, bias, below) if op is not None]
     if not found:
         return None
-    graph.take(*found)
+    graph.take(*found, *([operation] if activation else []))
     x = transposed(kernel.lhs) if kernel is not None else None
     weight = transposed(below.rhs) if below is not None else None
     layer = graph.layer_of(found[0])
     return FcBackward(
         layer,
         grad=graph.array(source),
-        relu_output=graph.array(relu_output) if relu_output is not None else None,
+        activation=activation,
+        saved=saved,
         x=graph.array(x) if x is not None else None,
         kernel_gradient=graph.array(kernel.out) if kernel is not None else None,
         bias_gradient=graph.array(bias.out) if bias is not None else None,
@@ -246,6 +243,11 @@ def _match_product(operation: Operation, graph: Graph) -> Kernel | None:
     return match_forward(operation, graph) or match_backward(operation, graph)
 
 
+def _match_activation(operation: Operation, graph: Graph) -> Kernel | None:
+    """The way back through a layer's activation, else through one on its own."""
+    return match_backward(operation, graph) or alone.match_backward(operation, graph)
+
+
 def _alias(operation: Operation, graph: Graph) -> Kernel | None:
     """A transpose is read as such by BLAS and needs no kernel."""
     assert isinstance(operation, TransposeOp)
@@ -254,9 +256,9 @@ def _alias(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 MATCHERS: dict[str, Matcher] = {
+    **{name: _match_activation for name in alone.MATCHERS if "_backward" in name},
     AddmmOp.name: match_forward,
     MmOp.name: _match_product,
-    ThresholdBackwardOp.name: match_backward,
     SumOp.name: match_backward,
     TransposeOp.name: _alias,
 }

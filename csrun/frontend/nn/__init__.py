@@ -2,7 +2,19 @@
 
 from csrun.executable import schedule as schedules
 from csrun.frontend.nn import initializers, metrics
-from csrun.frontend.nn.activations import relu
+from csrun.frontend.nn.activations import (
+    elu,
+    gelu,
+    gelu_tanh,
+    leaky_relu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    tanh,
+)
 from csrun.frontend.nn.dense import Dense
 from csrun.frontend.nn.dropout import Dropout
 from csrun.frontend.nn.errors import ShapeError, TraceError
@@ -34,10 +46,20 @@ __all__ = [
     "Tracer",
     "TrainOp",
     "argmax",
+    "elu",
     "flatten",
+    "gelu",
+    "gelu_tanh",
     "initializers",
+    "leaky_relu",
     "metrics",
     "relu",
+    "relu6",
     "schedules",
+    "selu",
+    "sigmoid",
+    "silu",
     "softmax_cross_entropy",
+    "softplus",
+    "tanh",
 ]

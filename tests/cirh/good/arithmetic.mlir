@@ -20,5 +20,17 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %17 = cirh.argmax %16 {dim = 1 : i64} : (tensor<4x4xf64>) -> tensor<4xi64>
   %mask = cirh.dropout_mask {scope = "dropout", rate = 1.000000e-01 : f64, stream = 3 : i64} : tensor<4x4xi1>
   %18 = cirh._masked_scale %16, %mask {scale = 1.250000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xi1>) -> tensor<4x4xf64>
+  %19 = cirh.silu %18 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %20 = cirh.softplus %19 : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %21 = cirh.gelu %20 {approximate = "tanh"} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %22 = cirh.elu %21 {alpha = 1.000000e+00 : f64, scale = 1.000000e+00 : f64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %23 = cirh.leaky_relu %22 {negative_slope = 1.000000e-02 : f64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %24 = cirh.hardtanh %23 {min_val = 0.000000e+00 : f64, max_val = 6.000000e+00 : f64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %25 = cirh.silu_backward %24, %18 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %26 = cirh.softplus_backward %25, %18 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %27 = cirh.gelu_backward %26, %18 {approximate = "tanh"} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %28 = cirh.elu_backward %27, %18 {alpha = 1.000000e+00 : f64, scale = 1.000000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %29 = cirh.leaky_relu_backward %28, %18 {negative_slope = 1.000000e-02 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %30 = cirh.hardtanh_backward %29, %18 {min_val = 0.000000e+00 : f64, max_val = 6.000000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }

@@ -1,0 +1,224 @@
+"""How each activation function is computed over arrays, forward and backward: a table of texts.
+
+Forward texts may write over their operand; backward texts change the gradient in place. Scratch
+arrays are of the operand's shape: `f` of its element type, `b` of booleans. `zero` is bound to a 0
+of the element type: NumPy compares with it faster than with Python's.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import pi, sqrt
+
+INNER, CUBE = sqrt(2 / pi), 0.044715
+
+Options = Mapping[str, float]
+Text = Callable[..., list[str]]  # (options, operand, out or saved, *scratch)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The text of one operator, its scratch arrays, and what it costs for each value.
+
+    needs_special: the text calls functions of csrun.executable.special.
+    """
+
+    text: Text
+    scratch: str = ""
+    flops: int = 1
+    needs_special: bool = False
+
+
+def _relu(o: Options, x: str, y: str) -> list[str]:
+    return [f"maximum({x}, zero, out={y})"]
+
+
+def _threshold_backward(o: Options, g: str, y: str, b: str) -> list[str]:
+    bound = repr(o["threshold"]) if o["threshold"] else "zero"
+    return [f"greater({y}, {bound}, out={b})", f"multiply({g}, {b}, out={g})"]
+
+
+def _sigmoid(o: Options, x: str, y: str) -> list[str]:
+    return [f"special.logistic({x}, {y})"]
+
+
+def _sigmoid_backward(o: Options, g: str, y: str, f: str) -> list[str]:
+    return [
+        f"multiply({g}, {y}, out={g})",
+        f"subtract(1, {y}, out={f})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _tanh(o: Options, x: str, y: str) -> list[str]:
+    return [f"tanh({x}, out={y})"]
+
+
+def _tanh_backward(o: Options, g: str, y: str, f: str) -> list[str]:
+    return [
+        f"multiply({y}, {y}, out={f})",
+        f"subtract(1, {f}, out={f})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _silu(o: Options, x: str, y: str, f: str) -> list[str]:
+    return [f"special.logistic({x}, {f})", f"multiply({x}, {f}, out={y})"]
+
+
+def _silu_backward(o: Options, g: str, x: str, f: str, h: str) -> list[str]:
+    return [
+        f"special.logistic({x}, {f})",
+        f"subtract(1, {f}, out={h})",
+        f"multiply({h}, {x}, out={h})",
+        f"add({h}, 1, out={h})",
+        f"multiply({f}, {h}, out={f})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _softplus(o: Options, x: str, y: str, f: str) -> list[str]:
+    """max(x, 0) + log(1 + exp(-|x|))."""
+    return [
+        f"absolute({x}, out={f})",
+        f"negative({f}, out={f})",
+        f"exp({f}, out={f})",
+        f"log1p({f}, out={f})",
+        f"maximum({x}, zero, out={y})",
+        f"add({y}, {f}, out={y})",
+    ]
+
+
+def _softplus_backward(o: Options, g: str, x: str, f: str) -> list[str]:
+    return [f"special.logistic({x}, {f})", f"multiply({g}, {f}, out={g})"]
+
+
+def _gelu(o: Options, x: str, y: str, f: str, h: str, k: str, m: str, b: str) -> list[str]:
+    return [
+        f"special.normal_cdf({x}, {f}, {h}, {k}, {m}, {b})",
+        f"multiply({x}, {f}, out={y})",
+    ]
+
+
+def _gelu_backward(o: Options, g: str, x: str, f: str, h: str, k: str, m: str, b: str) -> list[str]:
+    return [
+        f"special.normal_cdf({x}, {f}, {h}, {k}, {m}, {b})",
+        f"multiply({h}, {1 / sqrt(2 * pi)!r}, out={h})",
+        f"multiply({h}, {x}, out={h})",
+        f"add({f}, {h}, out={f})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _gelu_tanh(o: Options, x: str, y: str, f: str) -> list[str]:
+    """x / 2 + x / 2 tanh(...)."""
+    return [
+        *_gelu_tanh_inner(x, f),
+        f"add({f}, 1, out={f})",
+        f"multiply({f}, 0.5, out={f})",
+        f"multiply({x}, {f}, out={y})",
+    ]
+
+
+def _gelu_tanh_inner(x: str, f: str) -> list[str]:
+    return [
+        f"multiply({x}, {x}, out={f})",
+        f"multiply({f}, {INNER * CUBE!r}, out={f})",
+        f"add({f}, {INNER!r}, out={f})",
+        f"multiply({f}, {x}, out={f})",
+        f"tanh({f}, out={f})",
+    ]
+
+
+def _gelu_tanh_backward(o: Options, g: str, x: str, f: str, h: str, k: str) -> list[str]:
+    """g / 2 (1 + tanh + x (1 - tanh tanh) slope of the inner part)."""
+    return [
+        *_gelu_tanh_inner(x, f),
+        f"multiply({f}, {f}, out={h})",
+        f"subtract(1, {h}, out={h})",
+        f"multiply({h}, {x}, out={h})",
+        f"multiply({x}, {x}, out={k})",
+        f"multiply({k}, {3 * INNER * CUBE!r}, out={k})",
+        f"add({k}, {INNER!r}, out={k})",
+        f"multiply({h}, {k}, out={h})",
+        f"add({f}, 1, out={f})",
+        f"add({f}, {h}, out={f})",
+        f"multiply({f}, 0.5, out={f})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _elu(o: Options, x: str, y: str, f: str) -> list[str]:
+    return [
+        f"minimum({x}, zero, out={f})",
+        f"expm1({f}, out={f})",
+        f"multiply({f}, {o['alpha']!r}, out={f})",
+        f"maximum({x}, zero, out={y})",
+        f"add({y}, {f}, out={y})",
+        f"multiply({y}, {o['scale']!r}, out={y})",
+    ]
+
+
+def _elu_backward(o: Options, g: str, y: str, f: str, b: str) -> list[str]:
+    return [
+        f"add({y}, {o['alpha'] * o['scale']!r}, out={f})",
+        f"greater({y}, zero, out={b})",
+        f"copyto({f}, {o['scale']!r}, where={b})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _leaky_relu(o: Options, x: str, y: str, f: str) -> list[str]:
+    return [
+        f"multiply({x}, {o['negative_slope']!r}, out={f})",
+        f"maximum({x}, {f}, out={y})",
+    ]
+
+
+def _leaky_relu_backward(o: Options, g: str, y: str, f: str, b: str) -> list[str]:
+    slope = o["negative_slope"]
+    return [
+        f"greater({y}, zero, out={b})",
+        f"{f}.fill({slope!r})",
+        f"copyto({f}, 1, where={b})",
+        f"multiply({g}, {f}, out={g})",
+    ]
+
+
+def _hardtanh(o: Options, x: str, y: str) -> list[str]:
+    return [
+        f"maximum({x}, {o['min_val']!r}, out={y})",
+        f"minimum({y}, {o['max_val']!r}, out={y})",
+    ]
+
+
+def _hardtanh_backward(o: Options, g: str, y: str, b: str) -> list[str]:
+    return [
+        f"greater({y}, {o['min_val']!r}, out={b})",
+        f"multiply({g}, {b}, out={g})",
+        f"less({y}, {o['max_val']!r}, out={b})",
+        f"multiply({g}, {b}, out={g})",
+    ]
+
+
+CODES: Mapping[str, Code] = {
+    "relu": Code(_relu),
+    "threshold_backward": Code(_threshold_backward, "b"),
+    "sigmoid": Code(_sigmoid, flops=4, needs_special=True),
+    "sigmoid_backward": Code(_sigmoid_backward, "f", 3),
+    "tanh": Code(_tanh),
+    "tanh_backward": Code(_tanh_backward, "f", 3),
+    "silu": Code(_silu, "f", 5, needs_special=True),
+    "silu_backward": Code(_silu_backward, "ff", 9, needs_special=True),
+    "softplus": Code(_softplus, "f", 6),
+    "softplus_backward": Code(_softplus_backward, "f", 5, needs_special=True),
+    "gelu": Code(_gelu, "ffffb", 36, needs_special=True),
+    "gelu_backward": Code(_gelu_backward, "ffffb", 40, needs_special=True),
+    "gelu_tanh": Code(_gelu_tanh, "f", 8),
+    "gelu_backward_tanh": Code(_gelu_tanh_backward, "fff", 16),
+    "elu": Code(_elu, "f", 6),
+    "elu_backward": Code(_elu_backward, "fb", 3),
+    "leaky_relu": Code(_leaky_relu, "f", 2),
+    "leaky_relu_backward": Code(_leaky_relu_backward, "fb", 3),
+    "hardtanh": Code(_hardtanh, flops=2),
+    "hardtanh_backward": Code(_hardtanh_backward, "b", 4),
+}
