@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun import __version__
 from csrun.cirh import precision_of
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import directory
@@ -32,6 +31,7 @@ from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
 from csrun.mode import ExecutionMode, RunMode
 from csrun.site import System
 from csrun.site import load as load_site
+from csrun.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _back_end(
     inputs = _inputs(model)
     batch = inputs[0].shape[0] * options.minibatches_in_flight
     placed = place_model(model, layout, options, system, batch)
-    program = generate(placed.layout, placed.buffers, inputs, model.updates, __version__, checksum)
+    program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, system, checksum, program)
     return {
         "05_kernels.txt": _listing(placed.layout),
@@ -104,7 +104,7 @@ def _plan(
     layout, minibatch = placed.layout, inputs[0].shape[0]
     count = options.minibatches_in_flight
     return Plan(
-        compiler_version=__version__,
+        compiler_version=VERSION,
         checksum=checksum,
         mode=options.mode,
         run_mode=options.run_mode,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from csrun import __version__
 from csrun.compiler.options import CompileOptions
 from csrun.executable.executable import PLAN_FILE
+from csrun.version import VERSION
 
 CHECKSUM_DIGITS = 16
 
@@ -25,7 +25,7 @@ def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
     if options.system is not None:
         plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
-    for part in (__version__, canonical_ir, msgspec.json.encode(plain, order="sorted").decode()):
+    for part in (VERSION, canonical_ir, msgspec.json.encode(plain, order="sorted").decode()):
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()[:CHECKSUM_DIGITS]
 

@@ -1,18 +1,18 @@
 """The arena: store or weight slots at its front, the buffers behind; and whether it fits."""
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import prod
 
 import msgspec
-import numpy as np
 
+from csrun.compiler.array import Array
 from csrun.compiler.errors import CompileError
 from csrun.compiler.kernels.softmax_cross_entropy import LOSS
 from csrun.compiler.layers import Layout, aligned
 from csrun.compiler.matching import MatchedModel
-from csrun.compiler.memory import lives, place
+from csrun.compiler.memory import Life, lives, place
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.updates import Optimizer
 from csrun.executable import Buffer, Store
@@ -47,11 +47,14 @@ def place_model(
     kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
     kept = [array for _, array in model.outputs] + ([LOSS] if model.has_loss else [])
     weights = {p.name for p in layout.parameters}
-    buffers, first_end = place(lives(kernels, kept, weights), base)
+    alive = lives(kernels, kept, weights)
+    buffers, first_end = place(alive, base)
     stride = aligned(first_end - base)
     partial = base + options.minibatches_in_flight * stride
     end = partial + _partial_bytes(layout, options)
-    _require_room(end, end - partial + base, buffers, batch, system)
+    if end > system.sram_bytes:
+        room = system.sram_bytes - base - (end - partial)
+        raise _too_large(alive, room, end, batch, options.minibatches_in_flight, system)
     return Placed(layout, store, tuple(buffers), stride, partial, end)
 
 
@@ -83,20 +86,34 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
     return replace(layout, groups=groups), sum(sizes)
 
 
-def _require_room(
-    arena: int, fixed: int, buffers: list[Buffer], batch: int, system: System
-) -> None:
-    if arena <= system.sram_bytes:
-        return
-    largest = max(buffers, key=_nbytes)
-    per_sample = (arena - fixed) / batch
-    fits = int((system.sram_bytes - fixed) // per_sample)
-    remedy = f"lower batch_size to {fits}" if fits >= 1 else "use weight streaming (python-ws)"
-    raise CompileError(
-        f"layer {largest.name.rpartition('/')[0] or 'model'} needs {_nbytes(largest):,} bytes of "
-        f"{arena:,} on the wafer, {system.name} has {system.sram_bytes:,}: {remedy}"
+def _too_large(
+    alive: Sequence[Life], room: int, arena: int, batch: int, minibatches: int, system: System
+) -> CompileError:
+    """`room` is what is left for buffers beside weights, gradients and state."""
+    largest = max(alive, key=lambda life: life.nbytes)
+    fits = _largest_batch(alive, room, batch, minibatches)
+    remedy = f"lower batch_size to {fits}" if fits else "use weight streaming (python-ws)"
+    return CompileError(
+        f"layer {largest.array.name.rpartition('/')[0] or 'model'} needs {largest.nbytes:,} bytes "
+        f"of {arena:,} on the wafer, {system.name} has {system.sram_bytes:,}: {remedy}"
     )
 
 
-def _nbytes(buffer: Buffer) -> int:
-    return aligned(prod(buffer.shape) * np.dtype(buffer.dtype).itemsize)
+def _largest_batch(alive: Sequence[Life], room: int, batch: int, minibatches: int) -> int:
+    """The largest batch below `batch` whose buffers take at most `room` bytes; 0 when none does."""
+    rows = batch // minibatches
+
+    def nbytes(fewer: int) -> int:
+        scaled = [replace(life, array=_with_rows(life.array, rows, fewer)) for life in alive]
+        return minibatches * aligned(place(scaled, 0)[1])
+
+    fitting = bisect_right(range(1, rows), room, key=nbytes)
+    return fitting * minibatches
+
+
+def _with_rows(array: Array, rows: int, fewer: int) -> Array:
+    """The array with another batch size along the axis of the batch, if it has one."""
+    if rows not in array.shape:
+        return array
+    axis = array.shape.index(rows)
+    return replace(array, shape=(*array.shape[:axis], fewer, *array.shape[axis + 1 :]))

@@ -52,4 +52,4 @@ def _optimizer(model: torch.nn.Module, options: Any) -> torch.optim.Optimizer:
         "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
         "adam": lambda: torch.optim.Adam(model.parameters(), lr=1e-3),
     }
-    return kinds[options.optimizer_type]()
+    return kinds[type(options).__struct_config__.tag]()

@@ -1,0 +1,100 @@
+"""The compile directory: reused when equal, whole or not there, safe among compilers."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.programs import Network
+
+from csrun.compiler import CompileError, CompileOptions, compile_model, directory
+from csrun.errors import CsrunError
+from csrun.executable import load
+from csrun.mode import ExecutionMode, RunMode
+from csrun.site import load as load_site
+
+OPTIONS = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN)
+SYSTEM = load_site("local").systems[0]
+
+
+def compiled(root: Path, network: Network | None = None, options: CompileOptions = OPTIONS):
+    return compile_model((network or Network()).trace(), root, options)
+
+
+def test_an_equal_compile_is_taken_from_where_it_lies(tmp_path):
+    first, second = compiled(tmp_path), compiled(tmp_path)
+    assert (first.cached, second.cached) == (False, True)
+    assert first.executable == second.executable
+    names = {path.name for path in first.executable.directory.iterdir()}
+    assert {"01_trace.mlir", "compile.log", "plan.json", "program.py"} <= names
+    assert [path.name for path in tmp_path.iterdir()] == [first.executable.directory.name]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"network": Network(learning_rate=0.06)},
+        {"network": Network(batch=8)},
+        {"options": msgspec.structs.replace(OPTIONS, mode=ExecutionMode.WEIGHT_STREAMING)},
+        {"options": msgspec.structs.replace(OPTIONS, group_bytes=1)},
+        {"options": msgspec.structs.replace(OPTIONS, system=SYSTEM)},
+    ],
+)
+def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
+    assert (
+        compiled(tmp_path).executable.directory != compiled(tmp_path, **change).executable.directory
+    )
+
+
+def test_equal_systems_share_artifacts_whatever_their_names(tmp_path):
+    renamed = msgspec.structs.replace(SYSTEM, name="other", address="127.0.0.9")
+    smaller = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
+    sums = [
+        directory.checksum_of("ir", msgspec.structs.replace(OPTIONS, system=s))
+        for s in (SYSTEM, renamed, smaller)
+    ]
+    assert sums[0] == sums[1] != sums[2]
+
+
+def test_several_compilers_of_one_thing_at_once(tmp_path):
+    children = []
+    for _ in range(4):
+        if (child := os.fork()) == 0:
+            try:
+                compiled(tmp_path)
+            finally:
+                os._exit(0 if any(tmp_path.glob("tfcs_*/plan.json")) else 1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    (only,) = tmp_path.iterdir()
+    assert load(only).plan.checksum == only.name.removeprefix("tfcs_")
+
+
+def test_a_changed_program_is_refused_by_name(tmp_path):
+    executable = compiled(tmp_path).executable
+    path = executable.directory / "program.py"
+    path.write_text(path.read_text() + "# edited\n")
+    with pytest.raises(CsrunError, match=r"program\.py: not the program that was compiled"):
+        compiled(tmp_path)
+
+
+def test_a_directory_without_its_plan_is_compiled_again(tmp_path):
+    executable = compiled(tmp_path).executable
+    (executable.directory / "plan.json").unlink()
+    again = compiled(tmp_path)
+    assert not again.cached
+    assert again.executable == executable
+
+
+def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(tmp_path):
+    network = Network(sizes=(12, 64, 9, 5), batch=256)
+    need = compiled(tmp_path, network).executable.plan.arena_bytes
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=need // 1024 - 20)
+    options = msgspec.structs.replace(OPTIONS, system=small)
+    with pytest.raises(CompileError, match=r"layer dense\S* needs [\d,]+ bytes of") as caught:
+        compiled(tmp_path, network, options)
+    fits = int(str(caught.value).rpartition("lower batch_size to ")[2])
+    assert 0 < fits < 256
+    for batch, good in ((fits, True), (256, False)):
+        plan = compiled(tmp_path, Network(network.sizes, batch)).executable.plan
+        assert (plan.arena_bytes <= small.sram_bytes) is good
