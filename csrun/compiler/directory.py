@@ -45,6 +45,7 @@ def is_complete(directory: Path) -> bool:
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
     """Write all files of a compile, or find that another process has just done so."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         temporary.chmod(0o755)

@@ -1,18 +1,16 @@
 """The same Executable on the CPU and as a job: right by the formula, and equal bit for bit."""
 
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.handmade import SIZES, Data, expected_losses, make
+from support.roles import Peers
 
-from csrun.errors import CsrunError, PeerLost
+from csrun.errors import PeerLost
 from csrun.mode import ExecutionMode
-from csrun.runtime import memoryx, streamer, wafer
 from csrun.runtime.cluster import Cluster, RunRequest
 from csrun.runtime.cpu import CpuMachine
-from csrun.runtime.peer import take_part
 from csrun.runtime.state import initialize
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -39,36 +37,6 @@ def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
     initialize(machine.plan, machine.state, SEED)
     initial = {name: a.copy() for name, a in machine.state.items()}
     return initial, run_all(machine)
-
-
-class Peers:
-    """The other roles of a job, each a thread of this process, over the real wires."""
-
-    def __init__(self, folder: RunFolder, data, streamers: int, mode: ExecutionMode) -> None:
-        roles = {
-            streamer.streamer_name(rank): lambda c: streamer.serve(c, data)
-            for rank in range(streamers)
-        }
-        roles[wafer.wafer_name("cs")] = wafer.serve
-        if mode is STREAMING:
-            roles[memoryx.MEMORYX] = memoryx.serve
-        self.results, self.errors = {}, {}
-        self.threads = [
-            threading.Thread(target=self._play, args=(folder, *role)) for role in roles.items()
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def _play(self, folder, name, serve) -> None:
-        try:
-            self.results[name] = take_part(folder, name, serve, deadline_s=10)
-        except CsrunError as error:
-            self.errors[name] = error
-
-    def join(self) -> None:
-        for thread in self.threads:
-            thread.join(10)
-            assert not thread.is_alive()
 
 
 def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int):

@@ -1,0 +1,66 @@
+"""Pipelined, streaming and CPU: the same losses and weights bit for bit, dropout included."""
+
+import numpy as np
+import pytest
+from support.programs import Network
+from support.roles import Peers
+
+from csrun.mode import ExecutionMode
+from csrun.runtime.cluster import Cluster, RunRequest
+from csrun.runtime.cpu import CpuMachine
+from csrun.runtime.wire.rendezvous import RunFolder
+
+NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3)
+STEPS, SEED = 30, 9
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+
+
+class Data:
+    """Finite seeded batches, the last one incomplete."""
+
+    def __init__(self) -> None:
+        self.all = NETWORK.batches(STEPS)
+        self.all[-1] = tuple(array[:5] for array in self.all[-1])
+
+    def batches(self, start=0, stride=1):
+        return iter(self.all[start::stride])
+
+
+def run(machine):
+    """All losses, and the state at the end."""
+    for name, array in machine.state.items():
+        array[...] = NETWORK.parameters().get(name, 0)
+    done = machine.run(0, STEPS)
+    assert done.done == STEPS
+    losses = [machine.result(i, i).loss for i in range(STEPS)]
+    return losses, {name: array.copy() for name, array in machine.state.items()}
+
+
+def in_job(tmp_path, mode, group_bytes, streamers):
+    executable = NETWORK.compile(tmp_path, mode, group_bytes)
+    folder = RunFolder(tmp_path / "run", "1", b"secret")
+    peers = Peers(folder, Data(), streamers, mode)
+    request = RunRequest(executable, SEED, 0, None, tuple(range(streamers)), "cs")
+    with Cluster(folder) as cluster:
+        machine = cluster.start(request, lambda: None, lambda text: None)
+        results = run(machine)
+        machine.close({})
+    peers.join()
+    return results
+
+
+@pytest.mark.parametrize("group_bytes", [1, 4000, 1 << 20])
+def test_all_ways_give_the_same_bits(tmp_path, group_bytes):
+    """One, two and four groups; four of them make every slot change hands."""
+    expected = run(CpuMachine(NETWORK.compile(tmp_path, PIPELINED), Data(), SEED, 0))
+    assert len(set(expected[0])) == STEPS
+    streaming = NETWORK.compile(tmp_path, STREAMING, group_bytes)
+    ways = {
+        "streaming in one process": run(CpuMachine(streaming, Data(), SEED, 0)),
+        "pipelined job": in_job(tmp_path / "p", PIPELINED, group_bytes, 2),
+        "streaming job": in_job(tmp_path / "s", STREAMING, group_bytes, 3),
+    }
+    for way, (losses, state) in ways.items():
+        assert losses == expected[0], way
+        for name, array in expected[1].items():
+            np.testing.assert_array_equal(state[name], array, err_msg=f"{way}: {name}")

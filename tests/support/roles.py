@@ -1,0 +1,39 @@
+"""The roles of a job as threads of the test's process, over the real wires."""
+
+import threading
+
+from csrun.errors import CsrunError
+from csrun.mode import ExecutionMode
+from csrun.runtime import memoryx, streamer, wafer
+from csrun.runtime.peer import take_part
+from csrun.runtime.wire.rendezvous import RunFolder
+
+
+class Peers:
+    """The other roles of a job, each a thread of this process, over the real wires."""
+
+    def __init__(self, folder: RunFolder, data, streamers: int, mode: ExecutionMode) -> None:
+        roles = {
+            streamer.streamer_name(rank): lambda c: streamer.serve(c, data)
+            for rank in range(streamers)
+        }
+        roles[wafer.wafer_name("cs")] = wafer.serve
+        if mode is ExecutionMode.WEIGHT_STREAMING:
+            roles[memoryx.MEMORYX] = memoryx.serve
+        self.results, self.errors = {}, {}
+        self.threads = [
+            threading.Thread(target=self._play, args=(folder, *role)) for role in roles.items()
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _play(self, folder, name, serve) -> None:
+        try:
+            self.results[name] = take_part(folder, name, serve, deadline_s=10)
+        except CsrunError as error:
+            self.errors[name] = error
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
