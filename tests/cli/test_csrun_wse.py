@@ -47,7 +47,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for option in ("total-nodes", "tasks-per-node", "cpus-per-task", "single-task-nodes"):
         assert f"--{option}" in text
-    for option in ("cyclic", "site", "mount-dirs"):
+    for option in ("cyclic", "site", "mount-dirs", "label", "dry-run", "json"):
         assert f"--{option}" in text
 
 

@@ -1,0 +1,74 @@
+"""98 tasks on this machine: what they take while they train, and while they wait."""
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from bench.processes import cpu_seconds, family, pss_mb
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist
+
+LAYOUT = (
+    "--total-nodes", "14", "--single-task-nodes", "2", "--tasks-per-node", "8",
+    "--cpus-per-task", "16",
+)  # fmt: skip
+STREAMERS = 96
+MOST_MB = 3 * 1024
+MOST_CORE_SHARE = 0.05
+FILL_S = 1.0  # for the rings to be full
+WATCH_S = 3.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FcMnist:
+    return FcMnist(tmp_path)
+
+
+def test_memory_of_the_job_and_cpu_of_waiting_streamers(place: FcMnist) -> None:
+    command = ("python-ws", RUN, "--max_steps", str(MANY_STEPS))
+    with place.start(*LAYOUT, *command) as launcher:
+        assert launcher.stdout is not None
+        for line in launcher.stdout:
+            if "global_step = " in line:
+                break
+        processes = place.processes(launcher.pid)
+        ranks = sorted(name for name in processes if name.startswith("rank-"))
+        assert len(ranks) == STREAMERS + 2
+        streamers = [processes[name] for name in ranks[2:]]
+        assert pss_mb(family(launcher.pid)) < MOST_MB
+        wafer = psutil.Process(processes["wafer-cs2-02"])
+        wafer.suspend()
+        time.sleep(FILL_S)
+        before_s, begun_s = cpu_seconds(streamers), time.monotonic()
+        time.sleep(WATCH_S)
+        share = (cpu_seconds(streamers) - before_s) / (time.monotonic() - begun_s)
+        wafer.resume()
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate(timeout=30)
+    assert share < MOST_CORE_SHARE
+    assert launcher.returncode == 128 + signal.SIGINT
+
+
+def test_the_fork_server_has_one_thread_and_forks_what_it_imported(place: FcMnist) -> None:
+    """A process with threads must not be forked; nobody imports what the server has."""
+    place.script(
+        "import os, sys\n"
+        "threads = len(os.listdir(f'/proc/{os.getppid()}/task'))\n"
+        "with open('at' + os.environ['SLURM_PROCID'], 'w') as file:\n"
+        "    print('csrun.frontend.nn' in sys.modules, threads, file=file)\n"
+    )
+    assert place.run("--total-nodes", "3", "python-ws", "run.py").returncode == 0
+    assert {path.read_text() for path in place.path.glob("at*")} == {"True 1\n"}
+
+
+def test_each_task_draws_its_own_unseeded_numbers(place: FcMnist) -> None:
+    place.script(
+        "import os, random\n"
+        "import numpy as np\n"
+        "with open('at' + os.environ['SLURM_PROCID'], 'w') as file:\n"
+        "    print(np.random.rand(), random.random(), file=file)\n"
+    )
+    assert place.run("--total-nodes", "4", "python-ws", "run.py").returncode == 0
+    drawn = [path.read_text().split() for path in place.path.glob("at*")]
+    assert [len(set(numbers)) for numbers in zip(*drawn, strict=True)] == [6, 6]
