@@ -1,0 +1,42 @@
+"""A run.py under a command that is no interpreter of csrun's: alone it trains, on the CPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.fc_mnist import RUN, FcMnist
+
+STEPS = ("--max_steps", "3")
+PYTHON = ("env", sys.executable, RUN)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FcMnist:
+    return FcMnist(tmp_path)
+
+
+def test_a_single_task_and_csrun_cpu_are_the_cpu_run(place: FcMnist) -> None:
+    one_task = ("--total-nodes", "1", "--tasks-per-node", "1")
+    assert place.run(*one_task, *PYTHON, *STEPS, "-o", "task").returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "csrun.cli.csrun_cpu", "python", RUN, *STEPS, "-o", "cpu"],
+        cwd=place.path, env={**os.environ, "CSRUN_STATE_DIR": str(place.path / "state")},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert place.cpu(*STEPS, "-o", "alone").returncode == 0
+    expected = place.checkpoint(3, "alone").read_bytes()
+    assert place.checkpoint(3, "task").read_bytes() == expected
+    assert place.checkpoint(3, "cpu").read_bytes() == expected
+
+
+def test_several_tasks_are_refused(place: FcMnist) -> None:
+    done = place.run("--total-nodes", "1", "--tasks-per-node", "2", *PYTHON, *STEPS)
+    assert done.returncode == 2
+    assert "env: only tasks of python and python-ws train together, got 2 tasks" in (
+        done.stdout + done.stderr
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not place.model_dir.exists()
