@@ -1,6 +1,6 @@
 """A model function to CIRH."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ from csrun.errors import UsageError
 from csrun.executable import RunMode
 from csrun.frontend.estimator.config import CSEstimatorSpec
 from csrun.frontend.nn import Tracer
+from csrun.frontend.nn.summary import SummaryKind
 from csrun.runtime.host import HostCall
+from csrun.runtime.summaries import Summary
 
 ModelFunction = Callable[..., CSEstimatorSpec]
 
@@ -23,6 +25,7 @@ class TracedModel:
 
     module: ModuleOp
     host: HostCall | None
+    summaries: tuple[Summary, ...] = ()
 
 
 def trace_model(
@@ -31,7 +34,7 @@ def trace_model(
     run_mode: RunMode,
     params: Any,
     precision: str,
-    minibatches: int,
+    minibatches: int = 1,
 ) -> TracedModel:
     """Call the model function on traced tensors shaped like a minibatch of the first batch.
 
@@ -43,16 +46,38 @@ def trace_model(
             tracer.input(
                 name, _minibatch(spec.shape, minibatches), _dtype(np.dtype(spec.dtype), precision)
             )
-            for name, spec in zip(("features", "labels"), dataset.element_spec(), strict=True)
+            for name, spec in zip(("features", "labels"), _arrays(dataset, run_mode), strict=False)
         ]
-        spec = model_fn(*tensors, run_mode, params)
+        features, labels = (*tensors, None)[:2]
+        spec = model_fn(features, labels, run_mode, params)
         _check(spec, run_mode)
+        if run_mode is RunMode.PREDICT:
+            outputs = list((spec.predictions or {}).items())
+            return TracedModel(tracer.finish(run_mode, None, None, outputs), None)
         function, host_tensors = spec.host_call or (None, [])
         names = tuple(f"host_{index}" for index in range(len(host_tensors)))
-        module = tracer.finish(
-            run_mode, spec.loss, spec.train_op, list(zip(names, host_tensors, strict=True))
+        outputs = list(zip(names, host_tensors, strict=True))
+        summaries = []
+        if run_mode is RunMode.TRAIN:
+            for index, (name, (kind, tensor)) in enumerate(tracer.summaries.items()):
+                output = f"summary_{index}"
+                outputs.append((output, tensor))
+                summaries.append(Summary(name, output, kind is SummaryKind.HISTOGRAM))
+        module = tracer.finish(run_mode, spec.loss, spec.train_op, outputs)
+    host = HostCall(function, names) if function else None
+    return TracedModel(module, host, tuple(summaries))
+
+
+def _arrays(dataset: Dataset, run_mode: RunMode) -> Sequence[ArraySpec]:
+    """The arrays of a batch: features and labels; to predict, features may stand alone."""
+    specs = dataset.element_spec()
+    least = 1 if run_mode is RunMode.PREDICT else 2
+    if not least <= len(specs) <= 2:
+        raise UsageError(
+            f"input_fn: a batch must be features and labels for mode {run_mode}, "
+            f"got {len(specs)} arrays"
         )
-    return TracedModel(module, HostCall(function, names) if function else None)
+    return specs
 
 
 def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
@@ -81,5 +106,7 @@ def _check(spec: Any, run_mode: RunMode) -> None:
     if run_mode is RunMode.TRAIN and (spec.loss is None or spec.train_op is None):
         missing = "loss" if spec.loss is None else "train_op"
         raise UsageError(f"model_fn: CSEstimatorSpec needs a {missing} for training, got None")
+    if run_mode is RunMode.PREDICT and not spec.predictions:
+        raise UsageError("model_fn: CSEstimatorSpec needs predictions to predict, got none")
     if run_mode is RunMode.EVAL and spec.loss is None:
         raise UsageError("model_fn: CSEstimatorSpec needs a loss for evaluation, got None")
