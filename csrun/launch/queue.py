@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from csrun.context import site_state_dir
+from csrun.errors import UsageError
 from csrun.site import Site
 from csrun.system import FileLock, WaitingLine, holder_of, lock, try_lock, wait_in_line
 
@@ -33,8 +34,21 @@ class Allocation:
 
 
 def next_job_id(site: Site) -> int:
-    """Draw a job id that no job of the site has had."""
+    """Draw a job id that no job of the site has had.
+
+    Raises: UsageError when csrun's state cannot be written
+    """
     folder = site_state_dir(site.name)
+    try:
+        return _next_number(folder)
+    except OSError as error:
+        raise UsageError(
+            f"state folder {folder}: cannot be written: {error.strerror}; set CSRUN_STATE_DIR to a "
+            "folder that can"
+        ) from error
+
+
+def _next_number(folder: Path) -> int:
     counter = folder / "last_job"
     with lock(folder / "last_job.lock", f"process {os.getpid()}"):
         last = int(counter.read_text()) if counter.exists() else 0
