@@ -47,6 +47,8 @@ def read_digits(data_dir: str, prefix: str) -> tuple[np.ndarray, np.ndarray]:
     path = idx.find(folder, f"{prefix}-images-idx3-ubyte")
     images = idx.read(path)
     labels = idx.read(idx.find(folder, f"{prefix}-labels-idx1-ubyte"))
+    if not len(images):
+        raise DataError(f"{path}: there are no images in it")
     if images.shape[1:] != IMAGE_SHAPE:
         raise DataError(f"{path}: images must be 28 by 28 pixels, got shape {list(images.shape)}")
     if labels.shape != images.shape[:1]:

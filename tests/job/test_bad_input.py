@@ -1,0 +1,279 @@
+"""What a user gets wrong is one clear line with the right exit code, and leaves nothing behind."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
+
+from csrun.mode import ExecutionMode
+from csrun.site import load as load_site
+from csrun.system import Power, SystemState, save_state
+
+Done = subprocess.CompletedProcess
+
+
+def assert_refused(done: "Done[str]", code: int, message: str) -> None:
+    """One error line that says this, no traceback."""
+    text = done.stdout + done.stderr
+    assert done.returncode == code, text
+    assert "Traceback" not in text
+    errors = [line for line in text.splitlines() if "error: " in line]
+    assert len(errors) == 1, text
+    assert re.search(message, errors[0]), errors[0]
+
+
+LAYOUTS = [
+    (("--total-nodes", "4", "--single-task-nodes", "4"), "--single-task-nodes must be 0 to 3.*4"),
+    (("--total-nodes", "4", "--single-task-nodes", "1"), "at least 2 for python-ws.*got 1"),
+    (("--total-nodes", "2"), "--total-nodes must be at least 3 for python-ws.*got 2"),
+    (("--totl-nodes", "4"), "'--totl-nodes'.*--total-nodes"),
+]
+
+
+@pytest.mark.parametrize(("layout", "message"), LAYOUTS)
+def test_a_layout_that_is_not_possible(place: FcMnist, layout: tuple[str], message: str) -> None:
+    assert_refused(place.wse(layout=layout), 2, message)
+    assert [path.name for path in place.path.iterdir()] == ["params.yaml"]
+
+
+PARAMS = [
+    (None, "params.yaml: cannot be read: No such file"),
+    ("", "params.yaml: must be a mapping of sections, got an empty file"),
+    ("model:\n  - [1", r"params.yaml: line 2, column 7: not YAML: "),
+    ("batch_size: 128 -> batch_size: many", r"eval_input.batch_size: expected int.*'many'"),
+    ("momentum: 0.9 -> momentun: 0.9", "momentun: unknown key; did you mean momentum"),
+    ("seed: 1 -> seed: -1", "runconfig.seed: .*-1"),
+    ("log_steps: 500 -> log_steps: 0", "runconfig.log_steps: expected int >= 1, got 0"),
+    ("\nmodel: -> \nnetwork:", "network: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), PARAMS)
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+def test_a_params_file_that_is_wrong(
+    place: FcMnist, command: str, change: str | None, message: str
+) -> None:
+    place.configure()
+    file = place.path / "params.yaml"
+    text = file.read_text()
+    if change is None:
+        file.unlink()
+    elif " -> " in change:
+        old, new = change.split(" -> ")
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+    else:
+        file.write_text(change)
+    assert_refused(getattr(place, command)("--params", "params.yaml"), 2, message)
+    assert not place.model_dir.exists()
+
+
+OPTIONS = [
+    (("--max_stepz", "3"), "no such option '--max_stepz'.*'--max_steps'"),
+    (("--mode", "trian"), "'trian' is not one of 'train'"),
+    (("--max_steps", "0"), "'--max_steps': 0 is not in the range"),
+    (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint: nowhere.json is missing"),
+    (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), OPTIONS)
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+def test_an_option_that_is_wrong(
+    place: FcMnist, command: str, arguments: tuple[str, ...], message: str
+) -> None:
+    assert_refused(getattr(place, command)(*arguments), 2, message)
+    assert not place.model_dir.exists()
+
+
+SYSTEMS = [
+    ("nowhere", r"no such system, it has: cs2-01 \(127.0.0.1, PIPELINED, .*cs2-02 \(127.0.0.2, W"),
+    ("127.0.0.1", "cs2-01 is in PIPELINED mode, this run needs WEIGHT_STREAMING; use cs2-02"),
+]
+
+
+@pytest.mark.parametrize(("cs_ip", "message"), SYSTEMS)
+def test_a_system_that_cannot_run_it(place: FcMnist, cs_ip: str, message: str) -> None:
+    assert_refused(place.wse("--cs_ip", cs_ip), 2, message)
+    assert not place.model_dir.exists()
+
+
+def test_a_system_in_standby(place: FcMnist, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSRUN_STATE_DIR", str(place.path / "state"))
+    site = load_site("local")
+    save_state(site, site.systems[1], SystemState(Power.STANDBY, ExecutionMode.WEIGHT_STREAMING))
+    assert_refused(place.wse("--cs_ip", "cs2-02"), 1, "cs2-02 is in STANDBY.*system activate")
+    assert_refused(place.wse(), 1, "site local has no ACTIVE system in WEIGHT_STREAMING mode")
+    assert not place.model_dir.exists()
+
+
+def test_a_script_that_is_not_there(place: FcMnist) -> None:
+    done = place.run(*TWO_STREAMERS, "python-ws", "walk.py")
+    assert_refused(done, 2, "walk.py: no such file")
+
+
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+def test_a_model_dir_that_cannot_be_written(place: FcMnist, command: str) -> None:
+    (place.path / "file").touch()
+    message = "model_dir file/below: cannot be written: Not a directory; give another with"
+    assert_refused(getattr(place, command)("-o", "file/below"), 2, message)
+
+
+def test_a_state_folder_that_cannot_be_written(place: FcMnist) -> None:
+    (place.path / "state").touch()
+    assert_refused(place.wse(), 2, "state folder .*/state/local: cannot be written")
+    assert not place.model_dir.exists()
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """A file in MNIST's format. Source: the format's description at MNIST's home."""
+    head = bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes()
+    path.write_bytes(head + array.astype(np.uint8).tobytes())
+
+
+def write_digits(folder: Path, images: tuple[int, ...], labels: np.ndarray) -> None:
+    """A user's own training files."""
+    folder.mkdir()
+    write_idx(folder / "train-images-idx3-ubyte", np.ones(images))
+    write_idx(folder / "train-labels-idx1-ubyte", labels)
+
+
+ELEVEN = np.where(np.arange(500) == 321, 11, 3)
+DATA = [
+    ((500, 28, 28), ELEVEN, r"batch \d+, row \d+: labels must be in 0\.\.9, got 11"),
+    ((0, 28, 28), np.zeros(0), "digits/train-images-idx3-ubyte: there are no images in it"),
+    ((500, 32, 30), ELEVEN % 10, r"images must be 28 by 28 pixels, got shape \[500, 32, 30\]"),
+    ((500, 28, 28), np.zeros(400), r"500 images, but labels of shape \[400\]"),
+]
+
+
+@pytest.mark.parametrize(("images", "labels", "message"), DATA)
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+def test_data_that_is_wrong(
+    place: FcMnist, command: str, images: tuple[int, ...], labels: np.ndarray, message: str
+) -> None:
+    write_digits(place.path / "digits", images, labels)
+    place.configure(train_input__data_dir="digits", runconfig__max_steps=20)
+    assert_refused(getattr(place, command)(), 1, message)
+    assert not stray_files(place.model_dir)
+
+
+def stray_files(folder: Path) -> list[Path]:
+    """Temporary files and locks that a run must not leave."""
+    return [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+def test_a_loss_that_is_not_finite(place: FcMnist, command: str) -> None:
+    """The first step's update makes weights of 1e28; step 2 is the last that could be computed."""
+    place.configure(optimizer__learning_rate=1e30)
+    message = r"loss is (nan|inf) at step 2: .*the last good checkpoint is model-ckpt-0;"
+    assert_refused(getattr(place, command)(), 1, message)
+    assert sorted(path.name for path in place.model_dir.glob("model-ckpt*")) == [
+        "model-ckpt-0.json",
+        "model-ckpt-0.safetensors",
+    ]
+    assert not stray_files(place.model_dir)
+
+
+def test_weights_that_are_not_finite_push_no_good_checkpoint_out(place: FcMnist) -> None:
+    """A learning rate over float32's range: the loss of step 1 is finite, what follows is not."""
+    place.configure(
+        optimizer__learning_rate=1e39,
+        runconfig__save_checkpoints_steps=1,
+        runconfig__keep_checkpoint_max=1,
+    )
+    message = r"tensor fc_\S+ is not finite after step 1: .*last good checkpoint is model-ckpt-0;"
+    assert_refused(place.wse(), 1, message)
+    assert place.checkpoint(0).exists()
+    assert not place.checkpoint(1).exists()
+
+
+def test_the_checkpoint_before_the_one_that_gave_a_bad_loss_is_offered(place: FcMnist) -> None:
+    place.configure(optimizer__learning_rate=1e30, runconfig__save_checkpoints_steps=1)
+    message = "last good checkpoint is model-ckpt-0; .* --checkpoint_path model_dir/model-ckpt-0"
+    assert_refused(place.wse(), 1, message)
+    place.configure(runconfig__max_steps=3)
+    done = place.wse("--checkpoint_path", "model_dir/model-ckpt-0")
+    assert done.returncode == 0, done.stderr
+    assert place.checkpoint(3).exists()
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def remove_the_tensors(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, remove_the_tensors])
+def test_a_damaged_checkpoint(place: FcMnist, damage: "type[truncate]") -> None:
+    assert place.cpu().returncode == 0
+    damage(place.checkpoint(20))
+    longer = ("--max_steps", "30")
+    done = place.wse(*longer)
+    assert_refused(done, 1, "model-ckpt-20.safetensors is damaged: .*--checkpoint_path")
+    offered = re.search(r"the newest good one is (\S+):", done.stderr)
+    assert offered
+    assert offered[1] == "model_dir/model-ckpt-15.safetensors"
+    assert_refused(place.cpu("--mode", "eval"), 1, "model-ckpt-20.safetensors is damaged")
+    done = place.wse(*longer, "--checkpoint_path", offered[1])
+    assert done.returncode == 0, done.stderr
+    assert "Restoring parameters from model_dir/model-ckpt-15.safetensors" in done.stdout
+    assert place.checkpoint(30).exists()
+
+
+def test_another_model_than_the_checkpoints(place: FcMnist) -> None:
+    assert place.cpu().returncode == 0
+    place.configure(model__hidden_sizes=[50, 40] + [50] * 8, runconfig__max_steps=30)
+    done = place.wse()
+    message = (
+        r"model-ckpt-20.safetensors is of another model: tensor fc_1/kernel: the checkpoint has "
+        r"float32\[50, 50\], the model float32\[50, 40\]; .*tensor fc_2/kernel: "
+    )
+    assert_refused(done, 1, message)
+    assert "fc_3/kernel" not in done.stderr
+
+
+def test_a_rerun_has_nothing_to_do(place: FcMnist) -> None:
+    assert place.wse().returncode == 0
+    before = place.checkpoint(20).stat().st_mtime_ns
+    done = place.wse()
+    assert done.returncode == 0, done.stderr
+    assert "model_dir is at global step 20, and max_steps is 20: nothing to train" in done.stdout
+    assert place.checkpoint(20).stat().st_mtime_ns == before
+
+
+MODEL = Path(RUN).parent / "model.py"
+SHAPES = [
+    (
+        "logits = ",
+        "logits = hidden + nn.flatten(features) #",
+        r"model.py:(\d+): add: shapes \[128, 50\] and \[128, 784\] do not broadcast",
+    ),
+    (
+        "nn.flatten(features)",
+        "features",
+        r"model.py:(\d+): softmax_cross_entropy: .*128.*28.*10",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), SHAPES)
+def test_shapes_that_do_not_fit(place: FcMnist, old: str, new: str, message: str) -> None:
+    text = MODEL.read_text()
+    assert old in text
+    script = place.copy(model=text.replace(old, new, 1))
+    done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
+    assert_refused(done, 2, message)
+    assert not place.model_dir.exists()
