@@ -1,0 +1,76 @@
+"""A run.py that ends early in some of its tasks: the job ends with the right cause, and soon."""
+
+import pytest
+from support.fc_mnist import FOLDER, TWO_STREAMERS, FcMnist
+
+RUN_TEXT = (FOLDER / "run.py").read_text()
+DATA_TEXT = (FOLDER / "data.py").read_text()
+MAIN = "def main(arguments: Arguments[Params]) -> None:\n"
+BY_RANK = 'import os, sys\n    rank = os.environ["SLURM_PROCID"]\n    '
+
+
+def run_with(place: FcMnist, line: str) -> tuple[int, str, str]:
+    """The job's exit code, output and errors when `main` begins with this line."""
+    assert MAIN in RUN_TEXT
+    script = place.copy(run=RUN_TEXT.replace(MAIN, f"{MAIN}    {BY_RANK}{line}\n"))
+    done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rank", "named"),
+    [
+        (0, "rank 0 (chief) on node1"),
+        (1, "rank 1 (memoryx) on node2"),
+        (3, "rank 3 (streamer) on node3"),
+    ],
+)
+def test_a_bug_in_one_task_is_named_with_its_traceback(
+    place: FcMnist, rank: int, named: str
+) -> None:
+    code, _, err = run_with(place, f'assert rank != "{rank}", "odd"')
+    assert code == 1
+    assert f"csrun_wse: error: {named} ended with exit code 1\nTraceback (most" in err
+    assert err.splitlines()[-2] == "AssertionError: odd"
+    assert err.splitlines()[-1].endswith(f"/logs/rank-0000{rank}.log")
+    assert err.count("Traceback") == 1
+
+
+def test_a_bug_in_the_input_of_one_streamer_in_the_middle_of_a_training(place: FcMnist) -> None:
+    where = "        variant, sample = np.divmod("
+    assert where in DATA_TEXT
+    bug = (
+        "        import os\n"
+        '        if os.environ["SLURM_PROCID"] == "2" and os.path.exists("model_dir/checkpoint"):\n'
+        '            raise ValueError("a bad image")\n'
+    )
+    script = place.copy(data=DATA_TEXT.replace(where, bug + where))
+    place.configure(runconfig__max_steps=10**6)
+    done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
+    assert done.returncode == 1
+    assert "csrun_wse: error: rank 2 (streamer) on node3" in done.stderr
+    assert done.stderr.splitlines()[-2] == "ValueError: a bad image"
+    assert "Training interrupted: the next run in model_dir resumes from" in done.stdout
+
+
+@pytest.mark.parametrize("condition", ["True", 'rank == "0"', 'rank == "3"'])
+def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> None:
+    code, _, err = run_with(place, f"if {condition}: sys.exit(3)")
+    assert code == 3
+    assert "ended with exit code 3" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        (0, "the chief has ended without this run: every task must make the same calls"),
+        (1, "memoryx has ended without taking part in this run"),
+        (3, "streamer 3 has ended without taking part in this run"),
+    ],
+)
+def test_nobody_waits_for_a_task_that_left_early(place: FcMnist, rank: int, message: str) -> None:
+    code, _, err = run_with(place, f'if rank == "{rank}": sys.exit(0)')
+    assert code == 1
+    assert message in err
+    assert "Traceback" not in err
