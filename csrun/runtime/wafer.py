@@ -19,7 +19,7 @@ from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, 
 from csrun.runtime.peer import take_part
 from csrun.runtime.results import ResultSlots, result_slot_bytes
 from csrun.runtime.source import RingSource
-from csrun.runtime.weights import ResidentWeights, Slots, StreamedWeights, Weights, slot_copies
+from csrun.runtime.weights import ResidentWeights, Slots, StreamedWeights, Weights
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -68,7 +68,7 @@ def _load(
     weights: Weights
     if store_parts:
         weights = StreamedWeights(
-            Slots(slot_copies(plan, arena.bytes, store)),
+            resources.enter_context(closing(Slots(plan, arena.bytes, store))),
             updates=Waiter(resources.enter_context(closing(Counter(updates))), control),
             gradients=resources.enter_context(closing(Counter(gradients))),
         )

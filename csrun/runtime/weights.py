@@ -1,6 +1,7 @@
 """Where the wafer's weights are and what becomes of its gradients, in each execution mode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from csrun.executable import Plan, Step, UpdateProgram, flat_views
@@ -49,6 +50,9 @@ class ResidentWeights:
         """Updates are immediate."""
 
 
+PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
+
+
 def slot_copies(plan: Plan, arena: Bytes, store: Bytes) -> list[Callable[[], None]]:
     """For each group, a function that copies its weights from the store into its arena slot."""
     sources = flat_views(plan, store)
@@ -68,18 +72,40 @@ class Slots:
     """The wafer's two weight slots: group g goes into slot g mod 2.
 
     `load` copies only when the slot does not hold the group's weights of the step yet; in the
-    backward pass the last group, and with two groups both, are still there.
+    backward pass the last group, and with two groups both, are still there. `prefetch` copies a
+    large group in a thread of its own while the group in the other slot is computed on.
     """
 
-    def __init__(self, copies: Sequence[Callable[[], None]]) -> None:
-        self._copies = copies
+    def __init__(self, plan: Plan, arena: Bytes, store: Bytes) -> None:
+        self._copies = slot_copies(plan, arena, store)
+        self._large = [group.nbytes >= PREFETCH_BYTES for group in plan.groups]
         self._holds: list[int | None] = [None, None]
+        self._thread = ThreadPoolExecutor(1, "prefetch") if any(self._large) else None
+        self._coming: tuple[int, Future[None]] | None = None
 
     def load(self, group: int) -> None:
         """Have the group's weights in its slot."""
+        if self._coming is not None:
+            coming, copied = self._coming
+            copied.result()
+            self._holds[coming % 2] = coming
+            self._coming = None
         if self._holds[group % 2] != group:
             self._copies[group]()
             self._holds[group % 2] = group
+
+    def prefetch(self, group: int) -> None:
+        """Begin to load a group whose slot is free, if there is such a group and it is large."""
+        if self._thread is None or not 0 <= group < len(self._large) or not self._large[group]:
+            return
+        if self._coming is None and self._holds[group % 2] != group:
+            self._holds[group % 2] = None
+            self._coming = group, self._thread.submit(self._copies[group])
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def outdate(self, group: int) -> None:
         """The group's weights have changed, or will."""
@@ -106,10 +132,12 @@ class StreamedWeights:
         while self._pending > group:
             self._take()
         self._slots.load(group)
+        self._slots.prefetch(group + 1)  # group 0 has waited for all updates, so it is there
 
     def reacquire(self, group: int) -> None:
         """Load the group again if its slot was taken; its gradients are not delivered yet."""
         self._slots.load(group)
+        self._slots.prefetch(group - 1)
 
     def deliver(self, group: int, step: Step) -> None:
         """Hand the group's gradients to MemoryX."""

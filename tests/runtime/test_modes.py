@@ -6,6 +6,7 @@ from support.programs import Network
 from support.roles import Peers
 
 from csrun.mode import ExecutionMode
+from csrun.runtime import weights
 from csrun.runtime.cluster import Cluster, RunRequest
 from csrun.runtime.cpu import CpuMachine
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -49,9 +50,11 @@ def in_job(tmp_path, mode, group_bytes, streamers):
     return results
 
 
+@pytest.mark.parametrize("prefetch_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("group_bytes", [1, 4000, 1 << 20])
-def test_all_ways_give_the_same_bits(tmp_path, group_bytes):
+def test_all_ways_give_the_same_bits(tmp_path, monkeypatch, group_bytes, prefetch_bytes):
     """One, two and four groups; four of them make every slot change hands."""
+    monkeypatch.setattr(weights, "PREFETCH_BYTES", prefetch_bytes)
     expected = run(CpuMachine(NETWORK.compile(tmp_path, PIPELINED), Data(), SEED, 0))
     assert len(set(expected[0])) == STEPS
     streaming = NETWORK.compile(tmp_path, STREAMING, group_bytes)
