@@ -35,6 +35,7 @@ from csrun.frontend.nn import (
     silu,
     softmax_cross_entropy,
     softplus,
+    summary,
     tanh,
 )
 
@@ -67,5 +68,6 @@ __all__ = [
     "silu",
     "softmax_cross_entropy",
     "softplus",
+    "summary",
     "tanh",
 ]

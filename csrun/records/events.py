@@ -6,6 +6,9 @@ from itertools import count
 from pathlib import Path
 from time import time
 
+import numpy as np
+import numpy.typing as npt
+
 _numbers = count()  # a file's own name tells seconds apart, no more
 
 
@@ -30,6 +33,16 @@ class EventWriter:
         for tag, value in values.items():
             event = Event(wall_time=time(), step=step, summary=scalar(tag, value))
             self._writer.write_event(event)
+        self._writer.flush()
+
+    def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
+        """Write how values are distributed, at a global step."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import histogram
+
+        flat = np.asarray(values, np.float64).reshape(-1)
+        event = Event(wall_time=time(), step=step, summary=histogram(tag, flat, bins="auto"))
+        self._writer.write_event(event)
         self._writer.flush()
 
     def close(self) -> None:

@@ -47,6 +47,21 @@ def restoring(path: Path) -> str:
     return f"Restoring parameters from {path}"
 
 
+def warm_started(path: Path, count: int) -> str:
+    """After taking a part of a checkpoint."""
+    return f"Warm start: {count} tensors from {path}"
+
+
+def validated(layers: int, kernels: int) -> str:
+    """After kernel matching, when that is all that was asked for."""
+    return f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel"
+
+
+def predicted(count: int, step: int) -> str:
+    """After the last prediction."""
+    return f"Predicted {count} samples with the weights of global step {step}"
+
+
 def saving_checkpoint(step: int) -> str:
     """Before writing a checkpoint."""
     return f"Saving checkpoint at global step {step}"

@@ -14,7 +14,8 @@ from csrun.records.throughput import RateTracker
 from csrun.runtime.host import HostCall
 from csrun.runtime.machine import Machine
 from csrun.runtime.messages import Results, StepsDone
-from csrun.runtime.results import result_slots
+from csrun.runtime.results import StepResult, result_slots
+from csrun.runtime.summaries import Summary, write_summaries
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
 BOTTLENECK_SHARE = 0.2  # of the run's time spent waiting for batches
@@ -39,6 +40,7 @@ class LoopOptions:
     checkpoints_kept: int
     identity: Mapping[str, str]
     compile_time_s: float
+    summaries: tuple[Summary, ...] = ()
 
 
 class Orders:
@@ -127,6 +129,7 @@ class Training:
             self._host.take(result)
             scalars |= self._host.values()
         self._events.scalars(scalars, step)
+        write_summaries(self._options.summaries, result, self._events, step)
         log.info(messages.step(self._machine.device, step, self._loss, rates))
 
     def _save(self, step: int) -> None:
@@ -215,3 +218,19 @@ def evaluate(
     if machine.plan.loss_buffer is not None:
         results["loss"] = loss_sum / samples
     return results
+
+
+def predict(
+    machine: Machine, batches: int | None, take: Callable[[StepResult], None], show: Show
+) -> int:
+    """Run `batches` batches forward (all when None), give each result to `take`; the samples."""
+    orders, index, samples = Orders(machine, batches), 0, 0
+    while batches is None or index < batches:
+        done = orders.give(index, ())
+        for slot in range(done.done):
+            take(machine.result(slot, index + slot))
+        index, samples = index + done.done, samples + done.samples
+        show(Progress("predicting", index, batches or 0))
+        if done.finished:
+            break
+    return samples

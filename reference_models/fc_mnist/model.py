@@ -20,12 +20,15 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
     for number, units in enumerate(params.model.hidden_sizes):
         hidden = nn.Dense(units, activation="relu", name=f"fc_{number}")(hidden)
     logits = nn.Dense(CLASSES, name="fc_out")(hidden)  # [B, 10]
+    digits = nn.argmax(logits)  # [B]
+    if mode == nn.PREDICT:
+        return CSEstimatorSpec(mode=mode, predictions={"digit": digits})
     loss = nn.softmax_cross_entropy(logits, labels)
     return CSEstimatorSpec(
         mode=mode,
         loss=loss,
         train_op=params.optimizer.minimize(loss) if mode == nn.TRAIN else None,
-        host_call=(metrics, [labels, nn.argmax(logits)]),
+        host_call=(metrics, [labels, digits]),
     )
 
 

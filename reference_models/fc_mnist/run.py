@@ -20,13 +20,25 @@ def main(arguments: Arguments[Params]) -> None:
     """Do what the command line says."""
     params, config = arguments.params, arguments.params.runconfig
     estimator = CerebrasEstimator(model_fn, config.model_dir, config, params)
-    if arguments.mode is Mode.TRAIN:
-        limit = None if config.steps else config.max_steps
-        estimator.train(train_input_fn, config.steps, limit, config.checkpoint_path)
-    elif arguments.mode is Mode.EVAL:
-        estimator.evaluate(eval_input_fn, config.eval_steps, config.checkpoint_path)
-    else:
-        estimator.compile(train_input_fn)
+    path, limit = config.checkpoint_path, None if config.steps else config.max_steps
+    match arguments.mode:
+        case Mode.TRAIN:
+            estimator.train(train_input_fn, config.steps, limit, path)
+        case Mode.EVAL:
+            estimator.evaluate(eval_input_fn, config.eval_steps, path)
+        case Mode.EVAL_ALL:
+            estimator.evaluate_all(eval_input_fn, config.eval_steps)
+        case Mode.TRAIN_AND_EVAL:
+            estimator.train_and_evaluate(
+                train_input_fn, eval_input_fn, config.max_steps, config.eval_steps
+            )
+        case Mode.PREDICT:
+            for number, sample in enumerate(estimator.predict(eval_input_fn, config.eval_steps)):
+                print(f"sample {number}: {sample['digit']}")
+        case Mode.COMPILE_ONLY:
+            estimator.compile(train_input_fn)
+        case Mode.VALIDATE_ONLY:
+            estimator.validate(train_input_fn)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs the passes: verifies between them, times them, keeps each stage's text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -23,20 +23,32 @@ class Stages:
     canonical_text: str
 
 
-def run_passes(module: ModuleOp, passes: Sequence[Pass] = PASSES) -> Stages:
-    """Run the passes over `module`, which is changed.
+Show = Callable[[str, str], None]  # (stage, text)
+
+
+def run_passes(
+    module: ModuleOp, passes: Sequence[Pass] = PASSES, show: Show | None = None
+) -> Stages:
+    """Run the passes over `module`, which is changed; `show` gets the text of each stage.
 
     Raises: xDSL's VerifyException when a pass leaves an invalid module, which is a compiler bug
     """
-    text = print_module(module)
-    files, log = {"01_trace.mlir": text}, []
+    files: dict[str, str] = {}
+    log: list[str] = []
+
+    def keep(number: int, name: str) -> str:
+        text = files[f"{number:02}_{name}.mlir"] = print_module(module)
+        if show is not None:
+            show(name, text)
+        return text
+
+    text = keep(1, "trace")
     for number, step in enumerate(passes, 2):
         started = perf_counter()
         lines = step.apply(module)
         module.verify()
         seconds = perf_counter() - started
-        text = print_module(module)
-        files[f"{number:02}_{step.name}.mlir"] = text
+        text = keep(number, step.name)
         log.append(f"{step.name}: {seconds * 1000:.1f} ms")
         log += [f"    {line}" for line in lines]
     files["compile.log"] = "\n".join(log) + "\n"

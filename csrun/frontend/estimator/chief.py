@@ -3,13 +3,14 @@
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from csrun.compiler import validate_model
 from csrun.context import TaskContext, Terminated
 from csrun.data import Dataset
 from csrun.errors import CsrunError, PeerLost, UsageError
@@ -22,12 +23,13 @@ from csrun.frontend.estimator.compilation import (
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
 from csrun.frontend.estimator.progress import Show, progress_display
-from csrun.frontend.estimator.trace import ModelFunction, trace_model
+from csrun.frontend.estimator.trace import ModelFunction, TracedModel, trace_model
+from csrun.frontend.estimator.warm_start import WarmTensors
 from csrun.records import checkpoints, messages, model_dir, params
 from csrun.runtime import chief as loops
-from csrun.runtime.host import HostCall
 from csrun.runtime.machine import Machine
 from csrun.runtime.messages import Results
+from csrun.runtime.results import StepResult
 from csrun.runtime.state import initialize
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -62,15 +64,16 @@ class Chief:
     ) -> Results:
         found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
         first = found.step if found else 0
-        last = first + steps if steps is not None else max_steps
+        limits = (first + steps if steps is not None else None, max_steps)
+        last = min((limit for limit in limits if limit is not None), default=None)
         if last is not None and first >= last:
             log.info(messages.already_trained(self.model_dir, first, last))
             return {"global_step": float(first)}
         target = find_target(self.context, self.config.cs_ip)
-        self._write_params("train")
-        compiled, host = self._compile(dataset, RunMode.TRAIN, target)
+        compiled, traced = self._compile(dataset, RunMode.TRAIN, target)
+        warm = self._warm_tensors(found, compiled)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):
-            self._set_state(machine, found)
+            self._set_state(machine, found, warm)
             options = loops.LoopOptions(
                 self.model_dir,
                 first,
@@ -80,31 +83,56 @@ class Chief:
                 self.config.keep_checkpoint_max,
                 self._identity(machine.plan.batch_size),
                 compiled.seconds,
+                traced.summaries,
             )
-            results = loops.Training(machine, options, host, show).run()
+            results = loops.Training(machine, options, traced.host, show).run()
             machine.close(results)
         return results
 
     def evaluate(self, dataset: Dataset, batches: int | None, path: Path | None) -> Results:
         """Evaluate a checkpoint: the one given, or the newest."""
-        found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
-        if found is None:
-            raise UsageError(
-                f"{self.model_dir}: no checkpoint to evaluate; train first, or give "
-                "--checkpoint_path"
-            )
+        found = self._trained(path)
         target = find_target(self.context, self.config.cs_ip)
         log.info(messages.saving_to(self.model_dir))
         with model_dir.opened(self.model_dir):
-            self._write_params("eval")
-            compiled, host = self._compile(dataset, RunMode.EVAL, target)
+            compiled, traced = self._compile(dataset, RunMode.EVAL, target)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
             log.info(messages.restoring(found.path))
             found.restore(machine.state)
-            results = loops.evaluate(machine, found.step, batches, host, show)
+            results = loops.evaluate(machine, found.step, batches, traced.host, show)
             machine.close(results)
         log.info(messages.evaluated(results))
         return results
+
+    def predict(
+        self,
+        dataset: Dataset,
+        batches: int | None,
+        path: Path | None,
+        take: Callable[[StepResult], None],
+    ) -> Results:
+        """Give the predictions of a checkpoint, the one given or the newest, to `take`."""
+        found = self._trained(path)
+        target = find_target(self.context, self.config.cs_ip)
+        with model_dir.opened(self.model_dir):
+            compiled, _ = self._compile(dataset, RunMode.PREDICT, target)
+        with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
+            log.info(messages.restoring(found.path))
+            found.restore(machine.state)
+            samples = loops.predict(machine, batches, take, show)
+            results = {"global_step": float(found.step), "samples": float(samples)}
+            machine.close(results)
+        log.info(messages.predicted(samples, found.step))
+        return results
+
+    def validate_only(self, dataset: Dataset, mode: RunMode) -> Results:
+        """Match kernels, and leave nothing; no system is needed."""
+        target = find_target(self.context, self.config.cs_ip)
+        traced = self._trace(dataset, mode, target)
+        model = validate_model(traced.module)
+        layers = len({op.scope for op in model.parameters})
+        log.info(messages.validated(layers, len(model.kernels)))
+        return {}
 
     def compile_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Compile and leave the artifacts; no system is needed."""
@@ -112,6 +140,25 @@ class Chief:
         with model_dir.opened(self.model_dir):
             self._compile(dataset, mode, target)
         return {}
+
+    def _trained(self, path: Path | None) -> checkpoints.Checkpoint:
+        """The checkpoint given, or the newest.
+
+        Raises: UsageError when there is none
+        """
+        found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(self.model_dir)
+        if found is None:
+            raise UsageError(
+                f"{self.model_dir}: no checkpoint to evaluate; train first, or give "
+                "--checkpoint_path"
+            )
+        return found
+
+    def _warm_tensors(
+        self, found: checkpoints.Checkpoint | None, compiled: Compiled
+    ) -> WarmTensors | None:
+        start = self.config.warm_start
+        return WarmTensors(start, compiled.executable.plan) if start and found is None else None
 
     def _me(self) -> str:
         """How this run is named to another that wants its model_dir."""
@@ -125,13 +172,20 @@ class Chief:
             return found.name if found else None
         return None
 
-    def _write_params(self, mode: str) -> None:
+    def _write_params(self, run_mode: RunMode) -> None:
         if self.params is not None:
-            params.write(self.model_dir, mode, self.params)
+            params.write(self.model_dir, run_mode, self.params)
 
     def _compile(
         self, dataset: Dataset, run_mode: RunMode, target: Target
-    ) -> tuple[Compiled, HostCall | None]:
+    ) -> tuple[Compiled, TracedModel]:
+        traced = self._trace(dataset, run_mode, target)
+        self._write_params(run_mode)
+        minibatches = minibatches_in_flight(self.config, target.mode)
+        compiled = compile_traced(traced.module, self.model_dir, run_mode, target, minibatches)
+        return compiled, traced
+
+    def _trace(self, dataset: Dataset, run_mode: RunMode, target: Target) -> TracedModel:
         minibatches = minibatches_in_flight(self.config, target.mode)
         log.info(messages.RUNNING_CLIENT)
         log.info(messages.CALLING_MODEL_FN)
@@ -139,8 +193,7 @@ class Chief:
             self.model_fn, dataset, run_mode, self.params, self.config.precision, minibatches
         )
         log.info(messages.DONE_CALLING_MODEL_FN)
-        compiled = compile_traced(traced.module, self.model_dir, run_mode, target, minibatches)
-        return compiled, traced.host
+        return traced
 
     @contextmanager
     def _machine(
@@ -154,11 +207,16 @@ class Chief:
         ):
             yield machine, show
 
-    def _set_state(self, machine: Machine, found: checkpoints.Checkpoint | None) -> None:
+    def _set_state(
+        self, machine: Machine, found: checkpoints.Checkpoint | None, warm: WarmTensors | None
+    ) -> None:
         started = perf_counter()
         if found is None:
             initialize(machine.plan, machine.state, self.config.seed)
             log.info(messages.weights_initialized(perf_counter() - started))
+            if warm is not None:
+                count = warm.take(machine.state)
+                log.info(messages.warm_started(warm.checkpoint.path, count))
         else:
             log.info(messages.restoring(found.path))
             found.restore(machine.state)

@@ -15,6 +15,17 @@ Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 HostFunction = Callable[..., Mapping[str, Any]]
 
 
+class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a new training takes some of its first weights from.
+
+    tensors: regular expressions; every parameter in whose name one is found is taken, all of them
+    when none is given. The optimizer's state starts from zero, and the steps are counted from 0.
+    """
+
+    checkpoint_path: str
+    tensors: tuple[str, ...] = ("",)
+
+
 class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the estimator runs; the `runconfig` section of a params file.
 
@@ -24,6 +35,7 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     keep_checkpoint_max: how many checkpoints stay in model_dir.
     minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
     on the wafer; None leaves it to the compiler, which takes 1.
+    warm_start: part of another training's weights, for a training that starts at step 0.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
 
@@ -34,6 +46,7 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
     precision: Literal["float32", "float64"] = "float32"
+    warm_start: WarmStart | None = None
 
 
 @dataclass(frozen=True)
@@ -41,11 +54,13 @@ class CSEstimatorSpec:
     """What model_fn returns.
 
     mode: RunMode. loss: the scalar to minimise or to report; train_op: what `minimize` gave, for
-    training. host_call: (function, traced tensors): the function gets their values of each step as
-    NumPy arrays, valid rows only, and returns metrics by name.
+    training. predictions: what `predict` gives of each sample, by name. host_call: (function,
+    traced tensors): the function gets their values of each step as NumPy arrays, valid rows only,
+    and returns metrics by name.
     """
 
     mode: RunMode
     loss: Tensor | None = None
     train_op: TrainOp | None = None
     host_call: tuple[HostFunction, Sequence[Tensor]] | None = None
+    predictions: Mapping[str, Tensor] | None = None

@@ -5,6 +5,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from csrun.context import Role, TaskContext, TaskEntry, current
 from csrun.context.job import ended_file
 from csrun.data import Dataset, as_dataset
@@ -13,13 +15,15 @@ from csrun.executable import RunMode
 from csrun.frontend.estimator.chief import Chief
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.trace import ModelFunction
-from csrun.records import messages
+from csrun.records import checkpoints, messages
 from csrun.runtime import memoryx, streamer
 from csrun.runtime.messages import Results
 from csrun.runtime.peer import take_part
+from csrun.runtime.results import StepResult
 from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done
 
 InputFunction = Callable[[Any], Any]
+Prediction = dict[str, npt.NDArray[Any]]
 
 _run_numbers = count()  # every task runs the same script, so all count their runs alike
 
@@ -79,6 +83,71 @@ class CerebrasEstimator:
         """
         path = Path(checkpoint_path) if checkpoint_path is not None else None
         return self._play(input_fn, lambda chief, data: chief.evaluate(data, steps, path))
+
+    def evaluate_all(self, input_fn: InputFunction, steps: int | None = None) -> list[Results]:
+        """`evaluate` for every checkpoint that model_dir keeps, oldest first.
+
+        Raises: CsrunError without a checkpoint, or for one of another model.
+        """
+        names = [checkpoints.name_of(step) for step in checkpoints.kept_steps(self._model_dir)]
+        if not names:
+            return [self.evaluate(input_fn, steps)]
+        return [self.evaluate(input_fn, steps, self._model_dir / name) for name in names]
+
+    def train_and_evaluate(
+        self,
+        train_input_fn: InputFunction,
+        eval_input_fn: InputFunction,
+        max_steps: int | None,
+        eval_steps: int | None = None,
+    ) -> Results:
+        """Train up to global step `max_steps`, and evaluate after each checkpoint that is due.
+
+        Returns the last evaluation's results. Ends early with the training data.
+
+        Raises: UsageError without max_steps; else as `train` and `evaluate`.
+        """
+        if max_steps is None:
+            raise UsageError("train_and_eval: needs max_steps: give --max_steps")
+        every, reached = self._config.save_checkpoints_steps, -1.0
+        while True:
+            trained = self._play(
+                train_input_fn, lambda chief, data: chief.train(data, every, max_steps, None)
+            )
+            evaluated = self.evaluate(eval_input_fn, eval_steps)
+            if trained["global_step"] >= max_steps or trained["global_step"] == reached:
+                return evaluated
+            reached = trained["global_step"]
+
+    def predict(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> list[Prediction]:
+        """The model's predictions for each sample of `steps` batches of `input_fn(params)`, or all.
+
+        Takes the newest checkpoint in model_dir, or the one given. In a job the chief gets the
+        predictions, the other tasks an empty list.
+
+        Shapes: each prediction without its batch axis
+        Raises: CsrunError without a checkpoint, or for one of another model.
+        """
+        path = Path(checkpoint_path) if checkpoint_path is not None else None
+        found: list[Prediction] = []
+
+        def take(result: StepResult) -> None:
+            found.extend(
+                {name: values[row] for name, values in result.outputs.items()}
+                for row in range(result.rows)
+            )
+
+        self._play(input_fn, lambda chief, data: chief.predict(data, steps, path, take))
+        return found
+
+    def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
+        """See whether every operator of the model has a kernel, and stop there; needs no system."""
+        return self._play(input_fn, lambda chief, data: chief.validate_only(data, mode))
 
     def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
         """Compile the model for `mode` and leave the artifacts in model_dir; needs no system."""

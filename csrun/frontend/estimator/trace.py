@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.data import Dataset
+from csrun.data import ArraySpec, Dataset
 from csrun.errors import UsageError
 from csrun.executable import RunMode
 from csrun.frontend.estimator.config import CSEstimatorSpec

@@ -1,7 +1,7 @@
 """Layers and functions that a model function is written with, and the tracer that records them."""
 
 from csrun.executable import schedule as schedules
-from csrun.frontend.nn import initializers, metrics
+from csrun.frontend.nn import initializers, metrics, summary
 from csrun.frontend.nn.activations import (
     elu,
     gelu,
@@ -61,5 +61,6 @@ __all__ = [
     "silu",
     "softmax_cross_entropy",
     "softplus",
+    "summary",
     "tanh",
 ]

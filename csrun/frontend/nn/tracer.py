@@ -18,6 +18,7 @@ from csrun.cirh.types import tensor_type
 from csrun.frontend.nn.errors import TraceError, located, user_line
 from csrun.frontend.nn.names import LayerNames
 from csrun.frontend.nn.optimizer import TrainOp
+from csrun.frontend.nn.summary import SummaryKind
 from csrun.frontend.nn.tensor import Tensor
 from csrun.mode import RunMode
 
@@ -32,6 +33,7 @@ class Tracer:
         self.builder = Builder(InsertPoint.at_end(self.module.body.block))
         self._inputs: dict[object, InputOp] = {}
         self._streams = count()
+        self.summaries: dict[str, tuple[SummaryKind, Tensor]] = {}
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,11 @@ class Mode(StrEnum):
 
     TRAIN = "train"
     EVAL = "eval"
+    EVAL_ALL = "eval_all"
+    TRAIN_AND_EVAL = "train_and_eval"
+    PREDICT = "predict"
     COMPILE_ONLY = "compile_only"
+    VALIDATE_ONLY = "validate_only"
 
 
 class Arguments(msgspec.Struct, Generic[P], frozen=True):
@@ -50,8 +54,9 @@ def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Argumen
 
 def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
     path, mode = values.pop("params"), Mode(values.pop("mode"))
-    if values.pop("compile_only"):
-        mode = Mode.COMPILE_ONLY
+    for flag in (Mode.COMPILE_ONLY, Mode.VALIDATE_ONLY):  # the one that stops earlier wins
+        if values.pop(flag.value):
+            mode = flag
     overrides = {key: value for key, value in values.items() if value is not None}
     return Arguments(mode, load(schema, Path(path), overrides))
 
@@ -76,6 +81,7 @@ def _command(callback: Callable[..., Any], default_params: Path) -> click.Comman
         click.Option(["--eval_steps"], type=positive, help="Evaluate this many batches."),
         click.Option(["--checkpoint_path"], help="Start from this checkpoint."),
         click.Option(["--compile_only"], is_flag=True, help="Compile, and run nothing."),
+        click.Option(["--validate_only"], is_flag=True, help="Match kernels, and stop there."),
     ]
     return click.Command("run.py", params=options, callback=callback)
 

@@ -66,11 +66,30 @@ class Checkpoint:
                 f"{self.path} is of another model: {shown}{f'; and {more} more' * (more > 0)}; "
                 "choose another --model_dir, or undo the change"
             )
+        self.take(state)
+
+    def take(self, arrays: Mapping[str, Array]) -> None:
+        """Read these tensors, and no others, into their arrays.
+
+        Raises: CsrunError naming the damage, and the newest good checkpoint, when it is damaged
+        """
         try:
-            for name, array in self.read(state):
-                state[name][...] = array
+            for name, array in self.read(arrays):
+                arrays[name][...] = array
         except DamagedError as damage:
             raise _refusal(self.model_dir, self.name, damage) from damage
+
+    def unlike(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> list[str]:
+        """One line for each wanted tensor, of a shape and a type, that it does not have so."""
+        lines = []
+        for name, (shape, dtype) in wanted.items():
+            entry = self.manifest.tensors.get(name)
+            if entry is None:
+                lines.append(f"tensor {name}: not in the checkpoint")
+            elif (entry.shape, entry.dtype) != (shape, dtype):
+                model = _text(TensorEntry(shape, dtype, 0))
+                lines.append(f"tensor {name}: the checkpoint has {_text(entry)}, the model {model}")
+        return lines
 
     def differences(self, state: Mapping[str, Array]) -> list[str]:
         """One line for each tensor that is missing, too many, or of another shape or type."""
