@@ -74,12 +74,14 @@ class FcMnist(Workplace):
     def processes(self, launcher: int) -> dict[str, int]:
         """The living processes of a job by name: the launcher, and each by the log it writes."""
         found = {"launcher": launcher}
-        for process in psutil.Process(launcher).children(recursive=True):
-            try:
-                log = os.readlink(f"/proc/{process.pid}/fd/1")
-            except OSError:
-                continue
-            found[Path(log).stem] = process.pid
+        for server in psutil.Process(launcher).children():
+            found["forkserver"] = server.pid
+            for process in server.children(recursive=True):
+                try:
+                    log = Path(os.readlink(f"/proc/{process.pid}/fd/1")).stem
+                except OSError:
+                    continue
+                found.setdefault(log, process.pid)
         return found
 
 
