@@ -13,6 +13,8 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -155,12 +157,19 @@ def _signal_pipe() -> tuple[socket.socket, socket.socket]:
     return reader, writer
 
 
+def _preload(modules: Iterable[str]) -> None:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # a task that imports it fails in its own name, for the user to read
+            traceback.print_exc()
+
+
 def main(argv: list[str]) -> None:
     """Serve one job; see the module's text for the arguments."""
     control_fd, job_dir, modules, *lock_fds = argv
     become_subreaper()
-    for module in filter(None, modules.split(",")):
-        importlib.import_module(module)
+    _preload(filter(None, modules.split(",")))
     locks = [FileLock.adopt(Path(), int(fd)) for fd in lock_fds]
     os.set_inheritable(int(control_fd), False)
     server = ForkServer(

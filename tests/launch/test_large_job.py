@@ -1,6 +1,8 @@
 """98 tasks on this machine: what they take while they train, and while they wait."""
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -72,3 +74,21 @@ def test_each_task_draws_its_own_unseeded_numbers(place: FcMnist) -> None:
     assert place.run("--total-nodes", "4", "python-ws", "run.py").returncode == 0
     drawn = [path.read_text().split() for path in place.path.glob("at*")]
     assert [len(set(numbers)) for numbers in zip(*drawn, strict=True)] == [6, 6]
+
+
+@pytest.mark.usefixtures("state")
+def test_a_module_that_cannot_be_preloaded_is_the_tasks_to_report(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text("import no_such_module")
+    program = (
+        "import sys\n"
+        "from csrun.launch import JobRequest, launch\n"
+        "from csrun.site import load\n"
+        "request = JobRequest(('python', 'run.py'), 1, 1, preload=('no_such_module',))\n"
+        "sys.exit(launch(request, load('local')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "rank 0 (chief) on node1" in done.stderr
+    assert "No module named 'no_such_module'" in done.stderr
