@@ -16,12 +16,22 @@ PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
 
 
+class _Lines(logging.Handler):
+    """Lines on what is sys.stderr just then: a progress display replaces it to stay below them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)  # a closed pipe or a full disk does not end the run
+
+
 def configure() -> None:
     """Let the `csrun` logger print `INFO:csrun:…` lines, unless the user has set it up."""
     logger = logging.getLogger("csrun")
     if logger.handlers or logging.getLogger().handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Lines()
     handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

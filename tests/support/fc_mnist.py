@@ -36,10 +36,17 @@ class FcMnist(Workplace):
 
     def cpu(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`python run.py`, to its end."""
+        with self.start_cpu(*arguments) as process:
+            out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def start_cpu(self, *arguments: str) -> "subprocess.Popen[str]":
+        """The same, started."""
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, RUN, *self.own(arguments)],
-            cwd=self.path, env=environment, text=True, capture_output=True, timeout=60,
+            cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def wse(

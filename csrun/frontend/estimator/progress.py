@@ -52,7 +52,7 @@ def _terminal() -> Iterator[Show]:
         TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, transient=True) as bar:
+    with Bar(*columns, transient=True, redirect_stderr=sys.stderr.isatty()) as bar:
         task = bar.add_task("starting", total=None, text="")
 
         def show(progress: Progress) -> None:

@@ -1,0 +1,114 @@
+"""Ctrl-C, a second run in the same folder, a full disk, no home."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist
+from support.jobs import until
+
+from csrun.records import checkpoints
+
+EVERY = 50
+
+
+@pytest.fixture
+def endless(place: FcMnist) -> FcMnist:
+    place.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=EVERY)
+    return place
+
+
+def assert_says_where_it_resumes(place: FcMnist, text: str) -> None:
+    found = checkpoints.latest(place.model_dir)
+    assert found is not None
+    assert f"Training interrupted: the next run in model_dir resumes from {found.name}" in text
+    assert "Traceback" not in text
+    assert sorted(path.name for path in place.model_dir.glob(".*")) == []
+    assert place.cpu("--max_steps", str(found.step + 1)).returncode == 0
+
+
+@pytest.mark.parametrize("start", ["start_cpu", "start_wse"])
+def test_ctrl_c(endless: FcMnist, start: str) -> None:
+    with getattr(endless, start)() as run:
+        until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=20)
+    assert run.returncode == 130, err
+    assert_says_where_it_resumes(endless, out + err)
+
+
+def test_sigterm_of_a_job(endless: FcMnist) -> None:
+    with endless.start_wse() as run:
+        until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
+        run.terminate()
+        out, err = run.communicate(timeout=20)
+    assert run.returncode == 143, err
+    assert_says_where_it_resumes(endless, out + err)
+
+
+def test_one_training_a_folder(endless: FcMnist) -> None:
+    with endless.start_wse() as first:
+        until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
+        for second, who in ((endless.cpu(), "cpu"), (endless.wse(), "wse")):
+            assert second.returncode == 2, who
+            assert re.search(
+                r"error: model_dir model_dir: job 1, process \d+ on \S+ is training in it; wait",
+                second.stderr,
+            )
+        evaluation = endless.cpu("--mode", "eval", "--eval_steps", "1")
+        assert evaluation.returncode == 0, evaluation.stderr
+        assert first.poll() is None
+        first.kill()
+    done = endless.wse("--max_steps", "1")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB: six checkpoints."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system needs the right to mount one")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+def test_a_full_disk(endless: FcMnist, small_disk: Path, command: str) -> None:
+    endless.configure(
+        runconfig__max_steps=MANY_STEPS,
+        runconfig__save_checkpoints_steps=EVERY,
+        runconfig__keep_checkpoint_max=50,
+    )
+    done = getattr(endless, command)("-o", "disk/model")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "the disk is full: the checkpoint needs " in done.stderr
+    folder = small_disk / "model"
+    kept = checkpoints.kept_steps(folder)
+    assert kept[:3] == (0, EVERY, 2 * EVERY)
+    for step in kept:
+        found = checkpoints.open_checkpoint(folder / checkpoints.name_of(step))
+        names = dict.fromkeys(found.manifest.tensors)
+        assert sum(1 for _ in found.read(names)) == len(names)
+    assert not list(folder.glob(".*"))
+
+
+def test_without_a_home(place: FcMnist) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "HOME"}
+    environment["CSRUN_STATE_DIR"] = str(place.path / "state")
+    command = [RUN, *place.own(())]
+    for launcher in (["-m", "csrun.cli.csrun_wse", "--total-nodes=3", "python-ws"], []):
+        done = subprocess.run(
+            [sys.executable, *launcher, *command],
+            cwd=place.path, env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,66 @@
+"""How far a run is: shown on a terminal, and not in a pipe."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
+
+STEPS = 300
+WSE = [sys.executable, "-m", "csrun.cli.csrun_wse", *TWO_STREAMERS, "python-ws"]
+COMMANDS = {"cpu": [sys.executable], "wse": WSE}
+BAR = re.compile(r"training .*━.* \d+/300 .*loss \d")
+
+
+@pytest.fixture
+def long_place(place: FcMnist) -> FcMnist:
+    place.configure(runconfig__max_steps=STEPS, runconfig__log_steps=50)
+    return place
+
+
+def on_a_terminal(place: FcMnist, command: list[str]) -> str:
+    """What a terminal of 200 columns gets."""
+    ours, theirs = pty.openpty()
+    environment = {
+        **os.environ,
+        "CSRUN_STATE_DIR": str(place.path / "state"),
+        "TERM": "xterm",
+        "COLUMNS": "200",
+    }
+    with subprocess.Popen(
+        [*command, RUN, *place.own(())],
+        cwd=place.path, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        try:
+            while data := os.read(ours, 1 << 16):
+                shown += data
+        except OSError:  # the last one at the terminal has closed it
+            pass
+        os.close(ours)
+    assert process.returncode == 0, shown
+    return shown.decode()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_terminal_shows_a_bar_below_the_log_lines(long_place: FcMnist, command: str) -> None:
+    shown = on_a_terminal(long_place, COMMANDS[command])
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
+    assert any(BAR.search(line) for line in lines), shown
+    logged = [line for line in lines if "global_step = " in line]
+    assert len(logged) == STEPS // 50
+    assert all(line.startswith("INFO:csrun:global_step") for line in logged), logged
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_gets_plain_lines(long_place: FcMnist, command: str) -> None:
+    done = long_place.cpu() if command == "cpu" else long_place.wse()
+    assert done.returncode == 0
+    text = done.stdout + done.stderr
+    assert "━" not in text
+    assert "\x1b" not in text
+    assert text.count("\nINFO:csrun:global_step = ") == STEPS // 50
