@@ -5,6 +5,7 @@ from pathlib import Path
 
 from csrun.context import TaskReport, TaskReportKind
 from csrun.launch.causes import TaskEnd
+from csrun.launch.server import LOG_NAME
 
 TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -37,11 +38,14 @@ def how(exit_code: int) -> str:
 
 
 def describe_server_loss(exit_code: int, job_dir: Path) -> str:
-    """The failure of a job whose fork server is gone."""
-    return (
+    """The failure of a job whose fork server is gone; one that was not killed has said why."""
+    lines = [
         f"{_PREFIX} the fork server {how(exit_code)}; it held all tasks of the job, which ended "
-        f"with it\nlogs: {job_dir / 'logs'}"
-    )
+        "with it"
+    ]
+    if exit_code > 0:
+        lines += _tail(job_dir / "logs" / f"{LOG_NAME}.log")
+    return "\n".join([*lines, f"logs: {job_dir / 'logs'}"])
 
 
 def _describe_report(cause: TaskEnd, report: TaskReport, log: Path) -> str:
