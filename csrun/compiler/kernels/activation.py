@@ -11,7 +11,7 @@ from csrun.cirh.ops.base import BackwardOp, UnaryOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.activation_code import CODES, Code
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase, UnaryKernel
 
 
 @dataclass(frozen=True)
@@ -81,27 +81,15 @@ def activation_of(operation: Operation) -> Activation | None:
 
 
 @dataclass(frozen=True)
-class ActivationForward(Kernel):
+class ActivationForward(UnaryKernel):
     """out = activation(x).
 
     Shapes: x, out of one shape
     """
 
-    x: Array
     activation: Activation
-    out: Array
 
     kind = "activation"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        """The operand."""
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        """The result."""
-        return (self.out,)
 
     @property
     def scratch(self) -> tuple[Array, ...]:
@@ -175,7 +163,7 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     graph.take(operation)
     layer = graph.layer_of(operation)
     return ActivationForward(
-        layer, graph.array(operation.x), activation, graph.array(operation.out)
+        layer, graph.array(operation.x), graph.array(operation.out), activation
     )
 
 

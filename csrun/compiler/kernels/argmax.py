@@ -5,33 +5,20 @@ from dataclasses import dataclass
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.reduction import ArgmaxOp
-from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
 
 
 @dataclass(frozen=True)
-class Argmax(Kernel):
+class Argmax(UnaryKernel):
     """out = argmax of x along `dim`.
 
     Shapes: x [..., N, ...] -> out [..., ...] int64
     """
 
-    x: Array
     dim: int
-    out: Array
 
     kind = "argmax"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        """The values."""
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        """The indices."""
-        return (self.out,)
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
@@ -45,8 +32,8 @@ def match(operation: Operation, graph: Graph) -> Kernel | None:
     return Argmax(
         graph.layer_of(operation),
         graph.array(operation.x),
-        operation.dim.value.data,
         graph.array(operation.out),
+        operation.dim.value.data,
     )
 
 

@@ -61,6 +61,24 @@ class Kernel(ABC):
         """Lines of Python; `name` gives the local variable of an array."""
 
 
+@dataclass(frozen=True)
+class UnaryKernel(Kernel):
+    """A kernel from one array to one other."""
+
+    x: Array
+    out: Array
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        """The operand."""
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        """The result."""
+        return (self.out,)
+
+
 Matcher = Callable[[Operation, "Graph"], Kernel | None]
 
 __all__ = ["Kernel", "Matcher", "Name", "Phase"]

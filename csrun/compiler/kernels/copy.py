@@ -5,30 +5,17 @@ from dataclasses import dataclass
 from csrun.cirh.ops.model import OutputOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Name
+from csrun.compiler.kernels.base import Name, UnaryKernel
 
 
 @dataclass(frozen=True)
-class CopyOut(Kernel):
+class CopyOut(UnaryKernel):
     """out = x; an input of the batch or a buffer may be overwritten before the host reads it.
 
     Shapes: x, out of one shape
     """
 
-    x: Array
-    out: Array
-
     kind = "output"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        """The value."""
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        """The copy."""
-        return (self.out,)
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
