@@ -3,6 +3,15 @@
 from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError
 from csrun.compiler.options import CompileOptions
+from csrun.compiler.passes import Show, Stage
 from csrun.compiler.validate import validate_model
 
-__all__ = ["CompileError", "CompileOptions", "CompileResult", "compile_model", "validate_model"]
+__all__ = [
+    "CompileError",
+    "CompileOptions",
+    "CompileResult",
+    "Show",
+    "Stage",
+    "compile_model",
+    "validate_model",
+]

@@ -15,7 +15,7 @@ from csrun.compiler.kernels.softmax_cross_entropy import LOSS
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import run_passes
+from csrun.compiler.passes import Show, run_passes
 from csrun.compiler.placing import Placed, place_model
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.executable import (
@@ -42,14 +42,16 @@ class CompileResult:
     cached: bool
 
 
-def compile_model(module: ModuleOp, root: Path, options: CompileOptions) -> CompileResult:
+def compile_model(
+    module: ModuleOp, root: Path, options: CompileOptions, show: Show | None = None
+) -> CompileResult:
     """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
 
-    `module` is changed.
+    `module` is changed; `show` gets each stage of the passes.
 
     Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
     """
-    stages = run_passes(module)
+    stages = run_passes(module, show=show)
     checksum = directory.checksum_of(stages.canonical_text, options)
     target = directory.path_of(root, checksum)
     if directory.is_complete(target):
@@ -73,7 +75,7 @@ def _back_end(
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, system, checksum, program)
     return {
-        "05_kernels.txt": _listing(placed.layout),
+        "kernels.txt": _listing(placed.layout),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
     }

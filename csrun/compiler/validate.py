@@ -9,7 +9,7 @@ from csrun.compiler.passes import Show, run_passes
 def validate_model(module: ModuleOp, show: Show | None = None) -> MatchedModel:
     """Run the passes and match kernels; nothing is placed, planned or written.
 
-    `module` is changed. `show` gets the name and the text of each stage.
+    `module` is changed. `show` gets each stage of the passes.
 
     Raises: CompileError naming operator and layer when no kernel matches
     """

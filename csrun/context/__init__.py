@@ -1,5 +1,6 @@
 """What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
 
+from csrun.context.debug import DebugLevel, debug_level
 from csrun.context.job import JobFile, Role, TaskEntry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
 from csrun.context.paths import site_state_dir, state_dir
@@ -7,6 +8,7 @@ from csrun.context.task import TaskContext, current
 from csrun.context.terminated import Terminated
 
 __all__ = [
+    "DebugLevel",
     "JobFile",
     "JobLink",
     "Progress",
@@ -18,6 +20,7 @@ __all__ = [
     "TaskReportKind",
     "Terminated",
     "current",
+    "debug_level",
     "site_state_dir",
     "state_dir",
 ]

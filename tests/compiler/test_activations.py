@@ -40,7 +40,7 @@ def check(ours, theirs, tolerance):
 def test_a_layers_activation_is_pytorchs(tmp_path, name, precision):
     network = Network(activation=name, precision=precision, learning_rate=0.0)
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 300)
-    assert "activation" not in (executable.directory / "05_kernels.txt").read_text()  # all fused
+    assert "activation" not in (executable.directory / "kernels.txt").read_text()  # all fused
     machine = Machine(executable, network.parameters())
     for batch in network.batches(2):
         tensors = {

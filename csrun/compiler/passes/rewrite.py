@@ -1,4 +1,4 @@
-"""Graph rewriting: rules until none matches."""
+"""Graph rewriting: a table of rules, until none matches."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from csrun.compiler.passes.base import Pass
-from csrun.compiler.passes.rules import CANONICAL, Rule, Rules
+from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION, Rule, Rules
 
 MAX_MATCHES_PER_OPERATOR = 100  # far above what terminating rules need; a cycle reaches it fast
 
@@ -19,7 +19,7 @@ Index = dict[type[Operation], list[Rule]]
 class Rewrite(Pass):
     """Before: any valid module. After: one that computes the same, where no rule matches."""
 
-    rules: Rules = CANONICAL
+    rules: Rules
 
     name: ClassVar[str] = "rewrite"
 
@@ -38,6 +38,42 @@ class Rewrite(Pass):
             if counts.total() > limit:
                 raise RuntimeError(f"rewriting does not end; matches so far: {dict(counts)}")
         return [f"{name}: {count}" for name, count in counts.items()]
+
+
+@dataclass(frozen=True)
+class Canonicalization(Rewrite):
+    """After: no operator that does nothing or undoes another; no dropout without training."""
+
+    rules: Rules = CANONICAL
+
+    name: ClassVar[str] = "canonical"
+
+
+@dataclass(frozen=True)
+class ConstantFolding(Rewrite):
+    """After: no arithmetic on constants alone, and none that a constant makes idle."""
+
+    rules: Rules = FOLDING
+
+    name: ClassVar[str] = "folding"
+
+
+@dataclass(frozen=True)
+class Fusion(Rewrite):
+    """Before: forward operators. After: a product and the bias that is added to it are one."""
+
+    rules: Rules = FUSION
+
+    name: ClassVar[str] = "fusion"
+
+
+@dataclass(frozen=True)
+class DeadCode(Rewrite):
+    """After: every value is read, or is an input or a parameter."""
+
+    rules: Rules = DEAD_CODE
+
+    name: ClassVar[str] = "dead"
 
 
 def _sweep(module: ModuleOp, index: Index, counts: Counter[str]) -> bool:

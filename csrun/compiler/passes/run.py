@@ -8,48 +8,75 @@ from xdsl.dialects.builtin import ModuleOp
 
 from csrun.cirh import print_module
 from csrun.compiler.passes.base import Pass
+from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
-from csrun.compiler.passes.rewrite import Rewrite
+from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode, Fusion
 
-PASSES: tuple[Pass, ...] = (Gradient(), LearningAlgorithm(), Rewrite())
+#: Forward operators are put in order before the gradient is taken, so that it is of few operators;
+#: what it adds is put in order after.
+PASSES: tuple[Pass, ...] = (
+    Canonicalization(),
+    ConstantFolding(),
+    Fusion(),
+    Gradient(),
+    LearningAlgorithm(),
+    Canonicalization(),
+    ConstantFolding(),
+    CommonSubexpressions(),
+    DeadCode(),
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The module after a pass. `log` says what the pass did and how long it took."""
+
+    name: str
+    text: str
+    log: tuple[str, ...] = ()
+
+
+Show = Callable[[Stage], None]
 
 
 @dataclass(frozen=True)
 class Stages:
-    """What the passes leave: files of the compile directory, and the IR that the back end takes."""
+    """What the passes leave: a stage for the trace and for each pass, in order."""
 
-    files: dict[str, str]
-    canonical_text: str
+    stages: tuple[Stage, ...]
 
+    @property
+    def canonical_text(self) -> str:
+        """The IR that the back end takes."""
+        return self.stages[-1].text
 
-Show = Callable[[str, str], None]  # (stage, text)
+    @property
+    def files(self) -> dict[str, str]:
+        """Files of the compile directory."""
+        numbered = enumerate(self.stages, 1)
+        texts = {f"{number:02}_{stage.name}.mlir": stage.text for number, stage in numbered}
+        log = [line for stage in self.stages for line in stage.log]
+        return {**texts, "compile.log": "\n".join(log) + "\n"}
 
 
 def run_passes(
     module: ModuleOp, passes: Sequence[Pass] = PASSES, show: Show | None = None
 ) -> Stages:
-    """Run the passes over `module`, which is changed; `show` gets the text of each stage.
+    """Run the passes over `module`, which is changed; `show` gets each stage as soon as it is.
 
     Raises: xDSL's VerifyException when a pass leaves an invalid module, which is a compiler bug
     """
-    files: dict[str, str] = {}
-    log: list[str] = []
-
-    def keep(number: int, name: str) -> str:
-        text = files[f"{number:02}_{name}.mlir"] = print_module(module)
+    stages = [Stage("trace", print_module(module))]
+    for step in passes:
         if show is not None:
-            show(name, text)
-        return text
-
-    text = keep(1, "trace")
-    for number, step in enumerate(passes, 2):
+            show(stages[-1])
         started = perf_counter()
         lines = step.apply(module)
         module.verify()
-        seconds = perf_counter() - started
-        text = keep(number, step.name)
-        log.append(f"{step.name}: {seconds * 1000:.1f} ms")
-        log += [f"    {line}" for line in lines]
-    files["compile.log"] = "\n".join(log) + "\n"
-    return Stages(files, text)
+        milliseconds = (perf_counter() - started) * 1000
+        log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in lines))
+        stages.append(Stage(step.name, print_module(module), log))
+    if show is not None:
+        show(stages[-1])
+    return Stages(tuple(stages))

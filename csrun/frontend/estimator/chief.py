@@ -19,6 +19,7 @@ from csrun.frontend.estimator.compilation import (
     Compiled,
     compile_traced,
     minibatches_in_flight,
+    show_stage,
 )
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
@@ -129,7 +130,7 @@ class Chief:
         """Match kernels, and leave nothing; no system is needed."""
         target = find_target(self.context, self.config.cs_ip)
         traced = self._trace(dataset, mode, target)
-        model = validate_model(traced.module)
+        model = validate_model(traced.module, show_stage)
         layers = len({op.scope for op in model.parameters})
         log.info(messages.validated(layers, len(model.kernels)))
         return {}

@@ -7,7 +7,8 @@ from time import perf_counter
 
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler import CompileOptions, Stage, compile_model
+from csrun.context import DebugLevel, debug_level
 from csrun.errors import UsageError
 from csrun.executable import Executable, RunMode
 from csrun.frontend.estimator.config import CSRunConfig
@@ -43,6 +44,16 @@ def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
     return count
 
 
+def show_stage(stage: Stage) -> None:
+    """Show on the console as much of a stage of the compiler as CSRUN_DEBUG asks for."""
+    level = debug_level()
+    if level >= DebugLevel.PASSES:
+        for line in stage.log:
+            log.info(line)
+    if level >= DebugLevel.STAGES:
+        log.info(f"after {stage.name}:\n{stage.text}")
+
+
 def compile_traced(
     module: ModuleOp, model_dir: Path, run_mode: RunMode, target: Target, minibatches: int
 ) -> Compiled:
@@ -54,7 +65,7 @@ def compile_traced(
         system=target.system if target.named else None,
         minibatches_in_flight=minibatches,
     )
-    result = compile_model(module, model_dir, options)
+    result = compile_model(module, model_dir, options, show_stage)
     seconds = perf_counter() - started
     if result.cached:
         log.info(messages.CACHED_COMPILATION)

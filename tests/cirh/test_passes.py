@@ -1,0 +1,80 @@
+"""Text cases of the passes: a module, `// -----`, and what the pass makes of it.
+
+The first line of a case says, after `// pass: `, the pass's name. Both halves are also run by the
+reference interpreter, and give the same outputs.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.graphs import run
+
+from csrun.cirh import parse_module, print_module
+from csrun.cirh.ops.model import InputOp, ParameterOp
+from csrun.cirh.types import shape_of, type_of
+from csrun.compiler.passes.common import CommonSubexpressions
+from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode, Fusion
+from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION
+
+CASES = sorted((Path(__file__).parent / "passes").glob("*.mlir"))
+PASSES = {
+    step.name: step
+    for step in (
+        Canonicalization(),
+        ConstantFolding(),
+        CommonSubexpressions(),
+        DeadCode(),
+        Fusion(),
+    )
+}
+
+
+def parts(path):
+    """The pass, its input, and the output that is expected."""
+    head, _, rest = path.read_text().partition("\n")
+    before, _, after = rest.partition("// -----\n")
+    return PASSES[head.removeprefix("// pass: ")], before, after
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_the_pass_makes_what_is_expected(path):
+    step, before, after = parts(path)
+    module = parse_module(before, path.name)
+    module.verify()
+    assert print_module(module) == before  # the case is written as modules print
+    step.apply(module)
+    module.verify()
+    assert print_module(module) == after
+
+
+def values_of(text, kind):
+    """Seeded positive values for a module's inputs or parameters."""
+    random = np.random.default_rng(8)
+    found = [op for op in parse_module(text).ops if isinstance(op, kind)]
+    return {op.symbol.data: random.uniform(0.5, 2, shape_of(type_of(op.out))) for op in found}
+
+
+SAME = [path for path in CASES if path.stem != "canonical_dropout_predict"]  # it takes dropout out
+
+
+@pytest.mark.parametrize("path", SAME, ids=lambda p: p.stem)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the case without a finite value
+def test_what_the_module_computes_is_the_same(path):
+    _, before, after = parts(path)
+    inputs, parameters = values_of(before, InputOp), values_of(before, ParameterOp)
+    old, new = (run(parse_module(text), inputs, parameters) for text in (before, after))
+    assert old.outputs.keys() == new.outputs.keys()
+    for name, value in old.outputs.items():
+        np.testing.assert_allclose(new.outputs[name], value, rtol=1e-15)
+    for name, value in old.gradients.items():
+        np.testing.assert_array_equal(new.gradients[name], value)
+
+
+def test_every_rule_matches_in_some_case():
+    matched = set()
+    for path in CASES:
+        step, before, _ = parts(path)
+        matched |= {line.partition(":")[0] for line in step.apply(parse_module(before))}
+    rules = {rule.name for rule in (*CANONICAL, *FOLDING, *FUSION, *DEAD_CODE)}
+    assert rules <= matched

@@ -1,0 +1,86 @@
+"""The pipeline of passes: its guard, its verification, its log, what CSRUN_DEBUG shows of it."""
+
+from dataclasses import dataclass
+
+import pytest
+from support.programs import Network
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.matrix import AddmmOp
+from csrun.cirh.types import tensor_type
+from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler.passes import run_passes
+from csrun.compiler.passes.base import Pass
+from csrun.compiler.passes.rewrite import Rewrite
+from csrun.compiler.passes.rules import Rule
+from csrun.compiler.passes.rules.base import replace_by_operator
+from csrun.compiler.passes.run import PASSES
+from csrun.context import DebugLevel, debug_level
+from csrun.errors import UsageError
+from csrun.frontend.estimator.compilation import show_stage
+from csrun.mode import ExecutionMode, RunMode
+
+
+def test_rules_that_go_in_a_circle_are_stopped_and_named():
+    def swap(op):
+        return replace_by_operator(op, AddmmOp.of(op.operands, scope="again"))
+
+    rule = Rule("for-ever", (AddmmOp,), swap)
+    with pytest.raises(RuntimeError, match=r"rewriting does not end.*'for-ever': \d+"):
+        Rewrite((rule,)).apply(Network().trace())
+
+
+def test_a_pass_that_leaves_an_invalid_module_is_caught():
+    @dataclass(frozen=True)
+    class Wrong(Pass):
+        name = "wrong"
+
+        def apply(self, module):
+            op = next(op for op in module.ops if isinstance(op, AddmmOp))
+            op.results[0]._type = tensor_type((1, 1), "float32")
+            return []
+
+    with pytest.raises(VerifyException):
+        run_passes(Network().trace(), (Wrong(),))
+
+
+def test_the_compile_directory_has_every_stage_and_the_log_its_counts(tmp_path):
+    options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.EVAL)
+    module = Network(dropout=0.5).trace(RunMode.EVAL)
+    folder = compile_model(module, tmp_path, options).executable.directory
+    names = ["01_trace.mlir"]
+    names += [f"{number:02}_{step.name}.mlir" for number, step in enumerate(PASSES, 2)]
+    assert sorted(p.name for p in folder.glob("*.mlir")) == names
+    lines = (folder / "compile.log").read_text().splitlines()
+    heads = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
+    assert heads == [step.name for step in PASSES]
+    assert all(line.endswith(" ms") for line in lines if not line.startswith(" "))
+    assert "    dropout-without-training: 2" in lines
+    assert "    dead-code: 2" in lines  # their masks
+
+
+def test_after_the_passes_they_find_nothing_more_to_do():
+    module = Network(dropout=0.5).trace()
+    run_passes(module)
+    for step in PASSES:
+        assert not [line for line in step.apply(module) if not line.startswith("0 ")], step.name
+
+
+@pytest.mark.parametrize(
+    ("level", "shown", "hidden"),
+    [("0", "", "gradient"), ("1", "gradient: ", "cirh.addmm"), ("2", "cirh.addmm", "nothing")],
+)
+def test_the_console_shows_what_is_asked_for(monkeypatch, caplog, level, shown, hidden):
+    monkeypatch.setenv("CSRUN_DEBUG", level)
+    with caplog.at_level("INFO", "csrun"):
+        run_passes(Network().trace(), show=show_stage)
+    assert shown in caplog.text
+    assert hidden not in caplog.text
+
+
+def test_a_debug_level_that_is_none_lists_the_known_ones(monkeypatch):
+    monkeypatch.delenv("CSRUN_DEBUG", raising=False)
+    assert debug_level() is DebugLevel.NOTHING
+    monkeypatch.setenv("CSRUN_DEBUG", "much")
+    with pytest.raises(UsageError, match=r"one of 0 \(nothing\), 1 \(passes\), .*, got 'much'"):
+        debug_level()
