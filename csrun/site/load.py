@@ -2,13 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
-import msgspec
-import yaml
-
+from csrun import typed_yaml
 from csrun.errors import UsageError
-from csrun.site.explain import explain, explain_yaml, unknown_key
 from csrun.site.model import Site
 
 DEFAULT_SITE = "local"
@@ -22,13 +18,7 @@ def load(name_or_path: str | None = None) -> Site:
     Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
     """
     path = _locate(resolve(name_or_path))
-    raw = _parse(path)
-    if unknown := unknown_key(raw, Site):
-        raise UsageError(f"{path}: {unknown}")
-    try:
-        site = msgspec.convert(raw, Site)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {explain(error, raw)}") from error
+    site = typed_yaml.convert(typed_yaml.read(path), Site, path)
     _refuse_duplicates(site, path)
     _refuse_impossible_defaults(site, path)
     return site
@@ -56,15 +46,6 @@ def _locate(site: str) -> Path:
         f"site {path.name!r} ({path}) is neither a shipped site ({known}) nor a file; "
         f"give one of them with --site or {SITE_VARIABLE}"
     )
-
-
-def _parse(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: {explain_yaml(error)}") from error
 
 
 def _refuse_duplicates(site: Site, path: Path) -> None:

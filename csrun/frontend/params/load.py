@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
+from csrun import typed_yaml
 from csrun.errors import UsageError
-from csrun.site.explain import explain, explain_yaml, unknown_key
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -18,22 +17,12 @@ def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None
 
     Raises: UsageError with file, key, rule and value when something is missing or wrong.
     """
-    try:
-        raw = yaml.safe_load(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: {explain_yaml(error)}") from error
+    raw = typed_yaml.read(path)
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: must be a mapping of sections, got {_kind(raw)}")
     if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
         section.update(overrides)
-    if unknown := unknown_key(raw, schema):
-        raise UsageError(f"{path}: {unknown}")
-    try:
-        return msgspec.convert(raw, schema)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {explain(error, raw)}") from error
+    return typed_yaml.convert(raw, schema, path)
 
 
 def _kind(raw: Any) -> str:

@@ -1,12 +1,20 @@
-"""What is wrong with a site file: path of the key, rule, value, and a guess at what was meant."""
+"""YAML files as typed structs; what is wrong with one is said with the key's path, rule and value.
+
+Like `csrun.errors` this module lies below every room.
+"""
 
 import difflib
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import yaml
+
+from csrun.errors import UsageError
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _LONGEST_VALUE = 80
@@ -14,7 +22,34 @@ _LONGEST_VALUE = 80
 Struct = type[msgspec.Struct]
 
 
-def unknown_key(raw: Any, kind: type[msgspec.Struct], path: str = "") -> str | None:
+def read(path: Path) -> Any:
+    """The plain values of a YAML file.
+
+    Raises: UsageError when it cannot be read, or is not YAML
+    """
+    try:
+        return yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: {_explain_yaml(error)}") from error
+
+
+def convert(raw: Any, kind: type[S], path: Path) -> S:
+    """Plain values as a struct.
+
+    Raises: UsageError with the file, the path of the key, the rule and the value; for an unknown
+    key with a guess at what was meant
+    """
+    if unknown := _unknown_key(raw, kind):
+        raise UsageError(f"{path}: {unknown}")
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_explain(error, raw)}") from error
+
+
+def _unknown_key(raw: Any, kind: type[msgspec.Struct], path: str = "") -> str | None:
     """The first key of `raw` that `kind` has no field for, as a sentence; None: all are known."""
     if not isinstance(raw, dict):
         return None
@@ -27,7 +62,7 @@ def unknown_key(raw: Any, kind: type[msgspec.Struct], path: str = "") -> str | N
     return None
 
 
-def explain(error: msgspec.ValidationError, raw: Any) -> str:
+def _explain(error: msgspec.ValidationError, raw: Any) -> str:
     """A validation error as `path: rule, got value`."""
     match = _AT.match(str(error))
     rule, path = (match["rule"], match["path"]) if match else (str(error), None)
@@ -39,7 +74,7 @@ def explain(error: msgspec.ValidationError, raw: Any) -> str:
     return f"{where}{sentence}, got {_shorten(_value_at(raw, path or ''))}"
 
 
-def explain_yaml(error: yaml.YAMLError) -> str:
+def _explain_yaml(error: yaml.YAMLError) -> str:
     """Why a text is not YAML, and where."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
