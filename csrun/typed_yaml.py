@@ -91,7 +91,7 @@ def _unknown_within(value: Any, kind: Any, path: str) -> str | None:
         return next((wrong for wrong in found if wrong), None)
     if len(structs) > 1 and isinstance(value, dict):
         return _unknown_choice(value, structs, path)
-    return unknown_key(value, structs[0], path)
+    return _unknown_key(value, structs[0], path)
 
 
 def _unknown_choice(value: dict[Any, Any], structs: list[Struct], path: str) -> str | None:
@@ -105,7 +105,7 @@ def _unknown_choice(value: dict[Any, Any], structs: list[Struct], path: str) -> 
     if not isinstance(tag, str) or tag not in by_tag:
         return f"{_join(path, tag_field)}: must be one of {known}, got {tag!r}"
     rest = {key: item for key, item in value.items() if key != tag_field}
-    return unknown_key(rest, by_tag[tag], path)
+    return _unknown_key(rest, by_tag[tag], path)
 
 
 def _structs_in(kind: Any) -> Iterator[Struct]:
