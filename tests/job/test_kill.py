@@ -5,10 +5,11 @@ import random
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 
 import psutil
 import pytest
-from support.fc_mnist import MANY_STEPS, FcMnist
+from support.fc_mnist import MANY_STEPS, TWO_STREAMERS, FcMnist
 from support.jobs import END_S, until
 
 from csrun.records import checkpoints
@@ -16,44 +17,83 @@ from csrun.records import checkpoints
 EVERY = 50  # steps between two checkpoints: so that many a kill comes while one is written
 LONGEST_S = 1.5  # from a process's birth to its kill: launch, compile and training fall into it
 KILLED = -signal.SIGKILL
-CAUSES = {
+KILL = "was killed by signal 9 (SIGKILL)"
+ANYWHERE = {
     "launcher": "",
-    "forkserver": "csrun_wse: error: the fork server was killed by signal 9 (SIGKILL)",
-    "rank-00000": "csrun_wse: error: rank 0 (chief) on node1 was killed by signal 9 (SIGKILL)",
-    "rank-00001": "csrun_wse: error: rank 1 (memoryx) on node2 was killed by signal 9 (SIGKILL)",
-    "rank-00003": "csrun_wse: error: rank 3 (streamer) on node3 was killed by signal 9 (SIGKILL)",
-    "wafer-cs2-02": "csrun_wse: error: wafer of cs2-02 (for rank 0 on node1) was killed by signal",
+    "forkserver": f"csrun_wse: error: the fork server {KILL}",
+    "rank-00000": f"csrun_wse: error: rank 0 (chief) on node1 {KILL}",
 }
-FEW, MANY = range(2), range(2, 20)
 
 
-def moments(numbers: range) -> list[tuple[str, float]]:
+@dataclass(frozen=True)
+class Mode:
+    """An execution mode's interpreter and layout, and what is said of each killed process."""
+
+    interpreter: str
+    layout: tuple[str, ...]
+    causes: dict[str, str]
+
+    def __str__(self) -> str:
+        return self.interpreter
+
+
+STREAMING = Mode(
+    "python-ws",
+    TWO_STREAMERS,
+    ANYWHERE
+    | {
+        "rank-00001": f"csrun_wse: error: rank 1 (memoryx) on node2 {KILL}",
+        "rank-00003": f"csrun_wse: error: rank 3 (streamer) on node3 {KILL}",
+        "wafer-cs2-02": f"csrun_wse: error: wafer of cs2-02 (for rank 0 on node1) {KILL}",
+    },
+)
+PIPELINED = Mode(
+    "python",
+    ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1"),
+    ANYWHERE
+    | {
+        "rank-00002": f"csrun_wse: error: rank 2 (streamer) on node3 {KILL}",
+        "wafer-cs2-01": f"csrun_wse: error: wafer of cs2-01 (for rank 0 on node1) {KILL}",
+    },
+)
+MANY = 20
+
+
+def moments(mode: Mode, numbers: range) -> list[tuple[Mode, str, float]]:
     """For each process kind, seeded times after its birth."""
     return [
-        (name, round(random.Random(f"{name} {number}").uniform(0, LONGEST_S), 3))
-        for name in CAUSES
+        (mode, name, round(random.Random(f"{name} {number}").uniform(0, LONGEST_S), 3))
+        for name in mode.causes
         for number in numbers
     ]
 
 
-@pytest.mark.parametrize(("name", "after_s"), moments(FEW))
-def test_kill(place: FcMnist, name: str, after_s: float) -> None:
-    assert_survived(place, name, after_s)
+QUICK = moments(STREAMING, range(2)) + moments(PIPELINED, range(1))
+SLOW = moments(STREAMING, range(2, MANY)) + moments(PIPELINED, range(1, MANY))
+
+
+@pytest.mark.parametrize(("mode", "name", "after_s"), QUICK, ids=str)
+def test_kill(place: FcMnist, mode: Mode, name: str, after_s: float) -> None:
+    assert_survived(place, mode, name, after_s)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "after_s"), moments(MANY))
-def test_kill_at_many_moments(place: FcMnist, name: str, after_s: float) -> None:
-    assert_survived(place, name, after_s)
+@pytest.mark.parametrize(
+    ("mode", "name", "after_s"),
+    moments(STREAMING, MANY) + moments(PIPELINED, range(1, 20)),
+    ids=str,
+)
+def test_kill_at_many_moments(place: FcMnist, mode: Mode, name: str, after_s: float) -> None:
+    assert_survived(place, mode, name, after_s)
 
 
-def assert_survived(place: FcMnist, name: str, after_s: float) -> None:
+def assert_survived(place: FcMnist, mode: Mode, name: str, after_s: float) -> None:
     place.configure(
         runconfig__max_steps=MANY_STEPS,
         runconfig__save_checkpoints_steps=EVERY,
         runconfig__keep_checkpoint_max=2,
     )
-    with place.start_wse() as launcher:
+    with place.start_wse(layout=mode.layout, interpreter=mode.interpreter) as launcher:
         pid = born(place, launcher, name)
         time.sleep(after_s)
         os.kill(pid, signal.SIGKILL)
@@ -61,9 +101,10 @@ def assert_survived(place: FcMnist, name: str, after_s: float) -> None:
         _, err = launcher.communicate(timeout=END_S)
     assert launcher.returncode == (KILLED if name == "launcher" else 128 + signal.SIGKILL), err
     named = [line for line in err.splitlines() if "error: " in line]
-    assert [line[: len(CAUSES[name])] for line in named] == [CAUSES[name]] * (name != "launcher")
+    cause = mode.causes[name]
+    assert [line[: len(cause)] for line in named] == [cause] * (name != "launcher")
     assert "Traceback" not in err
-    assert_resumes(place)
+    assert_resumes(place, mode)
 
 
 def born(place: FcMnist, launcher: "subprocess.Popen[str]", name: str) -> int:
@@ -98,11 +139,12 @@ def works_in(process: psutil.Process, folder: str) -> bool:
         return False  # gone, or a zombie
 
 
-def assert_resumes(place: FcMnist) -> None:
+def assert_resumes(place: FcMnist, mode: Mode) -> None:
     """The next run begins where the index says, and reaches its end."""
     found = checkpoints.latest(place.model_dir) if place.model_dir.exists() else None
     goal = (found.step if found else 0) + EVERY
-    done = place.wse("--max_steps", str(goal))
+    goal_given = ("--max_steps", str(goal))
+    done = place.wse(*goal_given, layout=mode.layout, interpreter=mode.interpreter)
     assert done.returncode == 0, done.stderr
     resumed = f"Restoring parameters from model_dir/model-ckpt-{goal - EVERY}.safetensors"
     assert (resumed in done.stdout) == (found is not None)

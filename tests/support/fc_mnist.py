@@ -50,14 +50,22 @@ class FcMnist(Workplace):
         )  # fmt: skip
 
     def wse(
-        self, *arguments: str, layout: tuple[str, ...] = TWO_STREAMERS
+        self,
+        *arguments: str,
+        layout: tuple[str, ...] = TWO_STREAMERS,
+        interpreter: str = "python-ws",
     ) -> "subprocess.CompletedProcess[str]":
         """`csrun_wse python-ws run.py`, to its end."""
-        return self.run(*layout, "python-ws", RUN, *self.own(arguments))
+        return self.run(*layout, interpreter, RUN, *self.own(arguments))
 
-    def start_wse(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start_wse(
+        self,
+        *arguments: str,
+        layout: tuple[str, ...] = TWO_STREAMERS,
+        interpreter: str = "python-ws",
+    ) -> "subprocess.Popen[str]":
         """The same, started."""
-        return self.start(*TWO_STREAMERS, "python-ws", RUN, *self.own(arguments))
+        return self.start(*layout, interpreter, RUN, *self.own(arguments))
 
     def own(self, arguments: tuple[str, ...]) -> list[str]:
         """The arguments, and params.yaml where there is one."""

@@ -1,0 +1,61 @@
+"""The modes of run.py under csrun_wse, in both execution modes; and compiling beside a training."""
+
+import re
+
+import pytest
+from support.fc_mnist import MANY_STEPS, FcMnist
+from support.jobs import until
+
+STREAMING = ("python-ws", ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1"))
+PIPELINED = ("python", ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1"))
+
+
+def said(place: FcMnist, mode, *arguments: str) -> str:
+    """What a job that ends well prints."""
+    interpreter, layout = mode
+    done = place.wse(*arguments, layout=layout, interpreter=interpreter)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("mode", [STREAMING, PIPELINED], ids=["streaming", "pipelined"])
+def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
+    place.configure(
+        runconfig__max_steps=600,
+        runconfig__save_checkpoints_steps=300,
+        runconfig__minibatches_in_flight=None if mode is STREAMING else 4,
+        eval_input__batch_size=100,  # the last of 360 has 60
+    )
+    trained = said(place, mode, "--mode", "train_and_eval")
+    (accuracy,) = re.findall(r"global step 600: accuracy = ([\d.]+)", trained)
+    assert float(accuracy) > 0.8
+    evaluated = said(place, mode, "--mode", "eval_all")
+    assert re.findall(r"global step (\d+): accuracy", evaluated) == ["0", "300", "600"]
+    assert f"global step 600: accuracy = {accuracy}" in evaluated
+    assert evaluated.count("Cached compilation found for this model configuration") == 3
+    predicted = re.findall(r"^sample (\d+): (\d)$", said(place, mode, "--mode", "predict"), re.M)
+    assert [int(number) for number, _ in predicted] == list(range(360))
+    on_cpu = place.cpu("--mode", "predict")
+    assert re.findall(r"^sample (\d+): (\d)$", on_cpu.stdout, re.MULTILINE) == predicted
+
+
+def test_compiling_needs_no_system_and_training_waits_for_it(place: FcMnist) -> None:
+    """While one job holds the system another compiles; a third waits until it is free."""
+    place.configure(runconfig__max_steps=MANY_STEPS, runconfig__log_steps=50)
+    with place.start_wse() as holder:
+        until(lambda: bool(list(place.path.glob("model_dir/model-ckpt-0.json"))))
+        compiled = said(place, STREAMING, "--mode=compile_only", "--model_dir", "other")
+        assert "Compiled in" in compiled
+        assert list(place.path.glob("other/tfcs_*/program.py"))
+        with place.start_wse("--model_dir", "other", "--max_steps", "20") as waiting:
+            assert waiting.stdout is not None
+            lines = []
+            while "Waiting for cs2-02, held by job 1" not in (lines or [""])[-1]:
+                lines.append(waiting.stdout.readline())
+                assert lines[-1], "".join(lines)
+            assert any("Cached compilation found" in line for line in lines)
+            holder.terminate()
+            rest, err = waiting.communicate(timeout=60)
+        assert waiting.returncode == 0, err
+        assert "Loss for final step" in rest
+    assert holder.returncode == 143
