@@ -78,11 +78,7 @@ def test_kill(place: FcMnist, mode: Mode, name: str, after_s: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "name", "after_s"),
-    moments(STREAMING, MANY) + moments(PIPELINED, range(1, 20)),
-    ids=str,
-)
+@pytest.mark.parametrize(("mode", "name", "after_s"), SLOW, ids=str)
 def test_kill_at_many_moments(place: FcMnist, mode: Mode, name: str, after_s: float) -> None:
     assert_survived(place, mode, name, after_s)
 
