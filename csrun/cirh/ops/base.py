@@ -27,7 +27,7 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.types import Tensor, dtype_of, shape_of, type_of
+from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 
 Types = Sequence[Tensor]
 Properties = Mapping[str, Attribute]
@@ -136,7 +136,7 @@ def require_same(a: Tensor, b: Tensor) -> None:
 def require_rank(kind: Tensor, rank: int, what: str) -> None:
     """Raises: VerifyException unless the tensor has `rank` axes."""
     if len(shape_of(kind)) != rank:
-        raise VerifyException(f"{what} must have {rank} axes, got {kind}")
+        raise VerifyException(f"{what} must have {rank} axes, got shape {text_of(kind)}")
 
 
 def require_same_dtype(types: Types) -> None:
