@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from csrun.records.disk import writing
 from csrun.records.files import write_whole
 
 
@@ -15,7 +16,8 @@ def write(model_dir: Path, mode: str, params: Any) -> Path:
     `params` is a mapping, or a struct or dataclass of such.
     """
     path = model_dir / mode / f"params_{mode}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
     plain = msgspec.to_builtins(params, enc_hook=str)
-    write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
     return path

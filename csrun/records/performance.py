@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.records.disk import writing
 from csrun.records.files import write_whole
 
 
@@ -26,6 +27,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def write(model_dir: Path, performance: Performance) -> Path:
     """Write the file, and return its path."""
     path = model_dir / "performance" / "performance.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.format(msgspec.json.encode(performance), indent=2))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(performance), indent=2))
     return path

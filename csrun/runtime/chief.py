@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -59,6 +60,8 @@ class Orders:
             count = min(count, self._last - step)
         if self._seconds_per_step:
             count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
+        else:
+            count = 1  # nobody knows yet how long a step takes
         started = perf_counter()
         done = self._machine.run(step, count)
         self._seconds_per_step = (perf_counter() - started) / max(done.done, 1)
@@ -75,7 +78,6 @@ class Training:
         self._options = options
         self._host = host
         self._show = show
-        self._events = events.EventWriter(options.model_dir)
         self._rates = RateTracker()
         self._started = perf_counter()
         self._loss = float("nan")
@@ -87,6 +89,10 @@ class Training:
 
         Raises: CsrunError when the loss is not finite; the checkpoints written before stay.
         """
+        with closing(events.EventWriter(self._options.model_dir)) as self._events:
+            return self._run()
+
+    def _run(self) -> Results:
         options, step = self._options, self._options.first
         if step == 0:
             self._save(step)
@@ -174,7 +180,6 @@ class Training:
 
     def _finish(self, step: int) -> Results:
         seconds = perf_counter() - self._started
-        self._events.close()
         plan = self._machine.plan
         performance.write(
             self._options.model_dir,

@@ -13,7 +13,6 @@ from csrun.executable import Executable, state_views
 from csrun.executable.bind import Bytes
 from csrun.records import messages
 from csrun.runtime.arena import store_of
-from csrun.runtime.memoryx import MEMORYX
 from csrun.runtime.messages import (
     AddRing,
     AnyMessage,
@@ -29,9 +28,8 @@ from csrun.runtime.messages import (
     StoreReady,
     WaferReady,
 )
+from csrun.runtime.names import MEMORYX, streamer_name, wafer_name
 from csrun.runtime.results import ResultSlots, StepResult, result_slots
-from csrun.runtime.streamer import streamer_name
-from csrun.runtime.wafer import wafer_name
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.rendezvous import Listener, RunFolder

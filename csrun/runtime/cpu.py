@@ -46,6 +46,7 @@ class CpuMachine:
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
         self._engine = Engine(
+            plan.run_mode,
             make_compute(executable, arena, store, runtime, weights),
             InProcessSource(dataset, plan.inputs, first),
             weights,
@@ -55,8 +56,7 @@ class CpuMachine:
 
     def run(self, first: int, count: int) -> StepsDone:
         """Run up to `count` steps from global step `first`."""
-        limits = threadpool_limits(self.plan.blas_threads, user_api="blas")
-        with limits, np.errstate(all="ignore"):  # a loss that is not finite is reported as such
+        with threadpool_limits(self.plan.blas_threads, user_api="blas"):
             return self._engine.run(first, count)
 
     def result(self, slot: int, step: int) -> StepResult:

@@ -3,7 +3,10 @@
 from math import isfinite
 from time import perf_counter
 
+import numpy as np
+
 from csrun.executable import Step
+from csrun.mode import RunMode
 from csrun.runtime.compute import Compute
 from csrun.runtime.messages import StepsDone
 from csrun.runtime.results import ResultSlots
@@ -12,17 +15,27 @@ from csrun.runtime.weights import Weights
 
 
 class Engine:
-    """Runs steps: takes a batch, computes it, keeps the results."""
+    """Runs steps: takes a batch, computes it, keeps the results.
+
+    The outputs of a training are kept for the last step of an order alone: the chief shows no more.
+    """
 
     def __init__(
-        self, compute: Compute, source: BatchSource, weights: Weights, results: ResultSlots
+        self,
+        run_mode: RunMode,
+        compute: Compute,
+        source: BatchSource,
+        weights: Weights,
+        results: ResultSlots,
     ) -> None:
+        self._every_output = run_mode is not RunMode.TRAIN
         self._compute = compute
         self._source = source
         self._weights = weights
         self._results = results
         self._step = Step()
 
+    @np.errstate(all="ignore")  # the step's loss tells what is not finite
     def run(self, first: int, count: int) -> StepsDone:
         """Run up to `count` steps, the first of which is global step `first`.
 
@@ -45,10 +58,15 @@ class Engine:
             if not isfinite(loss_sum):
                 bad_loss = loss_sum
                 break
-            self._results.record(done, loss_sum, step.rows, self._compute.outputs)
+            last = done == count - 1
+            self._results.record(done, loss_sum, step.rows)
+            if self._every_output or last:
+                self._results.record_outputs(done, self._compute.outputs)
             self._source.release()
             samples += step.rows
         else:
             done = count
+        if finished and done and not self._every_output:  # the last step's are still there
+            self._results.record_outputs(done - 1, self._compute.outputs)
         self._weights.settle()
         return StepsDone(done, samples, waited, finished, bad_loss)

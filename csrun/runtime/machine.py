@@ -11,7 +11,8 @@ from csrun.runtime.results import StepResult
 class Machine(Protocol):
     """A loaded Executable with everything around it that a step needs.
 
-    `state` is what a checkpoint holds, by name; it may be read and written between calls of `run`.
+    `state` is what a checkpoint holds, by name; it may be written before the first call of
+    `run`, and read between calls.
     `device` is how log lines name it.
     """
 

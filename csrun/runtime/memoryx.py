@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from csrun.executable import Runtime, Step, UpdateProgram, load
@@ -11,8 +12,6 @@ from csrun.runtime.messages import LoadStore, Results, Stop, StoreReady
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
-
-MEMORYX = "memoryx"
 
 
 def serve(control: Channel) -> Results:
@@ -39,6 +38,7 @@ def serve(control: Channel) -> Results:
             return interrupted.stop.results
 
 
+@np.errstate(all="ignore")  # the next step's loss tells what is not finite
 def _update(program: UpdateProgram, gradients: Waiter, weights: Counter, step: Step) -> NoReturn:
     """Update group after group as their gradients come in; ends by Interrupted."""
     while True:

@@ -5,8 +5,9 @@ from types import TracebackType
 
 from csrun.data import Dataset
 from csrun.errors import PeerLost
+from csrun.runtime.names import streamer_name
 from csrun.runtime.peer import take_part
-from csrun.runtime.streamer import serve, streamer_name
+from csrun.runtime.streamer import serve
 from csrun.runtime.wire.rendezvous import RunFolder
 
 

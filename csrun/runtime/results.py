@@ -47,11 +47,12 @@ class ResultSlots:
                 offset += _aligned(arrays[-1].nbytes)
             self._arrays.append(arrays)
 
-    def record(
-        self, slot: int, loss_sum: float, rows: int, outputs: Sequence[Sequence[Array]]
-    ) -> None:
-        """Keep one step's results; `outputs` are the arrays of each minibatch, for each output."""
+    def record(self, slot: int, loss_sum: float, rows: int) -> None:
+        """Keep one step's loss."""
         self._headers[slot][:] = loss_sum, rows
+
+    def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:
+        """Keep one step's outputs: the arrays of each minibatch, for each output."""
         for kept, parts in zip(self._arrays[slot], outputs, strict=True):
             for place, part in zip(kept, parts, strict=True):
                 place[...] = part

@@ -10,11 +10,6 @@ from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
 from csrun.runtime.wire.signal import Interrupted
 
 
-def streamer_name(rank: int) -> str:
-    """The name by which a streamer joins its run."""
-    return f"streamer {rank}"
-
-
 def serve(control: Channel, dataset: Dataset) -> Results:
     """Stream batches as the chief says, until it says stop."""
     request, _ = control.receive()

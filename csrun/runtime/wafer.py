@@ -16,6 +16,7 @@ from csrun.runtime.arena import store_of
 from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
 from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, WaferReady
+from csrun.runtime.names import wafer_name
 from csrun.runtime.peer import take_part
 from csrun.runtime.results import ResultSlots, result_slot_bytes
 from csrun.runtime.source import RingSource
@@ -25,11 +26,6 @@ from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.ring import RingReader
 from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
-
-
-def wafer_name(system: str) -> str:
-    """The name by which a system's wafer joins its run."""
-    return f"wafer {system}"
 
 
 def serve(control: Channel) -> Results:
@@ -79,6 +75,7 @@ def _load(
         for _ in range(request.rings)
     ]
     engine = Engine(
+        plan.run_mode,
         make_compute(executable, arena.bytes, store, runtime, weights),
         RingSource(rings, request.first_batch),
         weights,

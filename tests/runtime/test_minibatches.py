@@ -49,7 +49,8 @@ def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode
     compute = make_compute(executable, arena, store, Runtime(5), weights)
     loss = compute.run(batch, Step(index=3, rows=rows)) / rows
     slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
-    slots.record(0, loss, rows, compute.outputs)
+    slots.record(0, loss, rows)
+    slots.record_outputs(0, compute.outputs)
     views = wafer_views(plan, arena, store)
     gradients = {
         p.name: views[f"gradient/{p.name}"].copy()

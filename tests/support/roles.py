@@ -4,7 +4,7 @@ import threading
 
 from csrun.errors import CsrunError
 from csrun.mode import ExecutionMode
-from csrun.runtime import memoryx, streamer, wafer
+from csrun.runtime import memoryx, names, streamer, wafer
 from csrun.runtime.peer import take_part
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -14,12 +14,12 @@ class Peers:
 
     def __init__(self, folder: RunFolder, data, streamers: int, mode: ExecutionMode) -> None:
         roles = {
-            streamer.streamer_name(rank): lambda c: streamer.serve(c, data)
+            names.streamer_name(rank): lambda c: streamer.serve(c, data)
             for rank in range(streamers)
         }
-        roles[wafer.wafer_name("cs")] = wafer.serve
+        roles[names.wafer_name("cs")] = wafer.serve
         if mode is ExecutionMode.WEIGHT_STREAMING:
-            roles[memoryx.MEMORYX] = memoryx.serve
+            roles[names.MEMORYX] = memoryx.serve
         self.results, self.errors = {}, {}
         self.threads = [
             threading.Thread(target=self._play, args=(folder, *role)) for role in roles.items()

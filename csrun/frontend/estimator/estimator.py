@@ -18,6 +18,7 @@ from csrun.frontend.estimator.trace import ModelFunction
 from csrun.records import checkpoints, messages
 from csrun.runtime import memoryx, streamer
 from csrun.runtime.messages import Results
+from csrun.runtime.names import MEMORYX, streamer_name
 from csrun.runtime.peer import take_part
 from csrun.runtime.results import StepResult
 from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done
@@ -167,9 +168,9 @@ class CerebrasEstimator:
                 announce_done(folder, results)
             return results
         if role is Role.MEMORYX:
-            return take_part(folder, memoryx.MEMORYX, memoryx.serve)
+            return take_part(folder, MEMORYX, memoryx.serve)
         dataset = as_dataset(input_fn(self._params))
-        name = streamer.streamer_name(context.rank if context else 0)
+        name = streamer_name(context.rank if context else 0)
         return take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
 
 
@@ -199,5 +200,5 @@ def _run_folder(context: TaskContext) -> RunFolder:
 
 
 def _peer_name(task: TaskEntry) -> str:
-    names = {Role.CHIEF: CHIEF, Role.MEMORYX: memoryx.MEMORYX}
-    return names.get(task.role) or streamer.streamer_name(task.rank)
+    names = {Role.CHIEF: CHIEF, Role.MEMORYX: MEMORYX}
+    return names.get(task.role) or streamer_name(task.rank)

@@ -61,6 +61,7 @@ def write(
         write_whole(manifest_path(model_dir, name), _text(manifest))
         _name_in_index(model_dir, name, keep)
     except OSError as error:
+        temporary.unlink(missing_ok=True)  # before the free bytes are counted
         raise _failed(path, tensors, error) from error
     finally:
         temporary.unlink(missing_ok=True)
