@@ -122,6 +122,7 @@ class JobState:
         self.server_exit_code: int | None = None
         self._job = job
         self._living: dict[str, StartTask] = {}
+        self._next_wafers: dict[str, StartTask] = {}  # of systems whose last wafer still lives
         self._stopped_at_s: float | None = None
         self._story: list[Event] = []
 
@@ -161,6 +162,9 @@ class JobState:
     def _task_exited(self, event: TaskExited) -> list[Instruction]:
         end = self._end_of(event)
         self.ends.append(end)
+        next_wafer = self._next_wafers.pop(event.name, None)
+        if next_wafer is not None and not end.failed and self.phase is Phase.RUNNING:
+            return [self._start(next_wafer)]
         if not self._living:
             return self._finish()
         if end.failed and self.phase is Phase.RUNNING:
@@ -189,7 +193,11 @@ class JobState:
     def _wafer_requested(self, event: WaferRequested) -> list[Instruction]:
         if self.phase is not Phase.RUNNING:
             return []
-        return [self._start(StartTask(0, event.argv, event.system))]
+        wafer = StartTask(0, event.argv, event.system)
+        if wafer.name in self._living:  # of the chief's last run; one at a time has log and report
+            self._next_wafers[wafer.name] = wafer
+            return []
+        return [self._start(wafer)]
 
     def _interrupted(self, event: Interrupted) -> list[Instruction]:
         self.signum = self.signum or event.signum

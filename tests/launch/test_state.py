@@ -30,6 +30,8 @@ ENTRIES = tuple(TaskEntry(rank, Role.TASK, "node1", 0, rank, (0,)) for rank in r
 JOB = JobFile(1, None, ("true",), "/", "local", 1, 1, ENTRIES)
 ZERO, ONE, WAFER = "rank-00000", "rank-00001", "wafer-cs2-02"
 BOTH = (ZERO, ONE)
+FIRST_WAFER = Start(StartTask(0, ("w", "1"), "cs2-02"))
+SECOND_WAFER = Start(StartTask(0, ("w", "2"), "cs2-02"))
 
 STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
     ("all end well", [(TaskExited(ZERO, 0, 1.0), []), (TaskExited(ONE, 0, 2.0), [Finish()])], 0),
@@ -97,6 +99,45 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
             (TaskExited(WAFER, -9, 1.0), [Finish()]),
         ],
         137,
+    ),
+    (
+        "the next run's wafer waits for the end of the last one's",
+        [
+            (WaferRequested("cs2-02", ("w", "1")), [FIRST_WAFER]),
+            (WaferRequested("cs2-02", ("w", "2")), []),
+            (WaferRequested("cs2-01", ("w",)), [Start(StartTask(0, ("w",), "cs2-01"))]),
+            (TaskExited("wafer-cs2-01", 0, 1.0), []),
+            (TaskExited(WAFER, 0, 1.1), [SECOND_WAFER]),
+            (TaskExited(ZERO, 0, 1.2), []),
+            (TaskExited(ONE, 0, 1.2), []),
+            (Interrupted(SIGTERM, 1.3), [Send((WAFER,), SIGTERM), Wait(GRACE_S)]),
+            (TaskExited(WAFER, -15, 1.4), [Finish()]),
+        ],
+        143,
+    ),
+    (
+        "no next wafer after a failed one",
+        [
+            (WaferRequested("cs2-02", ("w", "1")), [FIRST_WAFER]),
+            (WaferRequested("cs2-02", ("w", "2")), []),
+            (TaskExited(WAFER, -9, 1.0), [Wait(COLLECT_S)]),
+            (DeadlinePassed(1.3), [Send(BOTH, SIGTERM), Wait(FAILURE_GRACE_S)]),
+            (TaskExited(ZERO, -15, 1.4), []),
+            (TaskExited(ONE, -15, 1.4), [Finish()]),
+        ],
+        137,
+    ),
+    (
+        "no next wafer for a job that ends",
+        [
+            (WaferRequested("cs2-02", ("w", "1")), [FIRST_WAFER]),
+            (WaferRequested("cs2-02", ("w", "2")), []),
+            (Interrupted(SIGTERM, 1.0), [Send((*BOTH, WAFER), SIGTERM), Wait(GRACE_S)]),
+            (TaskExited(WAFER, 0, 1.1), []),
+            (TaskExited(ZERO, 0, 1.2), []),
+            (TaskExited(ONE, 0, 1.2), [Finish()]),
+        ],
+        143,
     ),
     (
         "no wafer for a job that ends",
