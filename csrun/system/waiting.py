@@ -62,7 +62,7 @@ class WaitingLine:
         if abandoned is None:
             return True
         with abandoned:
-            abandoned.path.unlink()
+            abandoned.path.unlink(missing_ok=True)  # its holder may have left just now
         return False
 
 

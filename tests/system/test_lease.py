@@ -1,5 +1,6 @@
 """Leases and locks: exclusive, in turn, gone with their holder and with nobody else."""
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -87,4 +88,22 @@ def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
     tickets[0].leave()
     assert line.is_first(tickets[2])
     tickets[2].leave()
+    assert line.holders() == []
+
+
+def test_a_ticket_may_leave_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = WaitingLine(tmp_path / "line")
+    first, second = line.join("a"), line.join("b")
+    flock = fcntl.flock
+
+    def leave_between_open_and_flock(fd: int, operation: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(first.held.path):
+            first.leave()
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", leave_between_open_and_flock)
+    assert line.is_first(second)
+    second.leave()
     assert line.holders() == []
