@@ -11,6 +11,7 @@ class Result(msgspec.Struct, frozen=True):
     """A median, beside the one that it is compared with.
 
     value: median over `rounds` of what `unit` says; ratio: value over the baseline's, medians both.
+    at_least, at_most: what the ratio must reach, where something is promised.
     """
 
     bench: str
@@ -21,6 +22,21 @@ class Result(msgspec.Struct, frozen=True):
     baseline: str
     ratio: float
     rounds: int
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def wanted(self) -> str:
+        """The promise, as the table shows it."""
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}"
+        return f"≤ {self.at_most:g}" if self.at_most is not None else ""
+
+    @property
+    def missed(self) -> bool:
+        """Whether the promise was not kept in this run."""
+        below = self.at_least is not None and self.ratio < self.at_least
+        return below or (self.at_most is not None and self.ratio > self.at_most)
 
     def print(self) -> None:
         """One line on standard output."""

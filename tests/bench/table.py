@@ -1,4 +1,7 @@
-"""The results of a run of scripts/bench as a Markdown table: `table.py RESULTS.jsonl`."""
+"""The results of a run of scripts/bench as a Markdown table: `table.py RESULTS.jsonl`.
+
+The exit code is 1 when a promised ratio was missed.
+"""
 
 import sys
 from pathlib import Path
@@ -6,17 +9,21 @@ from pathlib import Path
 import msgspec
 from result import Result
 
+HEAD = ["| workload | side | median | beside | ratio | wanted |", "|---|---|---|---|---|---|"]
+
 
 def table(results: list[Result]) -> str:
     """One row a result, in the order in which they were measured."""
-    rows = ["| workload | side | median | beside | ratio |", "|---|---|---|---|---|"]
-    for r in results:
-        rows.append(
-            f"| {r.workload} | {r.side} | {r.value:,.4g} {r.unit} | {r.baseline} | {r.ratio:.2f} |"
-        )
-    return "\n".join(rows)
+    rows = [
+        f"| {r.workload} | {r.side} | {r.value:,.4g} {r.unit} | {r.baseline} | {r.ratio:.2f} "
+        f"| {r.wanted}{' (missed)' if r.missed else ''} |"
+        for r in results
+    ]
+    return "\n".join([*HEAD, *rows])
 
 
 if __name__ == "__main__":
     lines = Path(sys.argv[1]).read_bytes().splitlines()
-    print(table([msgspec.json.decode(line, type=Result) for line in lines]))
+    measured = [msgspec.json.decode(line, type=Result) for line in lines]
+    print(table(measured))
+    sys.exit(any(r.missed for r in measured))

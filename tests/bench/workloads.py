@@ -15,6 +15,7 @@ class Workload:
     name: str
     params: str
     steps: int
+    pipelined_over_eager: float  # promised
 
     @property
     def params_path(self) -> Path:
@@ -22,6 +23,6 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("fc_mnist 10 x 50, batch 128, SGD", "params.yaml", 3000),
-    Workload("fc_mnist 500-300, batch 256, Adam", "params_500_300.yaml", 400),
+    Workload("fc_mnist 10 x 50, batch 128, SGD", "params.yaml", 3000, 1.5),
+    Workload("fc_mnist 500-300, batch 256, Adam", "params_500_300.yaml", 400, 0.9),
 )

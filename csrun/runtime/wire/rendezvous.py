@@ -23,7 +23,7 @@ from csrun.runtime.wire.channel import Channel
 HANDSHAKE_DEADLINE_S = 10.0  # 98 tasks on two cores answer late; a stranger may not stay longer
 MAX_STRANGERS = 128  # connections that have not passed the challenge
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
-RAREST_LOOK_S = 0.1
+RAREST_LOOK_S = 0.25
 MAX_HANDSHAKE_BYTES = 1024
 LOOK_FOR_ENDED_MS = 1000  # while no peer comes
 CHIEF = "chief"
