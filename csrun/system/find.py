@@ -16,18 +16,26 @@ def find(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
     if cs_ip is None:
         return _first_in_mode(site, mode)
     system = _by_address(site, cs_ip)
+    require_ready(site, system, mode, f"cs_ip {cs_ip}: ")
+    return system
+
+
+def require_ready(site: Site, system: System, mode: ExecutionMode, where: str = "") -> None:
+    """Make sure that a system is ACTIVE in `mode` at this moment; an error's text begins `where`.
+
+    Raises: UsageError for a system in another mode; CsrunError for one in STANDBY
+    """
     state = load_state(site, system)
     if state.mode is not mode:
         raise UsageError(
-            f"cs_ip {cs_ip}: {system.name} is in {state.mode} mode, this run needs {mode}; "
+            f"{where}{system.name} is in {state.mode} mode, this run needs {mode}; "
             f"{_remedy(site, mode)}"
         )
     if state.power is not Power.ACTIVE:
         raise CsrunError(
-            f"cs_ip {cs_ip}: {system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
+            f"{where}{system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
             "system: 'system activate' in its admin shell makes it one"
         )
-    return system
 
 
 def _first_in_mode(site: Site, mode: ExecutionMode) -> System:

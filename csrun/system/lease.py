@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from csrun.mode import ExecutionMode
 from csrun.site import Site, System
+from csrun.system.find import require_ready
 from csrun.system.lock import FileLock, holder_of, try_lock
 from csrun.system.state import systems_dir
 from csrun.system.waiting import WaitingLine, wait_in_line
@@ -30,12 +32,18 @@ class Lease:
 
 
 def acquire(
-    site: Site, system: System, holder: str, on_wait: Callable[[str], None] | None = None
+    site: Site,
+    system: System,
+    mode: ExecutionMode,
+    holder: str,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Lease:
-    """Lease a system, waiting in turn while another job holds it.
+    """Lease a system that is ACTIVE in `mode`, waiting in turn while another job holds it.
 
     `holder` says who we are, e.g. `job 12`; the process id is added to it. `on_wait` is called
     once with the present holder's text, when there is one. Ctrl-C ends the waiting.
+
+    Raises: UsageError, CsrunError when the administrator has changed the system meanwhile
     """
     path = systems_dir(site) / f"{system.name}.lock"
     line = WaitingLine(systems_dir(site) / f"{system.name}.line")
@@ -45,4 +53,10 @@ def acquire(
         if on_wait is not None:
             on_wait(holder_of(path))
 
-    return Lease(system, wait_in_line(line, text, lambda: try_lock(path, text), say))
+    lease = Lease(system, wait_in_line(line, text, lambda: try_lock(path, text), say))
+    try:
+        require_ready(site, system, mode)
+    except BaseException:
+        lease.release()
+        raise
+    return lease

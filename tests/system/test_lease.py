@@ -9,9 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from csrun.errors import CsrunError, UsageError
+from csrun.mode import ExecutionMode
 from csrun.site import load
-from csrun.system import WaitingLine, acquire, holder_of, try_lock
+from csrun.system import (
+    Power,
+    SystemState,
+    WaitingLine,
+    acquire,
+    holder_of,
+    save_state,
+    try_lock,
+)
 
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SITE = load("local")
 SYSTEM = SITE.systems[0]
 
@@ -21,7 +32,7 @@ from csrun.site import load
 from csrun.system import acquire
 site = load("local")
 say = lambda who: print(f"waits for {who}", flush=True)
-lease = acquire(site, site.systems[0], sys.argv[1], say)
+lease = acquire(site, site.systems[0], site.systems[0].mode, sys.argv[1], say)
 print("holds", flush=True)
 sys.stdin.read()
 """
@@ -49,8 +60,32 @@ def test_a_lease_dies_with_its_holder_and_the_next_in_line_gets_it() -> None:
 
 
 @pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        (SystemState(Power.STANDBY, PIPELINED), CsrunError, "cs2-01 is in STANDBY; a job needs"),
+        (SystemState(Power.ACTIVE, STREAMING), UsageError, "cs2-01 is in WEIGHT_STREAMING mode"),
+    ],
+)
+def test_a_system_that_changed_during_the_wait_is_refused_and_free(
+    changed: SystemState, error: type[CsrunError], words: str
+) -> None:
+    first = acquire(SITE, SYSTEM, PIPELINED, "job 1")
+
+    def change(holder: str) -> None:
+        save_state(SITE, SYSTEM, changed)
+        first.release()
+
+    with pytest.raises(error, match=words):
+        acquire(SITE, SYSTEM, PIPELINED, "job 2", change)
+    again = try_lock(first.held.path, "job 3")
+    assert again is not None
+    again.release()
+
+
+@pytest.mark.usefixtures("state")
 def test_a_forked_child_does_not_keep_a_lease() -> None:
-    lease = acquire(SITE, SYSTEM, "job 3")
+    lease = acquire(SITE, SYSTEM, SYSTEM.mode, "job 3")
     ours, theirs = socket.socketpair()
     with ours:
         pid = os.fork()

@@ -72,7 +72,8 @@ def loaded_machine(
     holder = f"job {target.context.job.job_id}"
     with ExitStack() as stack:
         waiting = _say_waiting(target.system.name)
-        stack.enter_context(system.acquire(target.site, target.system, holder, waiting))
+        lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
+        stack.enter_context(lease)
         if target.context.rank in target.context.streamers:
             stack.enter_context(OwnStreamer(folder, dataset))
         cluster = stack.enter_context(Cluster(folder))
