@@ -216,17 +216,20 @@ def remove_the_tensors(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, remove_the_tensors])
-def test_a_damaged_checkpoint(place: FcMnist, damage: "type[truncate]") -> None:
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [(truncate, "damaged"), (flip_a_bit, "damaged"), (remove_the_tensors, "gone")],
+)
+def test_a_damaged_checkpoint(place: FcMnist, damage: "type[truncate]", what: str) -> None:
     assert place.cpu().returncode == 0
     damage(place.checkpoint(20))
     longer = ("--max_steps", "30")
     done = place.wse(*longer)
-    assert_refused(done, 1, "model-ckpt-20.safetensors is damaged: .*--checkpoint_path")
+    assert_refused(done, 1, f"model-ckpt-20.safetensors is {what}: .*--checkpoint_path")
     offered = re.search(r"the newest good one is (\S+):", done.stderr)
     assert offered
     assert offered[1] == "model_dir/model-ckpt-15.safetensors"
-    assert_refused(place.cpu("--mode", "eval"), 1, "model-ckpt-20.safetensors is damaged")
+    assert_refused(place.cpu("--mode", "eval"), 1, f"model-ckpt-20.safetensors is {what}")
     done = place.wse(*longer, "--checkpoint_path", offered[1])
     assert done.returncode == 0, done.stderr
     assert "Restoring parameters from model_dir/model-ckpt-15.safetensors" in done.stdout

@@ -10,6 +10,7 @@ import pytest
 
 from csrun.errors import CsrunError
 from csrun.records import checkpoints
+from csrun.records.checkpoints import layout
 
 TENSORS = {"fc/kernel": np.arange(6, dtype=np.float32), "fc/bias": np.ones(2, np.float32)}
 
@@ -52,7 +53,6 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "bit-in-kernel": (lambda tensors, _: flip(tensors, -32), "tensor fc/kernel: checksum"),
     "bit-in-bias": (lambda tensors, _: flip(tensors, -1), "tensor fc/bias: checksum"),
     "header": (lambda tensors, _: flip(tensors, 9), "damaged"),
-    "no-tensors": (lambda tensors, _: tensors.unlink(), "No such file"),
     "no-manifest": (lambda _, manifest: manifest.unlink(), "No such file"),
     "manifest-cut": (lambda _, manifest: truncate(manifest, 30), "damaged"),
     "manifest-type": (lambda _, m: relabel(m, "float32", "gloat32"), "gloat32"),
@@ -70,6 +70,39 @@ def test_damage_is_refused_by_name(
     text = str(caught.value)
     assert text.startswith(f"{folder / 'model-ckpt-200.safetensors'} is damaged: ")
     assert f"{folder / 'model-ckpt-100.safetensors'}: give it with --checkpoint_path" in text
+
+
+def test_tensors_that_are_not_there_are_gone_not_damaged(folder: Path) -> None:
+    """Nothing is to be removed then: it is a training that has removed them, or the user."""
+    found = checkpoints.latest(folder)
+    assert found is not None
+    found.path.unlink()
+    target = {name: np.zeros_like(array) for name, array in TENSORS.items()}
+    for read in (lambda: checkpoints.latest(folder), lambda: found.restore(target)):
+        with pytest.raises(CsrunError) as caught:
+            read()
+        text = str(caught.value)
+        assert text.startswith(f"{found.path} is gone: removed by a training that goes on?; ")
+        assert f"{folder / 'model-ckpt-100.safetensors'}: give it with --checkpoint_path" in text
+        assert "damaged" not in text
+
+
+def test_the_newest_is_looked_for_again_when_it_is_removed_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that keeps one checkpoint writes its next between the index and the files."""
+    read_index = layout.read_index
+
+    def read_and_be_late(model_dir: Path) -> object:
+        index = read_index(model_dir)
+        monkeypatch.undo()
+        checkpoints.write(folder, 300, TENSORS, {}, 1)
+        return index
+
+    monkeypatch.setattr("csrun.records.checkpoints.read.read_index", read_and_be_late)
+    found = checkpoints.latest(folder)
+    assert found is not None
+    assert found.step == 300
 
 
 def test_the_offer_passes_over_other_damaged_ones(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Finding, checking and reading checkpoints."""
 
 import math
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from csrun.errors import CsrunError, UsageError
 from csrun.records.checkpoints.layout import (
     INDEX_FILE,
     Array,
+    Index,
     Manifest,
     TensorEntry,
     bytes_of,
@@ -29,6 +31,10 @@ SHOWN_DIFFERENCES = 12  # a line that a person reads
 
 class DamagedError(Exception):
     """What is wrong with a checkpoint's files; the reader makes a clear CsrunError of it."""
+
+
+class GoneError(DamagedError):
+    """The file of a checkpoint's tensors is not there."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class Checkpoint:
                     array: Array = file.get_tensor(name)
                     self._verify(name, array)
                     yield name, array
+        except FileNotFoundError as error:
+            raise GoneError(str(error)) from error
         except (SafetensorError, OSError) as error:
             raise DamagedError(str(error)) from error
 
@@ -128,17 +136,36 @@ class Checkpoint:
 def latest(model_dir: Path) -> Checkpoint | None:
     """The newest checkpoint that the index names; None where there is none.
 
-    One of which the user has removed both files is passed over.
+    One of which the user has removed both files is passed over. When a training that goes on has
+    written the index anew while we looked, we look again.
 
-    Raises: CsrunError when it is damaged, with the newest good one.
+    Raises: CsrunError when it is damaged or gone, with the newest good one.
     """
+    index = _index(model_dir)
+    while True:
+        try:
+            found, problem = _newest_named(model_dir, index), None
+        except CsrunError as error:
+            found, problem = None, error
+        before, index = index, _index(model_dir)
+        if found is not None or index == before:
+            break
+    if problem is not None:
+        raise problem
+    return found
+
+
+def _index(model_dir: Path) -> Index | None:
     try:
-        index = read_index(model_dir)
+        return read_index(model_dir)
     except (msgspec.DecodeError, OSError) as error:
         raise CsrunError(
             f"{model_dir / INDEX_FILE}: cannot be read: {error}; give a checkpoint with "
             "--checkpoint_path"
         ) from error
+
+
+def _newest_named(model_dir: Path, index: Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
         if manifest_path(model_dir, name).exists() or tensors_path(model_dir, name).exists():
             return _open_named(model_dir, name)
@@ -168,9 +195,7 @@ def _checked(model_dir: Path, name: str) -> Checkpoint:
     try:
         manifest = msgspec.json.decode(manifest_path(model_dir, name).read_bytes(), type=Manifest)
         path = tensors_path(model_dir, name)
-        with open(path, "rb") as file:
-            head = 8 + int.from_bytes(file.read(8), "little")
-        size = path.stat().st_size
+        head, size = _head_and_size(path)
         wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
     except (msgspec.MsgspecError, OSError, ValueError, TypeError) as error:
         raise DamagedError(str(error)) from error
@@ -181,15 +206,30 @@ def _checked(model_dir: Path, name: str) -> Checkpoint:
     return Checkpoint(model_dir, name, manifest)
 
 
+def _head_and_size(path: Path) -> tuple[int, int]:
+    """Bytes before the tensors in a file of them, and bytes in all."""
+    try:
+        with open(path, "rb") as file:
+            head = 8 + int.from_bytes(file.read(8), "little")
+            return head, os.fstat(file.fileno()).st_size
+    except FileNotFoundError as error:
+        raise GoneError(str(error)) from error
+
+
 def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     good = _newest_good(model_dir, name)
+    path = tensors_path(model_dir, name)
+    if isinstance(damage, GoneError):
+        remedy = f"the newest good one is {good}: give it with" if good else "give another with"
+        return CsrunError(
+            f"{path} is gone: removed by a training that goes on?; {remedy} --checkpoint_path"
+        )
     remedy = f"there is no other: remove {name}.* and train anew"
     if good is not None:
         remedy = (
             f"the newest good one is {good}: give it with --checkpoint_path, or remove {name}.* to "
             "resume from it"
         )
-    path = tensors_path(model_dir, name)
     return CsrunError(f"{path} is damaged: {damage}; {remedy}")
 
 
