@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from contextlib import closing
 
+from csrun.errors import CsrunError
 from csrun.runtime.messages import Results
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.rendezvous import RunFolder, join
+from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder, join
 
 
 def take_part(
@@ -23,3 +24,16 @@ def take_part(
         return joined
     with closing(joined):
         return serve(joined)
+
+
+def learn(folder: RunFolder, name: str) -> Results:
+    """The results of a run in which the chief needs no peers.
+
+    Raises: PeerLost when the chief goes away or gives the run up; CsrunError when its run is
+    another.
+    """
+    joined = join(folder, name)
+    if isinstance(joined, Channel):
+        joined.close()
+        raise CsrunError(f"{name}: the chief is in another run: {SAME_CALLS}")
+    return joined

@@ -7,11 +7,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from csrun.errors import CsrunError, PeerLost
+from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.runtime.messages import Primed
+from csrun.runtime.peer import learn
 from csrun.runtime.wire.auth import Hello, new_nonce
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.rendezvous import Listener, RunFolder, announce_done, join
+from csrun.runtime.wire.rendezvous import Listener, RunFolder, announce_done, announce_failed, join
 
 
 @pytest.fixture
@@ -108,6 +109,37 @@ def test_who_comes_late_gets_the_results(folder):
 def test_no_chief_within_the_deadline(folder):
     with pytest.raises(CsrunError, match="no chief answered"):
         join(folder, "streamer 1", deadline_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("error", "kinds", "message"),
+    [
+        (UsageError("no checkpoint"), (UsageError, PeerLost), "^no checkpoint$"),
+        (CsrunError("loss is nan"), (PeerLost,), "^loss is nan$"),
+        (KeyError("digit"), (PeerLost,), "^KeyError: 'digit'$"),
+    ],
+)
+def test_nobody_waits_for_a_run_that_the_chief_has_given_up(folder, error, kinds, message):
+    """As the chief's own kind of error, for a script that catches it; but never a first cause."""
+    listener = Listener(folder)
+    listener.close()
+    announce_failed(folder, error)
+    for _ in range(2):  # with an endpoint that nobody listens at, and without
+        with pytest.raises(PeerLost, match=message) as caught:
+            join(folder, "streamer 1", deadline_s=0.05)
+        assert all(isinstance(caught.value, kind) for kind in kinds)
+        assert isinstance(caught.value, UsageError) == isinstance(error, UsageError)
+        folder.endpoint.unlink(missing_ok=True)
+
+
+def test_a_chief_in_another_run_is_said(folder):
+    listener = Listener(folder)
+    thread, box = in_thread(learn, folder, "streamer 1")
+    channels = listener.accept({"streamer 1"})
+    thread.join()
+    assert "the chief is in another run: every task must make the same" in str(box["value"])
+    for end in (listener, *channels.values()):
+        end.close()
 
 
 def ended(folder: RunFolder, peer: str) -> RunFolder:

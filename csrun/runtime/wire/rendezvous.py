@@ -2,20 +2,22 @@
 
 A run is one call of the estimator; all tasks run the same script, so they count their runs alike.
 The folder `runs/<n>` gets `endpoint` when the chief listens and `done.json` when the run is over,
-so that a task that comes late learns the results without anyone to talk to.
+so that a task that comes late learns the results without anyone to talk to; `failed.json` when the
+chief's part of it raised, so that a script that catches the error does so in every task.
 """
 
 import secrets
 import select
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
 import msgspec
 
-from csrun.errors import CsrunError, PeerLost
+from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.runtime.messages import Results
 from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, new_nonce, proof, proves
 from csrun.runtime.wire.channel import Channel
@@ -28,6 +30,17 @@ MAX_HANDSHAKE_BYTES = 1024
 LOOK_FOR_ENDED_MS = 1000  # while no peer comes
 CHIEF = "chief"
 SAME_CALLS = "every task must make the same calls of the estimator"
+
+
+class ChiefRefused(UsageError, PeerLost):  # noqa: N818  an event, not an error
+    """The chief's UsageError, as the other tasks see it: never the first cause of a failure."""
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """failed.json: why the chief's part of a run ended."""
+
+    message: str
+    is_usage_error: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,11 @@ class RunFolder:
     def done(self) -> Path:
         """The file with the run's results, once it is over."""
         return self.path / "done.json"
+
+    @property
+    def failed(self) -> Path:
+        """The file with the `Failure` of a run that the chief has given up."""
+        return self.path / "failed.json"
 
     def has_ended(self, peer: str) -> bool:
         """Whether the task of a peer has ended, so that it will not come any more."""
@@ -176,17 +194,27 @@ def announce_done(folder: RunFolder, results: Results) -> None:
     _write(folder.done, msgspec.json.encode(results))
 
 
+def announce_failed(folder: RunFolder, error: Exception) -> None:
+    """Leave word that the run has failed with `error`, so that nobody waits for it."""
+    message = str(error) if isinstance(error, CsrunError) else f"{type(error).__name__}: {error}"
+    with suppress(OSError):  # the error itself is what the user must see
+        folder.path.mkdir(parents=True, exist_ok=True)
+        _write(folder.failed, msgspec.json.encode(Failure(message, isinstance(error, UsageError))))
+
+
 def join(folder: RunFolder, me: str, deadline_s: float | None = None) -> Channel | Results:
     """Connect to the run's chief as the peer `me`, or get the results of a run that is over.
 
-    Raises: PeerLost when the chief went away, or is no chief of this job; CsrunError when it has
-    ended before this run, or after `deadline_s` without an endpoint.
+    Raises: PeerLost when the chief went away, has given the run up, or is no chief of this job (a
+    ChiefRefused where it gave up with a UsageError); CsrunError when it has ended before this run,
+    or after `deadline_s` without an endpoint.
     """
     pause, started = FIRST_LOOK_S, monotonic()
     while True:
         is_too_late = folder.has_ended(CHIEF)  # asked first: what it left is there by then
         if folder.done.exists():
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
+        _raise_failure(folder)
         if folder.endpoint.exists():
             return _connect(folder, me)
         if is_too_late:
@@ -195,6 +223,13 @@ def join(folder: RunFolder, me: str, deadline_s: float | None = None) -> Channel
             raise CsrunError(f"{me}: no chief answered within {deadline_s:.0f} s")
         sleep(pause)
         pause = min(2 * pause, RAREST_LOOK_S)
+
+
+def _raise_failure(folder: RunFolder) -> None:
+    """Raise what the chief has left, if it has given the run up."""
+    if folder.failed.exists():
+        failure = msgspec.json.decode(folder.failed.read_bytes(), type=Failure)
+        raise (ChiefRefused if failure.is_usage_error else PeerLost)(failure.message)
 
 
 def _connect(folder: RunFolder, me: str) -> Channel | Results:
@@ -207,6 +242,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
         connection.close()
         if folder.done.exists():
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
+        _raise_failure(folder)
         raise PeerLost(f"{me}: lost the connection to the chief while joining: {error}") from error
     connection.settimeout(None)
     return Channel(connection, CHIEF)
