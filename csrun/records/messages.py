@@ -57,6 +57,14 @@ def restoring(path: Path) -> str:
     return f"Restoring parameters from {path}"
 
 
+def resumed_differently(checkpoint: str, name: str, then: str, now: str) -> str:
+    """For a resumed training that draws other batches or random numbers than it would have."""
+    return (
+        f"{name} was {then} when {checkpoint} was written and is {now} now: "
+        "the training goes on with other data than without the change"
+    )
+
+
 def warm_started(path: Path, count: int) -> str:
     """After taking a part of a checkpoint."""
     return f"Warm start: {count} tensors from {path}"

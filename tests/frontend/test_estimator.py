@@ -1,5 +1,7 @@
 """The estimator on the CPU: evaluations, predictions, warm starts, summaries of a small model."""
 
+import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,10 @@ from csrun import nn
 from csrun.data import Dataset
 from csrun.errors import CsrunError, UsageError
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig, WarmStart
+from csrun.frontend.estimator import chief
+from csrun.frontend.estimator.compilation import minibatches_in_flight
+from csrun.mode import ExecutionMode
+from csrun.records import checkpoints
 
 random = np.random.default_rng(4)
 FEATURES = random.standard_normal((40, 6)).astype(np.float32)
@@ -82,6 +88,68 @@ def test_predictions_of_some_batches_and_of_another_checkpoint(trained):
     np.testing.assert_allclose([p["logits"] for p in predictions], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_the_checkpoint_is_chosen_when_the_machine_is_there(
+    trained, tmp_path, monkeypatch, caplog, method
+):
+    """While an evaluation compiles and waits for a system, a training goes on beside it."""
+    folder = shutil.copytree(trained, tmp_path / "m")
+    loaded_machine = chief.loaded_machine
+
+    @contextmanager
+    def after_a_wait(*arguments):
+        monkeypatch.undo()
+        estimator(folder, keep_checkpoint_max=1).train(train_input, max_steps=40)
+        with loaded_machine(*arguments) as machine:
+            yield machine
+
+    monkeypatch.setattr(chief, "loaded_machine", after_a_wait)
+    with caplog.at_level("INFO", "csrun"):
+        getattr(estimator(folder), method)(eval_input)
+    assert checkpoints.kept_steps(folder) == (40,)
+    assert caplog.messages[-2].endswith("model-ckpt-40.safetensors")
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict", "evaluate_all", "train"])
+def test_a_limit_below_one_is_refused(trained, method):
+    with pytest.raises(UsageError, match=f"{method}: steps must be at least 1, got 0"):
+        getattr(estimator(trained), method)(eval_input, steps=0)
+
+
+def test_a_resumed_training_says_what_has_changed(trained, tmp_path, caplog):
+    folder = shutil.copytree(trained, tmp_path / "m")
+
+    def larger(params):
+        return Dataset.from_arrays(FEATURES, LABELS).repeat().batch(10, drop_remainder=True)
+
+    def warned():
+        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+    estimator(folder).train(train_input, max_steps=31)
+    assert warned() == []
+    estimator(folder, seed=9).train(larger, max_steps=32)
+    assert [line.split(":")[0] for line in warned()] == [
+        "seed was 1 when model-ckpt-31 was written and is 9 now",
+        "batch_size was 8 when model-ckpt-31 was written and is 10 now",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "nearest"), [(3, "nearest that do are 2 and 4"), (9, "nearest that does is 8")]
+)
+def test_minibatches_that_do_not_divide_the_batch_are_refused(tmp_path, count, nearest):
+    with pytest.raises(UsageError, match=rf"must divide batch_size 8, got {count}: the {nearest}"):
+        estimator(tmp_path, minibatches_in_flight=count).train(train_input, max_steps=1)
+    assert not list(tmp_path.glob("model-ckpt-*"))
+
+
+def test_several_minibatches_are_refused_in_weight_streaming():
+    config = CSRunConfig(minibatches_in_flight=2)
+    assert minibatches_in_flight(config, ExecutionMode.PIPELINED) == 2
+    with pytest.raises(UsageError, match="must be 1 in weight streaming, got 2"):
+        minibatches_in_flight(config, ExecutionMode.WEIGHT_STREAMING)
+
+
 def mean_loss(state):
     logits = logits_of(state).astype(np.float64)
     return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(len(LABELS)), LABELS]))
@@ -103,6 +171,15 @@ def test_train_and_evaluate_trains_as_train_does(trained, tmp_path, caplog):
     ]
     for name, value in weights(trained, 30).items():
         np.testing.assert_array_equal(value, weights(tmp_path, 30)[name])
+
+
+def test_train_and_evaluate_goes_on_to_the_next_multiple(tmp_path, caplog):
+    estimator(tmp_path).train(train_input, max_steps=13)
+    with caplog.at_level("INFO", "csrun"):
+        estimator(tmp_path).train_and_evaluate(train_input, eval_input, 35)
+    assert [m.split(":")[0] for m in caplog.messages if m.startswith("Saving dict")] == [
+        f"Saving dict for global step {step}" for step in (20, 30, 35)
+    ]
 
 
 def test_train_and_evaluate_needs_an_end(tmp_path):

@@ -74,3 +74,51 @@ def test_nobody_waits_for_a_task_that_left_early(place: FcMnist, rank: int, mess
     assert code == 1
     assert message in err
     assert "Traceback" not in err
+
+
+TRAIN = "            estimator.train("
+EVALUATE_ALL = "            estimator.evaluate_all("
+
+
+def test_a_script_that_catches_the_chiefs_error_goes_on_in_every_task(place: FcMnist) -> None:
+    """There is no checkpoint to evaluate yet: only the chief looks, all must know."""
+    assert TRAIN in RUN_TEXT
+    attempt = (
+        "            from csrun.errors import UsageError\n"
+        "            try:\n"
+        "                estimator.evaluate(eval_input_fn)\n"
+        "            except UsageError as error:\n"
+        '                print(f"caught: {error}")\n'
+    )
+    script = place.copy(run=RUN_TEXT.replace(TRAIN, attempt + TRAIN))
+    done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
+    assert done.returncode == 0, done.stderr
+    assert "caught: model_dir: no checkpoint to evaluate" in done.stdout
+    assert place.checkpoint(20).exists()
+
+
+def test_the_chief_says_which_checkpoints_are_evaluated(place: FcMnist) -> None:
+    """A training beside us may change them before the other tasks look."""
+    assert place.cpu().returncode == 0
+    other = (
+        "            import os\n"
+        "            from csrun.records import checkpoints\n"
+        '            if os.environ["SLURM_PROCID"] != "0":\n'
+        "                checkpoints.kept_steps = lambda model_dir: (5,)\n"
+    )
+    assert EVALUATE_ALL in RUN_TEXT
+    script = place.copy(run=RUN_TEXT.replace(EVALUATE_ALL, other + EVALUATE_ALL))
+    arguments = place.own(("--mode", "eval_all"))
+    done = place.run(*TWO_STREAMERS, "python-ws", script, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Saving dict for global step") == 5
+
+
+def test_a_single_task_whose_peers_cannot_join_it_ends(place: FcMnist) -> None:
+    """A file where the run's folder belongs: the chief's own streamer must not wait for it."""
+    line = "from csrun.context import current; (current().job_dir / 'runs').touch()"
+    assert MAIN in RUN_TEXT
+    script = place.copy(run=RUN_TEXT.replace(MAIN, f"{MAIN}    {line}\n"))
+    done = place.run("--total-nodes", "1", "python", script, *place.own(()))
+    assert done.returncode == 1
+    assert "rank 0 (chief)" in done.stderr

@@ -60,6 +60,13 @@ class Chief:
                 log.info(messages.interrupted(self.model_dir, self._newest()))
                 raise
 
+    def train_to_checkpoint(self, dataset: Dataset, max_steps: int) -> Results:
+        """Train up to the next multiple of save_checkpoints_steps, `max_steps` at most."""
+        found = checkpoints.latest(self.model_dir)
+        first, every = found.step if found else 0, self.config.save_checkpoints_steps
+        due = first - first % every + every
+        return self.train(dataset, None, min(due, max_steps), None)
+
     def _train(
         self, dataset: Dataset, steps: int | None, max_steps: int | None, path: Path | None
     ) -> Results:
@@ -91,15 +98,14 @@ class Chief:
         return results
 
     def evaluate(self, dataset: Dataset, batches: int | None, path: Path | None) -> Results:
-        """Evaluate a checkpoint: the one given, or the newest."""
-        found = self._trained(path)
+        """Evaluate a checkpoint: the one given, or the newest there is when a system is free."""
+        self._trained(path)
         target = find_target(self.context, self.config.cs_ip)
         log.info(messages.saving_to(self.model_dir))
         with model_dir.opened(self.model_dir):
             compiled, traced = self._compile(dataset, RunMode.EVAL, target)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
-            log.info(messages.restoring(found.path))
-            found.restore(machine.state)
+            found = self._restore_trained(machine, path)
             results = loops.evaluate(machine, found.step, batches, traced.host, show)
             machine.close(results)
         log.info(messages.evaluated(results))
@@ -112,14 +118,13 @@ class Chief:
         path: Path | None,
         take: Callable[[StepResult], None],
     ) -> Results:
-        """Give the predictions of a checkpoint, the one given or the newest, to `take`."""
-        found = self._trained(path)
+        """Give the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
+        self._trained(path)
         target = find_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
             compiled, _ = self._compile(dataset, RunMode.PREDICT, target)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
-            log.info(messages.restoring(found.path))
-            found.restore(machine.state)
+            found = self._restore_trained(machine, path)
             samples = loops.predict(machine, batches, take, show)
             results = {"global_step": float(found.step), "samples": float(samples)}
             machine.close(results)
@@ -153,6 +158,13 @@ class Chief:
                 f"{self.model_dir}: no checkpoint to evaluate; train first, or give "
                 "--checkpoint_path"
             )
+        return found
+
+    def _restore_trained(self, machine: Machine, path: Path | None) -> checkpoints.Checkpoint:
+        """Chosen only now: a training beside us removes old ones while we compile and wait."""
+        found = self._trained(path)
+        log.info(messages.restoring(found.path))
+        found.restore(machine.state)
         return found
 
     def _warm_tensors(
@@ -220,8 +232,17 @@ class Chief:
                 log.info(messages.warm_started(warm.checkpoint.path, count))
         else:
             log.info(messages.restoring(found.path))
+            self._warn_of_changes(found, machine.plan.batch_size)
             found.restore(machine.state)
             log.info(messages.weights_loaded(perf_counter() - started))
+
+    def _warn_of_changes(self, found: checkpoints.Checkpoint, batch_size: int) -> None:
+        """What a resumed run trains on depends on these; tensors' types show the precision."""
+        now = self._identity(batch_size)
+        for name in ("seed", "batch_size"):
+            then = found.manifest.identity.get(name)
+            if then is not None and then != now[name]:
+                log.warning(messages.resumed_differently(found.name, name, then, now[name]))
 
     def _identity(self, batch_size: int) -> dict[str, str]:
         return {

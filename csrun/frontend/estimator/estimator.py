@@ -19,9 +19,9 @@ from csrun.records import checkpoints, messages
 from csrun.runtime import memoryx, streamer
 from csrun.runtime.messages import Results
 from csrun.runtime.names import MEMORYX, streamer_name
-from csrun.runtime.peer import take_part
+from csrun.runtime.peer import learn, take_part
 from csrun.runtime.results import StepResult
-from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done
+from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done, announce_failed
 
 InputFunction = Callable[[Any], Any]
 Prediction = dict[str, npt.NDArray[Any]]
@@ -62,9 +62,10 @@ class CerebrasEstimator:
         Resumes from the newest checkpoint in model_dir, or starts from the one given. With neither
         limit it ends with the data.
 
-        Raises: UsageError for both limits at once; CsrunError for what goes wrong with model_dir,
-        system, data or loss.
+        Raises: UsageError for both limits at once, or one below 1; CsrunError for what goes wrong
+        with model_dir, system, data or loss.
         """
+        _require_positive("train", steps=steps, max_steps=max_steps)
         if steps is not None and max_steps is not None:
             raise UsageError("train: give steps or max_steps, not both")
         path = Path(checkpoint_path) if checkpoint_path is not None else None
@@ -80,17 +81,22 @@ class CerebrasEstimator:
 
         Takes the newest checkpoint in model_dir, or the one given.
 
-        Raises: CsrunError without a checkpoint, or for one of another model.
+        Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
+        of another model.
         """
+        _require_positive("evaluate", steps=steps)
         path = Path(checkpoint_path) if checkpoint_path is not None else None
         return self._play(input_fn, lambda chief, data: chief.evaluate(data, steps, path))
 
     def evaluate_all(self, input_fn: InputFunction, steps: int | None = None) -> list[Results]:
         """`evaluate` for every checkpoint that model_dir keeps, oldest first.
 
-        Raises: CsrunError without a checkpoint, or for one of another model.
+        Which these are is what the chief finds first: a training may go on beside it.
+
+        Raises: as `evaluate`; CsrunError for a checkpoint that is gone when its turn comes.
         """
-        names = [checkpoints.name_of(step) for step in checkpoints.kept_steps(self._model_dir)]
+        _require_positive("evaluate_all", steps=steps)
+        names = list(self._learn(self._kept))
         if not names:
             return [self.evaluate(input_fn, steps)]
         return [self.evaluate(input_fn, steps, self._model_dir / name) for name in names]
@@ -104,16 +110,18 @@ class CerebrasEstimator:
     ) -> Results:
         """Train up to global step `max_steps`, and evaluate after each checkpoint that is due.
 
+        Checkpoints are due at multiples of save_checkpoints_steps, wherever the training resumes.
         Returns the last evaluation's results. Ends early with the training data.
 
         Raises: UsageError without max_steps; else as `train` and `evaluate`.
         """
         if max_steps is None:
             raise UsageError("train_and_eval: needs max_steps: give --max_steps")
-        every, reached = self._config.save_checkpoints_steps, -1.0
+        _require_positive("train_and_eval", max_steps=max_steps, eval_steps=eval_steps)
+        reached = -1.0
         while True:
             trained = self._play(
-                train_input_fn, lambda chief, data: chief.train(data, every, max_steps, None)
+                train_input_fn, lambda chief, data: chief.train_to_checkpoint(data, max_steps)
             )
             evaluated = self.evaluate(eval_input_fn, eval_steps)
             if trained["global_step"] >= max_steps or trained["global_step"] == reached:
@@ -132,8 +140,10 @@ class CerebrasEstimator:
         predictions, the other tasks an empty list.
 
         Shapes: each prediction without its batch axis
-        Raises: CsrunError without a checkpoint, or for one of another model.
+        Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
+        of another model.
         """
+        _require_positive("predict", steps=steps)
         path = Path(checkpoint_path) if checkpoint_path is not None else None
         found: list[Prediction] = []
 
@@ -163,15 +173,44 @@ class CerebrasEstimator:
             chief = Chief(
                 self._model_fn, self._model_dir, self._config, self._params, context, folder
             )
-            results = lead(chief, as_dataset(input_fn(self._params)))
-            if folder is not None:
-                announce_done(folder, results)
-            return results
+            return _led(folder, lambda: lead(chief, as_dataset(input_fn(self._params))))
         if role is Role.MEMORYX:
             return take_part(folder, MEMORYX, memoryx.serve)
         dataset = as_dataset(input_fn(self._params))
         name = streamer_name(context.rank if context else 0)
         return take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
+
+    def _learn(self, find: Callable[[], Results]) -> Results:
+        """What the chief finds, in every task: a run that needs no machine."""
+        context = current()
+        folder = _run_folder(context) if context and context.mode else None
+        if context is None or folder is None or _role_in_training(context) is Role.CHIEF:
+            return _led(folder, find)
+        return learn(folder, f"rank {context.rank}")
+
+    def _kept(self) -> Results:
+        """The names and steps of the checkpoints that model_dir keeps, oldest first."""
+        kept = checkpoints.kept_steps(self._model_dir)
+        return {checkpoints.name_of(step): float(step) for step in kept}
+
+
+def _led(folder: RunFolder | None, lead: Callable[[], Results]) -> Results:
+    """The chief's part of a run; the other tasks learn how it ended, either way."""
+    if folder is None:
+        return lead()
+    try:
+        results = lead()
+    except Exception as error:
+        announce_failed(folder, error)
+        raise
+    announce_done(folder, results)
+    return results
+
+
+def _require_positive(method: str, **limits: int | None) -> None:
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{method}: {name} must be at least 1, got {value}")
 
 
 def _role_in_training(context: TaskContext | None) -> Role:

@@ -74,9 +74,10 @@ def loaded_machine(
         waiting = _say_waiting(target.system.name)
         lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
         stack.enter_context(lease)
+        cluster = Cluster(folder)  # listens from here on: a streamer waits for that without end
         if target.context.rank in target.context.streamers:
             stack.enter_context(OwnStreamer(folder, dataset))
-        cluster = stack.enter_context(Cluster(folder))
+        stack.enter_context(cluster)  # left first: that ends the streamer, which is waited for
         request = RunRequest(
             executable, seed, first, last, target.context.streamers, target.system.name
         )

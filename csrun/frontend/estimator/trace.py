@@ -85,10 +85,11 @@ def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
     if batch % minibatches:
         fitting = [m for m in range(1, batch + 1) if batch % m == 0]
         below = max(m for m in fitting if m < minibatches)
-        above = min((m for m in fitting if m > minibatches), default=below)
+        above = [m for m in fitting if m > minibatches][:1]
+        nearest = f"do are {below} and {above[0]}" if above else f"does is {below}"
         raise UsageError(
             f"runconfig.minibatches_in_flight must divide batch_size {batch}, got {minibatches}: "
-            f"the nearest that do are {below} and {above}"
+            f"the nearest that {nearest}"
         )
     return (batch // minibatches, *shape[1:])
 
