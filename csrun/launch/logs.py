@@ -25,18 +25,24 @@ class LogTail:
         self._report = report
         self._offset = 0
         self._partial = b""
+        self._end: int | None = None  # where a reported error's own text begins
 
     def read(self, is_last: bool = False) -> bytes:
         """What has been written since, up to the last line's end; all of it when `is_last`.
 
         The data is read before the report is looked for: a report is there before its traceback
-        is in the log, so what is read without a report is not part of one.
+        is in the log, so what is read without a report is not part of one. A log that has not
+        grown costs one look at its size.
         """
-        data = self._partial + self._read_new()
+        new = self._read_new()
+        if not new and not is_last:
+            return b""
+        data = self._partial + new
         start = self._offset - len(data)
-        report = self._report()
-        if report is not None:
-            data = data[: max(0, report.log_bytes - start)]
+        if self._end is None and (report := self._report()) is not None:
+            self._end = report.log_bytes
+        if self._end is not None:
+            data = data[: max(0, self._end - start)]
         end = len(data) if is_last else data.rfind(b"\n") + 1
         self._partial = data[end:]
         self._offset = start + len(data)
@@ -50,6 +56,8 @@ class LogTail:
 
     def _read_new(self) -> bytes:
         try:
+            if self._readable() <= self._offset:
+                return b""
             with self._log.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(_READ_BYTES)
@@ -57,6 +65,10 @@ class LogTail:
             return b""
         self._offset += len(data)
         return data
+
+    def _readable(self) -> int:
+        size = self._log.stat().st_size
+        return size if self._end is None else min(size, self._end)
 
 
 class Console:

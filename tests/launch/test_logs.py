@@ -1,6 +1,9 @@
 """What of a task's log reaches the console, and what a failure looks like."""
 
 from pathlib import Path
+from typing import IO, Any
+
+import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
 from csrun.launch.causes import TaskEnd
@@ -34,6 +37,41 @@ def test_nothing_beyond_a_report(tmp_path: Path) -> None:
     assert tail.read() == b"step 2\n"
     log.write_bytes(b"step 1\nstep 2\nTraceback: boom\nmore\n")
     assert tail.read(is_last=True) == b""
+
+
+def test_a_log_that_does_not_grow_is_neither_opened_nor_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    opened: list[str] = []
+    reports: list[TaskReport] = []
+
+    def look() -> TaskReport | None:
+        opened.append("report")
+        return reports[0] if reports else None
+
+    def write(data: bytes) -> None:
+        with open(log, "wb") as file:
+            file.write(data)
+
+    open_path = Path.open
+
+    def counted(path: Path, mode: str) -> IO[Any]:
+        opened.append("log")
+        return open_path(path, mode)
+
+    monkeypatch.setattr(Path, "open", counted)
+    tail = LogTail(log, look)
+    assert (tail.read(), opened) == (b"", [])
+    write(b"step 1\nste")
+    assert (tail.read(), opened) == (b"step 1\n", ["log", "report"])
+    assert (tail.read(), opened) == (b"", ["log", "report"])
+    reports.append(report(len(b"step 1\nstep 2\n")))
+    write(b"step 1\nstep 2\nTraceback: boom\n")
+    assert tail.read() == b"step 2\n"
+    del opened[:]
+    write(b"step 1\nstep 2\nTraceback: boom\nmore\n")
+    assert (tail.read(), tail.read(is_last=True), opened) == (b"", b"", [])
 
 
 def failed(kind: TaskReportKind | None, exit_code: int = 1, wafer: str | None = None) -> TaskEnd:
