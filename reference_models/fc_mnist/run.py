@@ -20,10 +20,10 @@ def main(arguments: Arguments[Params]) -> None:
     """Do what the command line says."""
     params, config = arguments.params, arguments.params.runconfig
     estimator = CerebrasEstimator(model_fn, config.model_dir, config, params)
-    path, limit = config.checkpoint_path, None if config.steps else config.max_steps
+    path = config.checkpoint_path
     match arguments.mode:
         case Mode.TRAIN:
-            estimator.train(train_input_fn, config.steps, limit, path)
+            estimator.train(train_input_fn, config.steps, config.max_steps, path)
         case Mode.EVAL:
             estimator.evaluate(eval_input_fn, config.eval_steps, path)
         case Mode.EVAL_ALL:
@@ -33,7 +33,8 @@ def main(arguments: Arguments[Params]) -> None:
                 train_input_fn, eval_input_fn, config.max_steps, config.eval_steps
             )
         case Mode.PREDICT:
-            for number, sample in enumerate(estimator.predict(eval_input_fn, config.eval_steps)):
+            samples = estimator.predict(eval_input_fn, config.eval_steps, path)
+            for number, sample in enumerate(samples):
                 print(f"sample {number}: {sample['digit']}")
         case Mode.COMPILE_ONLY:
             estimator.compile(train_input_fn)

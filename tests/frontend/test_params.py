@@ -45,6 +45,22 @@ def test_the_command_line_beats_the_file(path):
     assert runconfig.seed == 7
 
 
+@pytest.mark.parametrize(
+    ("option", "limits"), [("--max_steps", (None, 10)), ("--steps", (10, None))]
+)
+@pytest.mark.parametrize("in_file", ["steps: 30", "max_steps: 30", "steps: 30, max_steps: 40"])
+def test_a_limit_of_the_command_line_drops_the_files(path, option, limits, in_file):
+    path.write_text(f"model: {{hidden_size: 50}}\nrunconfig: {{{in_file}}}\n")
+    runconfig = parse(Params, path, [option, "10"]).params.runconfig
+    assert (runconfig.steps, runconfig.max_steps) == limits
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+def test_a_checkpoint_is_given_where_it_means_something(path, mode):
+    arguments = parse(Params, path, ["--mode", mode, "--checkpoint_path", "there"])
+    assert arguments.params.runconfig.checkpoint_path == "there"
+
+
 @pytest.mark.parametrize("arguments", [["--compile_only"], ["--mode=compile_only"]])
 def test_both_spellings_of_compile_only(path, arguments):
     assert parse(Params, path, arguments).mode is Mode.COMPILE_ONLY
@@ -77,6 +93,12 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
         (["--mode", "trian"], "'trian' is not one of"),
         (["--max_steps", "many"], "'many' is not a valid integer"),
         (["--max_steps", "0"], "max_steps"),
+        (
+            ["--steps=3", "--max_steps=4"],
+            "give --steps or --max_steps, not both: got --steps 3 and",
+        ),
+        (["-m", "eval_all", "--checkpoint_path=c"], "means nothing with --mode eval_all, got c"),
+        (["-m", "train_and_eval", "--checkpoint_path=c"], "nothing with --mode train_and_eval"),
         (["stray"], "unexpected extra argument"),
         (["-p", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
     ],

@@ -14,6 +14,8 @@ from csrun.frontend.params.load import load
 
 P = TypeVar("P", bound=msgspec.Struct)
 
+LIMITS = ("steps", "max_steps")
+
 
 class Mode(StrEnum):
     """What a run.py is to do."""
@@ -27,6 +29,9 @@ class Mode(StrEnum):
     VALIDATE_ONLY = "validate_only"
 
 
+MODES_OF_NO_ONE_CHECKPOINT = (Mode.EVAL_ALL, Mode.TRAIN_AND_EVAL)
+
+
 class Arguments(msgspec.Struct, Generic[P], frozen=True):
     """A parsed command line: what to do, and the params with the command line's values in them."""
 
@@ -37,7 +42,8 @@ class Arguments(msgspec.Struct, Generic[P], frozen=True):
 def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Arguments[P]:
     """Parse a run.py's command line; its values beat those of the params file.
 
-    Raises: UsageError for an unknown option (with a suggestion), a missing or malformed file.
+    Raises: UsageError for an unknown option (with a suggestion), options that exclude each other or
+    mean nothing in the mode, a missing or malformed file.
     """
     command = _command(lambda **values: _arguments(schema, values), default_params)
     script = Path(sys.argv[0]).name
@@ -58,7 +64,23 @@ def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
         if values.pop(flag.value):
             mode = flag
     overrides = {key: value for key, value in values.items() if value is not None}
+    _check(mode, overrides)
+    if any(limit in overrides for limit in LIMITS):  # the file's other limit would hold as well
+        overrides = {**dict.fromkeys(LIMITS), **overrides}
     return Arguments(mode, load(schema, Path(path), overrides))
+
+
+def _check(mode: Mode, given: dict[str, Any]) -> None:
+    if all(limit in given for limit in LIMITS):
+        raise UsageError(
+            f"give --steps or --max_steps, not both: got --steps {given['steps']} and "
+            f"--max_steps {given['max_steps']}"
+        )
+    if mode in MODES_OF_NO_ONE_CHECKPOINT and "checkpoint_path" in given:
+        raise UsageError(
+            f"--checkpoint_path means nothing with --mode {mode}, got {given['checkpoint_path']}: "
+            "leave it out, or choose --mode train, eval or predict"
+        )
 
 
 def _command(callback: Callable[..., Any], default_params: Path) -> click.Command:

@@ -7,7 +7,8 @@ class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What the estimator is configured with, and how far the run goes.
 
     max_steps: the global step to train up to, whatever was trained before; steps: how many to train
-    from where the model_dir stands; eval_steps: batches to evaluate, all of the data when absent.
+    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
+    all of the data when absent.
     """
 
     model_dir: str = "model_dir"
