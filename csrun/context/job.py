@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.files import write_whole
 from csrun.mode import ExecutionMode
 
 JOB_FILE = "job.json"
@@ -57,9 +58,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
-        temporary = job_dir / f".{JOB_FILE}.tmp"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
-        temporary.replace(job_dir / JOB_FILE)
+        text = msgspec.json.format(msgspec.json.encode(self), indent=1)
+        write_whole(job_dir / JOB_FILE, text, durable=False)
 
     @staticmethod
     def read(job_dir: Path) -> "JobFile":

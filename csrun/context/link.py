@@ -13,6 +13,7 @@ from time import monotonic
 import msgspec
 
 from csrun.errors import CsrunError, PeerLost
+from csrun.files import write_whole
 
 LINK_SOCKET = "link.sock"
 REPORT_DIR = "reports"
@@ -46,10 +47,8 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Write the report into the job's folder, whole or not at all."""
         folder = job_dir / REPORT_DIR
         folder.mkdir(exist_ok=True)
-        target = folder / f"{name or self.rank}.json"
-        temporary = folder / f".{target.name}.tmp"
-        temporary.write_bytes(msgspec.json.encode(self))
-        temporary.replace(target)
+        path = folder / f"{name or self.rank}.json"
+        write_whole(path, msgspec.json.encode(self), durable=False)
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -8,6 +8,7 @@ from typing import Self
 
 from csrun.context import site_state_dir
 from csrun.errors import UsageError
+from csrun.files import write_whole
 from csrun.site import Site
 from csrun.system import FileLock, WaitingLine, holder_of, lock, try_lock, wait_in_line
 
@@ -52,9 +53,7 @@ def _next_number(folder: Path) -> int:
     counter = folder / "last_job"
     with lock(folder / "last_job.lock", f"process {os.getpid()}"):
         last = int(counter.read_text()) if counter.exists() else 0
-        temporary = counter.with_suffix(".tmp")
-        temporary.write_text(str(last + 1))
-        temporary.replace(counter)
+        write_whole(counter, str(last + 1).encode(), durable=False)
     return last + 1
 
 

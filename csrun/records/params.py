@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from csrun.files import write_whole
 from csrun.records.disk import writing
-from csrun.records.files import write_whole
 
 
 def write(model_dir: Path, mode: str, params: Any) -> Path:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.files import write_whole
 from csrun.records.disk import writing
-from csrun.records.files import write_whole
 
 
 class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

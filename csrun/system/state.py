@@ -1,6 +1,5 @@
 """Power state and execution mode of a CS system, and how they may change."""
 
-import os
 from enum import StrEnum
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import msgspec
 
 from csrun.context import site_state_dir
 from csrun.errors import CsrunError, UsageError
+from csrun.files import write_whole
 from csrun.mode import ExecutionMode
 from csrun.site import Site, System
 
@@ -76,13 +76,7 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
     """Store the state: whole or not at all, and on disk when this returns."""
     path = _state_file(site, system)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(state))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync_folder(path.parent)
+    write_whole(path, msgspec.json.encode(state))
 
 
 def systems_dir(site: Site) -> Path:
@@ -92,11 +86,3 @@ def systems_dir(site: Site) -> Path:
 
 def _state_file(site: Site, system: System) -> Path:
     return systems_dir(site) / f"{system.name}.json"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,8 +1,6 @@
-"""performance.json, params yaml, model_dir, and files that are whole or absent."""
+"""performance.json, params yaml, model_dir."""
 
-import errno
 import json
-import os
 from pathlib import Path
 
 import msgspec
@@ -11,7 +9,6 @@ import yaml
 
 from csrun.errors import UsageError
 from csrun.records import model_dir, params, performance
-from csrun.records.files import write_whole
 
 
 def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
@@ -72,26 +69,3 @@ def test_a_model_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_a_model_dir_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(UsageError, match="/proc/self: cannot be written"):
         model_dir.prepare(Path("/proc/self"))
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_whole(path, b"before")
-    write_whole(path, b"after")
-    assert path.read_bytes() == b"after"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_failed_write_keeps_the_file_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    path = tmp_path / "file"
-    write_whole(path, b"before")
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_whole(path, b"after")
-    assert path.read_bytes() == b"before"
-    assert list(tmp_path.iterdir()) == [path]

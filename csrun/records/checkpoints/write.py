@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.errors import CsrunError
+from csrun.files import sync_folder, write_whole
 from csrun.records.checkpoints.layout import (
     CHUNK_BYTES,
     INDEX_FILE,
@@ -28,7 +29,6 @@ from csrun.records.checkpoints.layout import (
     steps_in,
     tensors_path,
 )
-from csrun.records.files import sync_folder, write_whole
 
 TEMPORARY_SUFFIX = ".partial"
 _DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}

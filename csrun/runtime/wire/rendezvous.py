@@ -18,6 +18,7 @@ from time import monotonic, sleep
 import msgspec
 
 from csrun.errors import CsrunError, PeerLost, UsageError
+from csrun.files import write_whole
 from csrun.runtime.messages import Results
 from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, new_nonce, proof, proves
 from csrun.runtime.wire.channel import Channel
@@ -98,7 +99,7 @@ class Listener:
         self._socket.listen(256)
         self._socket.setblocking(False)
         self._strangers: dict[int, _Stranger] = {}
-        _write(folder.endpoint, name.encode())
+        write_whole(folder.endpoint, name.encode(), durable=False)
 
     def accept(self, expected: set[str]) -> dict[str, Channel]:
         """Wait until all expected peers have joined.
@@ -191,7 +192,7 @@ class Listener:
 def announce_done(folder: RunFolder, results: Results) -> None:
     """Leave the run's results for tasks that come late."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    _write(folder.done, msgspec.json.encode(results))
+    write_whole(folder.done, msgspec.json.encode(results), durable=False)
 
 
 def announce_failed(folder: RunFolder, error: Exception) -> None:
@@ -199,7 +200,8 @@ def announce_failed(folder: RunFolder, error: Exception) -> None:
     message = str(error) if isinstance(error, CsrunError) else f"{type(error).__name__}: {error}"
     with suppress(OSError):  # the error itself is what the user must see
         folder.path.mkdir(parents=True, exist_ok=True)
-        _write(folder.failed, msgspec.json.encode(Failure(message, isinstance(error, UsageError))))
+        failure = Failure(message, isinstance(error, UsageError))
+        write_whole(folder.failed, msgspec.json.encode(failure), durable=False)
 
 
 def join(folder: RunFolder, me: str, deadline_s: float | None = None) -> Channel | Results:
@@ -258,9 +260,3 @@ def _prove(connection: socket.socket, folder: RunFolder, me: str) -> None:
         raise PermissionError("the listener does not hold the job's secret")
     own = proof(folder.secret, Side.CONNECTOR, folder.job, hello, challenge.nonce)
     connection.send(msgspec.msgpack.encode(Proof(own)))
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)

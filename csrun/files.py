@@ -4,18 +4,24 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file through a temporary one, flushed with its folder."""
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a small file through a temporary one beside it.
+
+    durable: on disk, with its folder's entry, when this returns. Without it the file does not
+    outlast a crash of the machine, and costs no wait for the disk.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
