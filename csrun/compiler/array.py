@@ -10,3 +10,7 @@ class Array:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+
+#: The sum of the loss over the valid rows of the batch, which the runtime reads.
+LOSS = Array("loss", (1,), "float64")

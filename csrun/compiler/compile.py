@@ -9,16 +9,19 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.cirh import precision_of
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import directory
+from csrun.compiler.array import LOSS
 from csrun.compiler.codegen import generate
+from csrun.compiler.errors import CompileError
 from csrun.compiler.estimate import estimate
-from csrun.compiler.kernels.softmax_cross_entropy import LOSS
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Show, run_passes
 from csrun.compiler.placing import Placed, place_model
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
+from csrun.compiler.spread import Spread
 from csrun.executable import (
+    Combine,
     Executable,
     InputSpec,
     Output,
@@ -57,6 +60,7 @@ def compile_model(
     if directory.is_complete(target):
         return CompileResult(load(target), cached=True)
     model = match_kernels(module)
+    _check_spread(model, options)
     files = _back_end(module, model, options, checksum)
     directory.write(target, {**stages.files, **files})
     return CompileResult(load(target), cached=False)
@@ -130,13 +134,31 @@ def _plan(
         groups=layout.groups,
         loss_buffer=LOSS.name if model.has_loss else None,
         outputs=tuple(
-            Output(name, array.name, array.shape[:1] == (minibatch,))
-            for name, array in model.outputs
+            Output(output.name, output.array.name, _COMBINE.get(output.spread, Combine.FIRST))
+            for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         estimate=estimate(layout, inputs, minibatch, options, system),
         program_digest=program_digest(program),
     )
+
+
+def _check_spread(model: MatchedModel, options: CompileOptions) -> None:
+    """Raises: CompileError for a value that no minibatch knows its part of."""
+    count = options.minibatches_in_flight
+    if count == 1:
+        return
+    mixed = [f"output {output.name}" for output in model.outputs if output.spread is Spread.MIXED]
+    if model.has_loss and model.loss_spread is not Spread.PART:
+        mixed.insert(0, "the loss")
+    if mixed:
+        raise CompileError(
+            f"{mixed[0]} must be made of samples, or of sums over samples, to be computed in "
+            f"minibatches, got {count} minibatches in flight: set minibatches_in_flight to 1"
+        )
+
+
+_COMBINE = {Spread.SAMPLES: Combine.SAMPLES, Spread.PART: Combine.SUM}
 
 
 def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ...]:

@@ -1,11 +1,13 @@
 """The module as the matchers see it: which operators are left, and what each value is called."""
 
+from math import isfinite
+
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops.elementwise import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.matrix import AddmmOp, MmOp
-from csrun.cirh.ops.model import InputOp, LossOp, ParameterOp
+from csrun.cirh.ops.model import FullOp, InputOp, LossOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
@@ -13,6 +15,7 @@ from csrun.compiler.phase import Phase
 
 GRADIENT = "gradient/"
 INPUT = "input/"
+SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: "/"}
 
 
 class Graph:
@@ -48,6 +51,36 @@ class Graph:
         """The one operator that reads a value; None when there are more, or none."""
         users = self.users(value)
         return users[0] if len(users) == 1 else None
+
+    def is_read_once(self, value: SSAValue) -> bool:
+        """Whether one operator reads the memory of a value, under whatever shape."""
+        while isinstance(value.owner, ViewOp):
+            value = value.owner.x
+        return len(self._readers(value)) == 1
+
+    def _readers(self, value: SSAValue) -> list[Operation]:
+        readers = []
+        for op in self.users(value):
+            readers += self._readers(op.out) if isinstance(op, ViewOp) else [op]
+        return readers
+
+    def literal(self, value: SSAValue) -> str | None:
+        """The text of a value that is one number, made of constants and the batch's rows."""
+        match value.owner:
+            case FullOp() as full:
+                return _text(float(full.value.value.data))
+            case RowsOp():
+                return "step.rows"
+            case NegOp() as negative:
+                text = self.literal(negative.x)
+                return None if text is None else f"(-{text})"
+            case AddOp() | SubOp() | MulOp() | DivOp() as binary:
+                left, right = self.literal(binary.lhs), self.literal(binary.rhs)
+                if left is None or right is None:
+                    return None
+                return f"({left} {SIGNS[type(binary)]} {right})"
+            case _:
+                return None
 
     def is_gradient(self, value: SSAValue) -> bool:
         """Whether a value is the gradient that a parameter's update takes."""
@@ -97,6 +130,6 @@ def transposed(value: SSAValue) -> SSAValue | None:
     return value.owner.operands[0] if isinstance(value.owner, TransposeOp) else None
 
 
-def is_product(operation: Operation) -> bool:
-    """Whether an operator is a matrix product, with or without a bias."""
-    return isinstance(operation, MmOp | AddmmOp)
+def _text(number: float) -> str:
+    """A Python expression of a number; infinity and NaN have no literal."""
+    return repr(number) if isfinite(number) else f"float('{number!r}')"

@@ -13,25 +13,40 @@ from csrun.compiler.errors import CompileError
 from csrun.compiler.graph import Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.copy import copy_out
+from csrun.compiler.spread import Spread, spread_of_values
 from csrun.compiler.updates import Optimizer, optimizer_of
 
 _LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, ViewOp)
 
 
 @dataclass(frozen=True)
+class MatchedOutput:
+    """A value that the host gets, where it is, and how it depends on the batch."""
+
+    name: str
+    array: Array
+    spread: Spread
+
+
+@dataclass(frozen=True)
 class MatchedModel:
     """A model as kernels, in program order.
 
-    outputs: name and array of each value that the host gets. updates: the optimizer of each
-    parameter that is trained, by name.
+    loss_spread: how the loss depends on the batch; None without a loss. updates: the optimizer of
+    each parameter that is trained, by name.
     """
 
     inputs: tuple[InputOp, ...]
     parameters: tuple[ParameterOp, ...]
     kernels: tuple[Kernel, ...]
-    outputs: tuple[tuple[str, Array], ...]
+    outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
-    has_loss: bool
+    loss_spread: Spread | None
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether there is a loss."""
+        return self.loss_spread is not None
 
 
 def match_kernels(module: ModuleOp) -> MatchedModel:
@@ -41,7 +56,8 @@ def match_kernels(module: ModuleOp) -> MatchedModel:
     """
     graph = Graph(module)
     kernels: list[Kernel] = []
-    outputs: list[tuple[str, Array]] = []
+    outputs: list[MatchedOutput] = []
+    spreads = spread_of_values(graph.operations)
     updates: dict[str, Optimizer] = {}
     for operation in graph.operations:
         if operation in graph.taken or isinstance(operation, _LEAVES):
@@ -49,7 +65,8 @@ def match_kernels(module: ModuleOp) -> MatchedModel:
         if isinstance(operation, OutputOp):
             copy = copy_out(operation, graph)
             kernels.append(copy)
-            outputs.append((operation.symbol.data, copy.out))
+            spread = spreads[operation.value]
+            outputs.append(MatchedOutput(operation.symbol.data, copy.out, spread))
             graph.take(operation)
         elif isinstance(operation, UpdatingOp):
             graph.take(operation)
@@ -66,7 +83,9 @@ def match_kernels(module: ModuleOp) -> MatchedModel:
         kernels=tuple(kernels),
         outputs=tuple(outputs),
         updates=updates,
-        has_loss=any(isinstance(op, LossOp) for op in graph.operations),
+        loss_spread=next(
+            (spreads[op.value] for op in graph.operations if isinstance(op, LossOp)), None
+        ),
     )
 
 

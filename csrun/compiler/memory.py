@@ -38,7 +38,8 @@ class Life:
 def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -> list[Life]:
     """The lives of all arena arrays of a step; `kept` are those that the host reads after it.
 
-    Raises: ValueError for an array that is read before anything wrote it, which is a compiler bug.
+    Raises: ValueError for an array that is read before anything wrote it, or a name of two arrays,
+        which are compiler bugs.
     """
     found: dict[str, Life] = {}
     for place, kernel in enumerate(kernels):
@@ -51,7 +52,10 @@ def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -
         for array in (*kernel.writes, *kernel.scratch):
             if array.name.startswith(GRADIENT) and array.name[len(GRADIENT) :] in weights:
                 continue
-            found.setdefault(array.name, Life(array, place, place)).last = place
+            life = found.setdefault(array.name, Life(array, place, place))
+            if life.array != array:
+                raise ValueError(f"{array.name} of {kernel.layer}: {array} is not {life.array}")
+            life.last = place
     for array in kept:
         found[array.name].last = len(kernels)
     return list(found.values())

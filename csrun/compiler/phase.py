@@ -8,4 +8,3 @@ class Phase(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
-    UPDATE = "update"

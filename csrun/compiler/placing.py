@@ -7,9 +7,8 @@ from itertools import chain
 
 import msgspec
 
-from csrun.compiler.array import Array
+from csrun.compiler.array import LOSS, Array
 from csrun.compiler.errors import CompileError
-from csrun.compiler.kernels.softmax_cross_entropy import LOSS
 from csrun.compiler.layers import Layout, aligned
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory import Life, lives, place
@@ -45,7 +44,7 @@ def place_model(
     else:
         base = store.nbytes
     kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
-    kept = [array for _, array in model.outputs] + ([LOSS] if model.has_loss else [])
+    kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
     weights = {p.name for p in layout.parameters}
     alive = lives(kernels, kept, weights)
     buffers, first_end = place(alive, base)

@@ -17,6 +17,7 @@ __all__ = [
     "ALIGNMENT_BYTES",
     "PADDING_LABEL",
     "Buffer",
+    "Combine",
     "Estimate",
     "Group",
     "Initializer",
@@ -121,12 +122,20 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: tuple[tuple[str, int], ...]
 
 
+class Combine(StrEnum):
+    """What makes one value of an output of several minibatches."""
+
+    SAMPLES = "samples"  # first axis is the batch: one behind the other
+    SUM = "sum"
+    FIRST = "first"  # it is the same in all of them, or there is one
+
+
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An arena buffer whose value the host gets after each step, copied batch by batch."""
 
     name: str
     buffer: str
-    per_sample: bool  # first axis is the batch
+    combine: Combine
 
 
 class PipelineStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

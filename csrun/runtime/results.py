@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable import ALIGNMENT_BYTES, Buffer, Plan, view
+from csrun.executable import ALIGNMENT_BYTES, Buffer, Combine, Plan, view
 from csrun.executable.bind import Array, Bytes
 
 MOST_RESULT_SLOTS = 256  # the most steps between two words of the chief
@@ -54,18 +54,20 @@ class ResultSlots:
     def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:
         """Keep one step's outputs: the arrays of each minibatch, for each output."""
         for kept, parts in zip(self._arrays[slot], outputs, strict=True):
-            for place, part in zip(kept, parts, strict=True):
-                place[...] = part
+            for minibatch, part in enumerate(parts):
+                kept[minibatch, ...] = part
 
     def read(self, slot: int, step: int) -> StepResult:
-        """One step's results, copied out; what is not a sample's is averaged over minibatches."""
+        """One step's results, copied out, with one value an output of all minibatches."""
         loss_sum, rows = self._headers[slot].tolist()
         outputs = {}
         for output, parts in zip(self._plan.outputs, self._arrays[slot], strict=True):
-            if output.per_sample:
+            if output.combine is Combine.SAMPLES:
                 outputs[output.name] = parts.reshape(-1, *parts.shape[2:])[: int(rows)].copy()
+            elif output.combine is Combine.SUM:
+                outputs[output.name] = np.asarray(parts.sum(axis=0, dtype=parts.dtype))
             else:
-                outputs[output.name] = parts[0].copy() if len(parts) == 1 else parts.mean(axis=0)
+                outputs[output.name] = np.array(parts[0])
         loss = loss_sum / rows if self._plan.loss_buffer is not None else None
         return StepResult(step, int(rows), loss, outputs)
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csrun.compiler.array import Array
-from csrun.compiler.memory import Life, place
+from csrun.compiler.kernels.argmax import Argmax
+from csrun.compiler.memory import Life, lives, place
 
 LIVES = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=30
@@ -40,3 +41,11 @@ def test_a_chain_of_arrays_takes_two_places():
     chain = [Life(Array(f"a{i}", (16,), "float32"), i, i + 1) for i in range(10)]
     _, end = place(chain, 0)
     assert end == pytest.approx(2 * 64)
+
+
+def test_two_arrays_of_one_name_are_a_bug():
+    pair = [
+        Argmax("head", Array("x", (4, n), "float32"), Array("y", (n,), "int64"), 0) for n in (2, 3)
+    ]
+    with pytest.raises(ValueError, match="y of head"):
+        lives(pair, [], {"x"})

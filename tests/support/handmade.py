@@ -11,6 +11,7 @@ import numpy as np
 
 from csrun.executable import (
     Buffer,
+    Combine,
     Constant,
     Estimate,
     Executable,
@@ -116,7 +117,7 @@ def _plan(mode: ExecutionMode) -> Plan:
             Group(1, ("second",), 128, 64, 128 if streaming else None),
         ),
         loss_buffer="loss",
-        outputs=(Output("y", "y", per_sample=True),),
+        outputs=(Output("y", "y", Combine.SAMPLES),),
         learning_rate=Constant(RATE),
         estimate=Estimate(1.0, 1.0, 1.0),
         program_digest=program_digest(PROGRAM),

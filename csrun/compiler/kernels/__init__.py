@@ -1,10 +1,18 @@
 """The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
 
-from csrun.compiler.kernels import activation, argmax, dropout, fc, softmax_cross_entropy
+from csrun.compiler.kernels import (
+    activation,
+    argmax,
+    dropout,
+    elementwise,
+    fc,
+    softmax_cross_entropy,
+)
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 
 MATCHERS: dict[str, Matcher] = {
     **activation.MATCHERS,
+    **elementwise.MATCHERS,
     **fc.MATCHERS,
     **softmax_cross_entropy.MATCHERS,
     **argmax.MATCHERS,

@@ -26,11 +26,11 @@ class Activation:
         """How it is computed."""
         return CODES[self.kind]
 
-    def scratch(self, layer: str, like: Array) -> tuple[Array, ...]:
-        """Its scratch arrays."""
+    def scratch(self, like: Array) -> tuple[Array, ...]:
+        """Its scratch arrays, named and shaped after the one array that its lines change."""
         kinds = {"f": like.dtype, "b": "bool"}
         return tuple(
-            Array(f"{layer}/{self.kind}_{number}", like.shape, kinds[kind])
+            Array(f"{like.name}/{self.kind}_{number}", like.shape, kinds[kind])
             for number, kind in enumerate(self.code.scratch)
         )
 
@@ -62,11 +62,7 @@ def zeros_name(array: Array) -> str:
 
 
 def _zeros_shape(array: Array) -> tuple[int, ...]:
-    rows = array.shape[0]
-    size = rows
-    for extent in array.shape[1:]:
-        size *= extent
-    return array.shape if size <= LARGEST_ZEROS else array.shape[-1:]
+    return array.shape if prod(array.shape) <= LARGEST_ZEROS else array.shape[-1:]
 
 
 def activation_of(operation: Operation) -> Activation | None:
@@ -94,7 +90,7 @@ class ActivationForward(UnaryKernel):
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The activation's."""
-        return self.activation.scratch(self.layer, self.x)
+        return self.activation.scratch(self.out)
 
     @property
     def flops(self) -> int:
@@ -138,7 +134,7 @@ class ActivationBackward(Kernel):
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The activation's."""
-        return self.activation.scratch(self.layer, self.grad)
+        return self.activation.scratch(self.out)
 
     @property
     def flops(self) -> int:

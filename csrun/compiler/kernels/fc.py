@@ -11,6 +11,7 @@ from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph, parameter_of, transposed
 from csrun.compiler.kernels import activation as alone
+from csrun.compiler.kernels import elementwise
 from csrun.compiler.kernels.activation import Activation, activation_of
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
@@ -44,7 +45,7 @@ class FcForward(Kernel):
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The activation's."""
-        return self.activation.scratch(self.layer, self.out) if self.activation else ()
+        return self.activation.scratch(self.out) if self.activation else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -114,7 +115,7 @@ class FcBackward(Kernel):
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The activation's."""
-        return self.activation.scratch(self.layer, self.grad) if self.activation else ()
+        return self.activation.scratch(self.grad) if self.activation else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -185,20 +186,21 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
     activation = activation_of(operation) if isinstance(operation, BackwardOp) else None
     if activation is not None and isinstance(operation, BackwardOp):
         gradient: SSAValue = operation.out
-        if len(graph.users(operation.grad)) > 1:  # it is changed in place
+        if not graph.is_read_once(operation.grad):  # it is changed in place
             return None
         source, saved = operation.grad, graph.array(operation.saved)
     else:
         gradient = source = _gradient_operand(operation)
         saved = None
-    kernel, bias, below = _consumers(gradient, graph)
+    readers = graph.users(gradient)
+    layer = graph.layer_of(readers[0] if activation else operation)
+    kernel, bias, below = _consumers(gradient, layer, graph)
     found = [op for op in (kernel, bias, below) if op is not None]
-    if not found:
-        return None
+    if len(found) < len(readers) and (activation or operation not in found):
+        return None  # others read the gradient under a name of its own, or nobody here does
     graph.take(*found, *([operation] if activation else []))
     x = transposed(kernel.lhs) if kernel is not None else None
     weight = transposed(below.rhs) if below is not None else None
-    layer = graph.layer_of(found[0])
     return FcBackward(
         layer,
         grad=graph.array(source),
@@ -219,12 +221,16 @@ def _gradient_operand(operation: Operation) -> SSAValue:
     return operation.operands[0]
 
 
-def _consumers(gradient: SSAValue, graph: Graph) -> tuple[MmOp | None, SumOp | None, MmOp | None]:
-    """The products and the sum that read a gradient: for kernel, bias and input."""
+def _consumers(
+    gradient: SSAValue, layer: str, graph: Graph
+) -> tuple[MmOp | None, SumOp | None, MmOp | None]:
+    """The products and the sum of one layer that read a gradient: for kernel, bias and input."""
     kernel: MmOp | None = None
     bias: SumOp | None = None
     below: MmOp | None = None
     for user in graph.users(gradient):
+        if graph.layer_of(user) != layer:
+            continue
         if isinstance(user, MmOp) and user.rhs is gradient and transposed(user.lhs) is not None:
             kernel = user
         elif isinstance(user, MmOp) and user.lhs is gradient and _is_weight(user.rhs):
@@ -248,6 +254,11 @@ def _match_activation(operation: Operation, graph: Graph) -> Kernel | None:
     return match_backward(operation, graph) or alone.match_backward(operation, graph)
 
 
+def _match_sum(operation: Operation, graph: Graph) -> Kernel | None:
+    """A layer's bias gradient, and what else reads the layer's gradient; else any sum."""
+    return match_backward(operation, graph) or elementwise.match_sum(operation, graph)
+
+
 def _alias(operation: Operation, graph: Graph) -> Kernel | None:
     """A transpose is read as such by BLAS and needs no kernel."""
     assert isinstance(operation, TransposeOp)
@@ -259,6 +270,6 @@ MATCHERS: dict[str, Matcher] = {
     **{name: _match_activation for name in alone.MATCHERS if "_backward" in name},
     AddmmOp.name: match_forward,
     MmOp.name: _match_product,
-    SumOp.name: match_backward,
+    SumOp.name: _match_sum,
     TransposeOp.name: _alias,
 }

@@ -8,7 +8,7 @@ than NumPy's reductions along a short last axis
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from csrun.cirh.ops.elementwise import DivOp
 from csrun.cirh.ops.loss import (
@@ -17,17 +17,15 @@ from csrun.cirh.ops.loss import (
     NllLossBackwardOp,
     NllLossForwardOp,
 )
-from csrun.cirh.ops.model import FullOp, LossOp, RowsOp
-from csrun.compiler.array import Array
+from csrun.cirh.ops.model import LossOp, RowsOp
+from csrun.compiler.array import LOSS, Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
-
-LOSS = Array("loss", (1,), "float64")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The arrays that forward leaves for backward.
+    """The arrays that forward leaves for backward; `stem` is the loss's in their names.
 
     Shapes: logits [B, C], labels [B] -> exponentials [B, C], totals [B, 1], valid [B] bool
     """
@@ -35,31 +33,36 @@ class Parts:
     logits: Array
     labels: Array
     layer: str
+    stem: str
 
     @cached_property
     def exponentials(self) -> Array:
         """exp(logits - row maximum)."""
-        return Array(f"{self.layer}/exponentials", self.logits.shape, self.logits.dtype)
+        return Array(f"{self.stem}/exponentials", self.logits.shape, self.logits.dtype)
 
     @cached_property
     def totals(self) -> Array:
         """Sums of the exponentials of each row."""
-        return Array(f"{self.layer}/totals", (self.logits.shape[0], 1), self.logits.dtype)
+        return Array(f"{self.stem}/totals", (self.logits.shape[0], 1), self.logits.dtype)
 
     @cached_property
     def valid(self) -> Array:
         """Rows that are not padding."""
-        return Array(f"{self.layer}/valid", self.logits.shape[:1], "bool")
+        return Array(f"{self.stem}/valid", self.logits.shape[:1], "bool")
 
 
 @dataclass(frozen=True)
 class CrossEntropyForward(Kernel):
-    """loss = sum over valid rows of log(sum(exp(logits))) - logits[label].
+    """loss = sum over valid rows of log(sum(exp(logits))) - logits[label]; mean = loss / rows.
 
-    Shapes: logits [B, C], labels [B] -> loss float64[1]
+    Without a reader of its own the mean is None.
+
+    Shapes: logits [B, C], labels [B] -> loss float64[1], mean []
     """
 
     parts: Parts
+    loss: Array
+    mean: Array | None
 
     kind = "softmax_cross_entropy"
 
@@ -71,20 +74,21 @@ class CrossEntropyForward(Kernel):
     @property
     def writes(self) -> tuple[Array, ...]:
         """The loss, and what backward needs."""
-        return LOSS, self.parts.exponentials, self.parts.totals, self.parts.valid
+        mean = () if self.mean is None else (self.mean,)
+        return self.loss, self.parts.exponentials, self.parts.totals, self.parts.valid, *mean
 
     @property
     def scratch(self) -> tuple[Array, ...]:
         """Shifted and transposed logits, row maxima and losses, the labels' places and logits."""
-        logits, layer = self.parts.logits, self.layer
+        logits, stem = self.parts.logits, self.parts.stem
         rows = logits.shape[:1]
         return (
-            Array(f"{layer}/shifted", logits.shape, logits.dtype),
-            Array(f"{layer}/transposed", logits.shape[::-1], logits.dtype),
-            Array(f"{layer}/tops", (*rows, 1), logits.dtype),
-            Array(f"{layer}/row_losses", rows, logits.dtype),
-            Array(f"{layer}/places", rows, "int64"),
-            Array(f"{layer}/picked", rows, logits.dtype),
+            Array(f"{stem}/shifted", logits.shape, logits.dtype),
+            Array(f"{stem}/transposed", logits.shape[::-1], logits.dtype),
+            Array(f"{stem}/tops", (*rows, 1), logits.dtype),
+            Array(f"{stem}/row_losses", rows, logits.dtype),
+            Array(f"{stem}/places", rows, "int64"),
+            Array(f"{stem}/picked", rows, logits.dtype),
         )
 
     @property
@@ -109,7 +113,7 @@ class CrossEntropyForward(Kernel):
         ]
 
     def emit(self, name: Name) -> list[str]:
-        """Twelve calls on [B, C] and [B]."""
+        """Twelve calls on [B, C] and [B], and one for the mean."""
         parts = self.parts
         rows, columns = parts.logits.shape
         shifted, transposed, tops, losses, places, picked = (name(a) for a in self.scratch)
@@ -117,7 +121,7 @@ class CrossEntropyForward(Kernel):
         exponentials, totals, valid = (
             name(a) for a in (parts.exponentials, parts.totals, parts.valid)
         )
-        return [
+        lines = [
             f"copyto({transposed}, {logits}.T)",
             f"maximum_reduce({transposed}, axis=0, out={tops}_flat)",
             f"subtract({logits}, {tops}, out={shifted})",
@@ -129,18 +133,24 @@ class CrossEntropyForward(Kernel):
             f"subtract({losses}, {picked}, out={losses})",
             f"greater_equal({labels}, 0, out={valid})",
             f"multiply({losses}, {valid}, out={losses})",
-            f"{name(LOSS)}[0] = add_reduce({losses})",
+            f"{name(self.loss)}[0] = add_reduce({losses})",
         ]
+        if self.mean is not None:
+            lines.append(f"divide({name(self.loss)}[0], step.rows, out={name(self.mean)})")
+        return lines
 
 
 @dataclass(frozen=True)
 class CrossEntropyBackward(Kernel):
-    """gradient = (softmax(logits) - one_hot(labels)) / rows, zero in padding rows.
+    """gradient = (softmax(logits) - one_hot(labels)) * scale, zero in padding rows.
 
-    Shapes: exponentials [B, C], totals [B, 1], labels [B] -> gradient [B, C]
+    `scale` is the gradient of the sum: of a loss that is the mean, 1 / rows.
+
+    Shapes: exponentials [B, C], totals [B, 1], labels [B], scale [] -> gradient [B, C]
     """
 
     parts: Parts
+    scale: Array | str
     gradient: Array
 
     kind = "softmax_cross_entropy"
@@ -150,7 +160,8 @@ class CrossEntropyBackward(Kernel):
     def reads(self) -> tuple[Array, ...]:
         """What forward left, and the labels."""
         parts = self.parts
-        return parts.exponentials, parts.totals, parts.valid, parts.labels
+        scale = () if isinstance(self.scale, str) else (self.scale,)
+        return parts.exponentials, parts.totals, parts.valid, parts.labels, *scale
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -162,8 +173,8 @@ class CrossEntropyBackward(Kernel):
         """One-hot labels, and each row's factor."""
         gradient = self.gradient
         return (
-            Array(f"{self.layer}/hot", gradient.shape, "bool"),
-            Array(f"{self.layer}/factors", (gradient.shape[0], 1), gradient.dtype),
+            Array(f"{self.parts.stem}/hot", gradient.shape, "bool"),
+            Array(f"{self.parts.stem}/factors", (gradient.shape[0], 1), gradient.dtype),
         )
 
     @property
@@ -185,49 +196,57 @@ class CrossEntropyBackward(Kernel):
         parts, gradient = self.parts, name(self.gradient)
         hot, factors = (name(array) for array in self.scratch)
         labels = name(parts.labels)
+        scale = self.scale if isinstance(self.scale, str) else name(self.scale)
         return [
             f"divide({name(parts.exponentials)}, {name(parts.totals)}, out={gradient})",
             f"equal({labels}[:, None], columns_{self.gradient.shape[1]}, out={hot})",
             f"subtract({gradient}, {hot}, out={gradient})",
-            f"divide({name(parts.valid)}, step.rows, out={factors}_flat)",
+            f"multiply({name(parts.valid)}, {scale}, out={factors}_flat)",
             f"multiply({gradient}, {factors}, out={gradient})",
         ]
 
 
 def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """log_softmax, nll_loss_forward, and the division by rows that makes it the loss."""
-    assert isinstance(operation, LogSoftmaxOp)
-    loss = [op for op in graph.users(operation.out) if isinstance(op, NllLossForwardOp)]
-    others = [op for op in graph.users(operation.out) if not isinstance(op, _USES)]
-    if len(loss) != 1 or others or operation.dim.value.data != 1:
+    """log_softmax, nll_loss_forward, the division by rows, and the mark that it is the loss."""
+    assert isinstance(operation, NllLossForwardOp)
+    softmax = operation.x.owner
+    if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
         return None
-    mean = graph.only_user(loss[0].out)
+    losses = [op for op in graph.users(softmax.out) if isinstance(op, NllLossForwardOp)]
+    others = [op for op in graph.users(softmax.out) if not isinstance(op, _USES)]
+    mean = graph.only_user(operation.out)
+    if len(losses) != 1 or others:
+        return None
     if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, RowsOp)):
         return None
-    marks = [op for op in graph.users(mean.out) if isinstance(op, LossOp)]
-    if not marks or len(marks) != len(graph.users(mean.out)):
-        return None
-    graph.take(operation, loss[0], mean, *marks)
-    return CrossEntropyForward(graph.layer_of(operation), _parts(operation, loss[0], graph))
+    readers = graph.users(mean.out)
+    marks = [op for op in readers if isinstance(op, LossOp)]
+    graph.take(softmax, operation, mean, *marks)
+    parts = _parts(softmax, operation, graph)
+    return CrossEntropyForward(
+        graph.layer_of(softmax),
+        parts,
+        LOSS if marks else Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype),
+        graph.array(mean.out) if len(readers) > len(marks) else None,
+    )
 
 
 def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
-    """The gradient 1 / rows of the mean, through nll_loss_backward and log_softmax's backward."""
+    """A sum's gradient, through nll_loss_backward and log_softmax's backward."""
     assert isinstance(operation, NllLossBackwardOp)
-    scaled = operation.grad.owner
     through = graph.only_user(operation.out)
     forward = operation.x.owner
-    if not (
-        isinstance(scaled, DivOp)
-        and _is_one(scaled.lhs)
-        and isinstance(scaled.rhs.owner, RowsOp)
-        and isinstance(through, LogSoftmaxBackwardOp)
-        and isinstance(forward, LogSoftmaxOp)
-    ):
+    if not (isinstance(through, LogSoftmaxBackwardOp) and isinstance(forward, LogSoftmaxOp)):
         return None
-    graph.take(operation, scaled, through)
+    graph.take(operation, through)
     parts = _parts(forward, operation, graph)
-    return CrossEntropyBackward(parts.layer, parts, graph.array(through.out))
+    scale = graph.literal(operation.grad)
+    return CrossEntropyBackward(
+        parts.layer,
+        parts,
+        graph.array(operation.grad) if scale is None else scale,
+        graph.array(through.out),
+    )
 
 
 _USES = (NllLossForwardOp, NllLossBackwardOp, LogSoftmaxBackwardOp)
@@ -236,14 +255,11 @@ _USES = (NllLossForwardOp, NllLossBackwardOp, LogSoftmaxBackwardOp)
 def _parts(
     forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
 ) -> Parts:
-    return Parts(graph.array(forward.x), graph.array(loss.labels), graph.layer_of(forward))
-
-
-def _is_one(value: SSAValue) -> bool:
-    return isinstance(value.owner, FullOp) and value.owner.value.value.data == 1.0
+    stem = graph.array(forward.out).name
+    return Parts(graph.array(forward.x), graph.array(loss.labels), graph.layer_of(forward), stem)
 
 
 MATCHERS: dict[str, Matcher] = {
-    LogSoftmaxOp.name: match_forward,
+    NllLossForwardOp.name: match_forward,
     NllLossBackwardOp.name: match_backward,
 }

@@ -1,0 +1,201 @@
+"""Arithmetic of models outside layers, and losses as values, against PyTorch."""
+
+import numpy as np
+import pytest
+from support.programs import Machine
+
+from csrun import nn
+from csrun.compiler import CompileError, CompileOptions, compile_model
+from csrun.executable import Runtime, Step, state_views, wafer_views
+from csrun.frontend.nn import Tracer
+from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.runtime.compute import make_compute
+from csrun.runtime.results import ResultSlots, result_slot_bytes
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the arithmetic")
+
+BATCH, IN, HIDDEN, CLASSES = 16, 6, 8, 5
+
+
+class Ours:
+    """How a case is written for csrun."""
+
+    relu, gelu, sigmoid = map(staticmethod, (nn.relu, nn.gelu, nn.sigmoid))
+    cross_entropy = staticmethod(nn.softmax_cross_entropy)
+
+    def dense(self, units, x, activation=None):
+        return nn.Dense(units, activation)(x)
+
+
+class Theirs:
+    """The same for PyTorch, over parameters by csrun's names."""
+
+    relu, sigmoid = map(staticmethod, (torch.relu, torch.sigmoid))
+    gelu = staticmethod(torch.nn.functional.gelu)
+
+    def __init__(self, parameters):
+        self.tensors = {n: torch.tensor(v, requires_grad=True) for n, v in parameters.items()}
+        self._layers = iter(n.removesuffix("/kernel") for n in parameters if "kernel" in n)
+
+    def dense(self, units, x, activation=None):
+        layer = next(self._layers)
+        y = x @ self.tensors[f"{layer}/kernel"] + self.tensors[f"{layer}/bias"]
+        return y if activation is None else getattr(torch, activation)(y)
+
+    def cross_entropy(self, logits, labels):
+        return torch.nn.functional.cross_entropy(logits, labels, ignore_index=PADDING_LABEL)
+
+
+def scaled(f, x, labels):
+    loss = f.cross_entropy(f.dense(CLASSES, f.dense(HIDDEN, x, "relu") * 2.0), labels)
+    return loss * 0.5, {"plain": loss, "twice": loss * 2.0}
+
+
+def residual(f, x, labels):
+    h = f.dense(HIDDEN, x, "relu")
+    h = h + f.dense(HIDDEN, h)
+    h = h + f.dense(HIDDEN, h, "relu")
+    loss = f.cross_entropy(f.dense(CLASSES, h), labels)
+    return loss, {"loss": loss, "h": h, "sum": h + h}
+
+
+def two_branches(f, x, labels):
+    h = f.dense(HIDDEN, x)
+    y = f.relu(f.dense(HIDDEN, h) - f.dense(HIDDEN, h) / 3.0)
+    loss = f.cross_entropy(f.dense(CLASSES, y * f.sigmoid(h)), labels)
+    return loss, {"y": -y, "loss": loss}
+
+
+def two_losses(f, x, labels):
+    h = f.dense(HIDDEN, x, "tanh")
+    first = f.cross_entropy(f.dense(CLASSES, h), labels)
+    second = f.cross_entropy(f.dense(CLASSES + 2, h), labels)
+    return first + 0.3 * second, {"first": first, "second": second}
+
+
+def activations_of_two_shapes(f, x, labels):
+    h = f.gelu(f.gelu(f.dense(HIDDEN, x)))
+    logits = f.gelu(f.gelu(f.dense(CLASSES, h)))
+    return f.cross_entropy(logits, labels), {"logits": logits}
+
+
+def loss_over_loss(f, x, labels):
+    logits = f.dense(CLASSES, f.dense(HIDDEN, x, "relu"))
+    loss = f.cross_entropy(logits, labels)
+    return loss * loss, {"of_loss": logits * loss}
+
+
+LINEAR = (scaled, residual, two_branches, two_losses, activations_of_two_shapes)
+
+
+def trace(case, batch, run_mode=RunMode.TRAIN):
+    with Tracer("float64") as tracer:
+        x = tracer.input("features", (batch, IN), "float64")
+        labels = tracer.input("labels", (batch,), "int32")
+        loss, outputs = case(Ours(), x, labels)
+        return tracer.finish(run_mode, loss, nn.SGD(0.1).minimize(loss), list(outputs.items()))
+
+
+def compiled(case, root, minibatches=1, mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN):
+    options = CompileOptions(
+        mode=mode, run_mode=run_mode, minibatches_in_flight=minibatches, group_bytes=300
+    )
+    return compile_model(trace(case, BATCH // minibatches, run_mode), root, options).executable
+
+
+def parameters_of(plan):
+    random = np.random.default_rng(4)
+    return {p.name: random.standard_normal(p.shape) / 2 for p in plan.parameters}
+
+
+def batch_of(rows):
+    random = np.random.default_rng(6)
+    labels = random.integers(0, CLASSES, BATCH).astype(np.int32)
+    labels[rows:] = PADDING_LABEL
+    return random.standard_normal((BATCH, IN)), labels
+
+
+def expected(case, parameters, batch):
+    peer = Theirs(parameters)
+    loss, outputs = case(peer, torch.tensor(batch[0]), torch.tensor(batch[1]).long())
+    loss.backward()
+    gradients = {name: tensor.grad.numpy() for name, tensor in peer.tensors.items()}
+    return loss.item(), gradients, {name: v.detach().numpy() for name, v in outputs.items()}
+
+
+@pytest.mark.parametrize("mode", ExecutionMode)
+@pytest.mark.parametrize("case", [*LINEAR, loss_over_loss])
+def test_a_training_step_is_pytorchs(tmp_path, case, mode):
+    executable = compiled(case, tmp_path, mode=mode)
+    parameters, batch = parameters_of(executable.plan), batch_of(BATCH - 5)
+    machine = Machine(executable, parameters)
+    their_loss, their_gradients, their_outputs = expected(case, parameters, batch)
+    loss, gradients = machine.train(batch)
+    assert loss == pytest.approx(their_loss, rel=1e-12)
+    for name, theirs in their_gradients.items():
+        np.testing.assert_allclose(gradients[name], theirs, rtol=1e-9, atol=1e-12, err_msg=name)
+    for name, theirs in their_outputs.items():
+        np.testing.assert_allclose(machine.output(name), theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("run_mode", [RunMode.TRAIN, RunMode.EVAL])
+@pytest.mark.parametrize("minibatches", [1, 4])
+@pytest.mark.parametrize("case", LINEAR)
+def test_losses_as_outputs_are_those_of_the_whole_batch(tmp_path, case, minibatches, run_mode):
+    plan = (executable := compiled(case, tmp_path, minibatches, run_mode=run_mode)).plan
+    parameters, batch = parameters_of(plan), batch_of(rows := BATCH - 5)
+    arena = np.full(plan.arena_bytes, 0xFF, np.uint8)
+    store = arena[: plan.store.nbytes]
+    for name, array in state_views(plan, store).items():
+        array[...] = parameters[name]
+    compute = make_compute(executable, arena, store, Runtime(5), Unmoved())
+    loss = compute.run(batch, Step(rows=rows))
+    slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
+    slots.record(0, loss, rows)
+    slots.record_outputs(0, compute.outputs)
+    their_loss, their_gradients, their_outputs = expected(case, parameters, batch)
+    assert loss / rows == pytest.approx(their_loss, rel=1e-12)
+    for name, ours in slots.read(0, 0).outputs.items():
+        theirs = their_outputs[name]
+        theirs = theirs[:rows] if theirs.ndim else theirs
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=name)
+    views = wafer_views(plan, arena, store)
+    for name, theirs in their_gradients.items() if run_mode is RunMode.TRAIN else ():
+        np.testing.assert_allclose(views[f"gradient/{name}"], theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_what_no_minibatch_knows_its_part_of_is_refused(tmp_path):
+    with pytest.raises(CompileError, match=r"^the loss must be .*: set minibatches_in_flight to 1"):
+        compiled(loss_over_loss, tmp_path, 4)
+
+
+def test_a_value_as_large_as_the_batch_is_not_one_of_each_sample(tmp_path):
+    """Weights of BATCH rows are the same for all samples, whatever their first axis."""
+
+    def case(f, x, labels):
+        logits = f.dense(CLASSES, f.dense(BATCH, x))
+        return f.cross_entropy(logits, labels), {"logits": logits}
+
+    module = trace(case, BATCH)
+    kernel = next(op for op in module.ops if op.name == "cirh.parameter" and _rows(op) == BATCH)
+    output = next(op for op in module.ops if op.name == "cirh.output")
+    output.operands[0] = kernel.results[0]
+    options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN)
+    (only,) = compile_model(module, tmp_path, options).executable.plan.outputs
+    assert only.combine == "first"
+
+
+def _rows(parameter):
+    return parameter.results[0].type.get_shape()[0]
+
+
+class Unmoved:
+    """Weights that stay where the test put them."""
+
+    def acquire(self, group):
+        pass
+
+    reacquire = acquire
+
+    def deliver(self, group, step):
+        pass
