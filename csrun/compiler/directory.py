@@ -1,15 +1,18 @@
 """The compile directory `tfcs_<checksum>`: whole or not there at all, reused when it is."""
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from csrun.compiler.options import CompileOptions
+from csrun.errors import CsrunError
 from csrun.executable.executable import PLAN_FILE
 from csrun.version import VERSION
 
@@ -44,16 +47,54 @@ def is_complete(directory: Path) -> bool:
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write all files of a compile, or find that another process has just done so."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    """Write all files of a compile, or find that another process has just done so.
+
+    Raises: CsrunError when the file system refuses
+    """
     try:
-        temporary.chmod(0o755)
-        for name, text in files.items():
-            (temporary / name).write_text(text)
-        _rename(temporary, directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(directory.parent)
+        with _temporary(directory) as temporary:
+            temporary.chmod(0o755)
+            for name, text in files.items():
+                (temporary / name).write_text(text)
+            _rename(temporary, directory)
+    except OSError as error:
+        raise CsrunError(
+            f"{directory}: the compile cannot be written: {error.strerror or error}"
+        ) from error
+
+
+@contextmanager
+def _temporary(directory: Path) -> Iterator[Path]:
+    """A locked folder beside `directory`; the lock says that its writer lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not folder.exists():
+                continue  # swept between its making and its lock
+            yield folder
+            return
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what writers that were killed have left."""
+    for folder in root.glob(".tfcs_*.*"):
+        with suppress(OSError):  # gone meanwhile, or its writer lives
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _rename(temporary: Path, directory: Path) -> None:

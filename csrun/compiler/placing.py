@@ -4,8 +4,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import prod
 
 import msgspec
+import numpy as np
 
 from csrun.compiler.array import LOSS, Array
 from csrun.compiler.errors import CompileError
@@ -53,7 +55,8 @@ def place_model(
     end = partial + _partial_bytes(layout, options)
     if end > system.sram_bytes:
         room = system.sram_bytes - base - (end - partial)
-        raise _too_large(alive, room, end, batch, options.minibatches_in_flight, system)
+        fits = _largest_batch(alive, room, batch, options.minibatches_in_flight)
+        raise _too_large(_largest_layer(layout, alive), fits, end, options.mode, system)
     return Placed(layout, store, tuple(buffers), stride, partial, end)
 
 
@@ -85,17 +88,36 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
     return replace(layout, groups=groups), sum(sizes)
 
 
+REMEDIES = {
+    ExecutionMode.PIPELINED: "use weight streaming (python-ws)",
+    ExecutionMode.WEIGHT_STREAMING: "give the layer fewer units, or use a larger system",
+}
+
+
 def _too_large(
-    alive: Sequence[Life], room: int, arena: int, batch: int, minibatches: int, system: System
+    largest: tuple[str, int], fits: int, arena: int, mode: ExecutionMode, system: System
 ) -> CompileError:
-    """`room` is what is left for buffers beside weights, gradients and state."""
-    largest = max(alive, key=lambda life: life.nbytes)
-    fits = _largest_batch(alive, room, batch, minibatches)
-    remedy = f"lower batch_size to {fits}" if fits else "use weight streaming (python-ws)"
+    """`fits` is the largest batch that would fit, 0 when none does."""
+    (layer, nbytes), remedy = largest, f"lower batch_size to {fits}" if fits else REMEDIES[mode]
     return CompileError(
-        f"layer {largest.array.name.rpartition('/')[0] or 'model'} needs {largest.nbytes:,} bytes "
-        f"of {arena:,} on the wafer, {system.name} has {system.sram_bytes:,}: {remedy}"
+        f"layer {layer} needs {nbytes:,} bytes of {arena:,} on the wafer, "
+        f"{system.name} has {system.sram_bytes:,}: {remedy}"
     )
+
+
+def _largest_layer(layout: Layout, alive: Sequence[Life]) -> tuple[str, int]:
+    """The layer whose weights, or one of whose buffers, are largest, and their size."""
+    layer_of = {
+        array.name: kernel.layer
+        for kernel in chain(*layout.forward, *layout.backward)
+        for array in (*kernel.writes, *kernel.scratch)
+    }
+    sizes = [(layer_of.get(life.array.name, "model"), life.nbytes) for life in alive]
+    for layer in layout.layers:
+        own = [p for p in layout.parameters if p.layer == layer.name]
+        nbytes = sum(aligned(prod(p.shape) * np.dtype(p.dtype).itemsize) for p in own)
+        sizes.append((layer.name, nbytes))
+    return max(sizes, key=lambda size: size[1])
 
 
 def _largest_batch(alive: Sequence[Life], room: int, batch: int, minibatches: int) -> int:

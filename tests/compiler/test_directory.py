@@ -1,6 +1,8 @@
 """The compile directory: reused when equal, whole or not there, safe among compilers."""
 
+import errno
 import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -60,14 +62,46 @@ def test_several_compilers_of_one_thing_at_once(tmp_path):
     children = []
     for _ in range(4):
         if (child := os.fork()) == 0:
+            status = 1
             try:
                 compiled(tmp_path)
+                status = 0
             finally:
-                os._exit(0 if any(tmp_path.glob("tfcs_*/plan.json")) else 1)
+                os._exit(status)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     (only,) = tmp_path.iterdir()
     assert load(only).plan.checksum == only.name.removeprefix("tfcs_")
+
+
+def test_what_a_killed_compiler_left_goes_and_what_a_living_one_writes_stays(tmp_path):
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        with directory._temporary(tmp_path / "tfcs_0123456789abcdef"):
+            os.write(write, b"x")
+            signal.pause()
+    os.read(read, 1)
+    (left,) = tmp_path.iterdir()
+    (left / "plan.json").write_text("{")
+    compiled(tmp_path)
+    assert left.exists()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+    compiled(tmp_path, Network(batch=8))
+    assert not left.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_names_the_directory(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(CsrunError, match=r"/tfcs_\w+: the compile .* No space left on device"):
+        compiled(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_changed_program_is_refused_by_name(tmp_path):
@@ -98,3 +132,18 @@ def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(
     for batch, good in ((fits, True), (256, False)):
         plan = compiled(tmp_path, Network(network.sizes, batch)).executable.plan
         assert (plan.arena_bytes <= small.sram_bytes) is good
+
+
+@pytest.mark.parametrize(
+    ("mode", "remedy"),
+    [
+        (ExecutionMode.PIPELINED, r"use weight streaming \(python-ws\)"),
+        (ExecutionMode.WEIGHT_STREAMING, "give the layer fewer units, or use a larger system"),
+    ],
+)
+def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(tmp_path, mode, remedy):
+    network = Network(sizes=(12, 7, 4000, 5), batch=1)
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=100)
+    options = msgspec.structs.replace(OPTIONS, system=small, mode=mode)
+    with pytest.raises(CompileError, match=rf"^layer dense_1 needs 128,000 bytes .*: {remedy}$"):
+        compiled(tmp_path, network, options)
