@@ -112,13 +112,3 @@ def test_the_chief_says_which_checkpoints_are_evaluated(place: FcMnist) -> None:
     done = place.run(*TWO_STREAMERS, "python-ws", script, *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Saving dict for global step") == 5
-
-
-def test_a_single_task_whose_peers_cannot_join_it_ends(place: FcMnist) -> None:
-    """A file where the run's folder belongs: the chief's own streamer must not wait for it."""
-    line = "from csrun.context import current; (current().job_dir / 'runs').touch()"
-    assert MAIN in RUN_TEXT
-    script = place.copy(run=RUN_TEXT.replace(MAIN, f"{MAIN}    {line}\n"))
-    done = place.run("--total-nodes", "1", "python", script, *place.own(()))
-    assert done.returncode == 1
-    assert "rank 0 (chief)" in done.stderr

@@ -1,0 +1,25 @@
+"""Where a run takes place: the order in which its parts begin."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from csrun import system
+from csrun.frontend.estimator import machines
+from csrun.runtime.wire.rendezvous import RunFolder
+
+
+def test_no_streamer_of_its_own_waits_for_a_chief_that_cannot_listen(tmp_path, monkeypatch):
+    """It would wait for the endpoint without end, and leaving it waits for it."""
+    started = []
+    monkeypatch.setattr(system, "acquire", lambda *_: nullcontext())
+    monkeypatch.setattr(machines, "OwnStreamer", lambda *_: started.append(1) or nullcontext())
+    (tmp_path / "runs").touch()  # a file where the run's folder belongs
+    context = SimpleNamespace(job=SimpleNamespace(job_id=1), rank=0, streamers=(0,))
+    leased = SimpleNamespace(name="cs2-01")
+    target = machines.Target(context, object(), leased, None, named=False)
+    folder = RunFolder(tmp_path / "runs" / "0", "1", b"secret")
+    with pytest.raises(NotADirectoryError):
+        machines.loaded_machine(None, None, 1, 0, None, target, folder).__enter__()
+    assert not started
