@@ -70,10 +70,10 @@ def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
 def _store(layout: Layout, updates: Mapping[str, Optimizer], run_mode: RunMode) -> Store:
     region = layout.region_bytes
     if run_mode is not RunMode.TRAIN:
-        return Store(region, region, 0, None, ())
+        return Store(region, 0, None, ())
     names = dict.fromkeys(slot for optimizer in updates.values() for slot in optimizer.slots)
     slots = tuple((name, (2 + index) * region) for index, name in enumerate(names))
-    return Store((2 + len(slots)) * region, region, 0, region, slots)
+    return Store((2 + len(slots)) * region, 0, region, slots)
 
 
 def _with_slots(layout: Layout) -> tuple[Layout, int]:

@@ -109,14 +109,13 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Layout of the store: byte offsets of its flat regions, each `region_bytes` long.
+    """Layout of the store: byte offsets of its flat regions, all of one length.
 
     `slots` are the optimizer's, in order, e.g. ("momentum", …); without training there are no
     gradients and no slots.
     """
 
     nbytes: int
-    region_bytes: int
     weights_offset: int
     gradients_offset: int | None
     slots: tuple[tuple[str, int], ...]

@@ -99,7 +99,7 @@ def _plan(mode: ExecutionMode) -> Plan:
         blas_threads=1,
         arena_bytes=offset,
         store_in_arena=not streaming,
-        store=Store(store_bytes, region, 0, region, ()),
+        store=Store(store_bytes, 0, region, ()),
         buffers=tuple(placed),
         inputs=(
             InputSpec("features", (BATCH, IN), "float32"),
