@@ -1,10 +1,15 @@
 """TensorBoard events."""
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from itertools import count
 from pathlib import Path
+from threading import get_ident
 from time import time
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +17,34 @@ import numpy.typing as npt
 from csrun.records.disk import writing
 
 _numbers = count()  # a file's own name tells seconds apart, no more
+
+
+class _Missing(MetaPathFinder):
+    """Keeps one thread from finding a package."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread = get_ident()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        if name == self._name and get_ident() == self._thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """In this thread the package seems not to be installed, unless it is imported already.
+
+    tensorboardX imports PyTorch where it is installed, which takes over a second and 200 MB.
+    """
+    missing = _Missing(package)
+    sys.meta_path.insert(0, missing)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(missing)
 
 
 class EventWriter:
@@ -23,7 +56,8 @@ class EventWriter:
 
     def __init__(self, model_dir: Path) -> None:
         # slow to import, and only the chief needs it
-        from tensorboardX.event_file_writer import EventsWriter
+        with _without("torch"):
+            from tensorboardX.event_file_writer import EventsWriter
 
         self._folder = model_dir
         with writing(model_dir):

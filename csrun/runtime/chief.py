@@ -78,8 +78,6 @@ class Training:
         self._options = options
         self._host = host
         self._show = show
-        self._rates = RateTracker()
-        self._started = perf_counter()
         self._loss = float("nan")
         self._samples = 0
         self._input_wait_s = 0.0
@@ -93,6 +91,8 @@ class Training:
             return self._run()
 
     def _run(self) -> Results:
+        self._rates = RateTracker()
+        self._started = perf_counter()
         options, step = self._options, self._options.first
         if step == 0:
             self._save(step)

@@ -1,6 +1,8 @@
 """Events, read back record by record."""
 
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,3 +65,14 @@ def test_steps_of_any_size(tmp_path: Path, step: int) -> None:
     writer.scalars({"loss": 1.0}, step)
     writer.close()
     assert scalars(tmp_path) == [(step, "loss", 1.0)]
+
+
+def test_pytorch_is_not_imported_for_the_events(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = (
+        "import sys; from pathlib import Path; from csrun.records.events import EventWriter; "
+        f"EventWriter(Path({str(tmp_path)!r})).close(); print('torch' in sys.modules); "
+        "import torch"  # and the user can import it all the same
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("False", "")
