@@ -255,6 +255,10 @@ def test_a_rerun_has_nothing_to_do(place: FcMnist) -> None:
     assert done.returncode == 0, done.stderr
     assert "model_dir is at global step 20, and max_steps is 20: nothing to train" in done.stdout
     assert place.checkpoint(20).stat().st_mtime_ns == before
+    place.configure(model__hidden_sizes=[50, 40] + [50] * 8)
+    assert_refused(place.wse(), 1, "is of another model: tensor fc_1/kernel")
+    place.configure(runconfig__cs_ip="nowhere")
+    assert_refused(place.wse(), 2, "nowhere")
 
 
 MODEL = Path(RUN).parent / "model.py"

@@ -74,10 +74,11 @@ class Chief:
         first = found.step if found else 0
         limits = (first + steps if steps is not None else None, max_steps)
         last = min((limit for limit in limits if limit is not None), default=None)
-        if last is not None and first >= last:
+        target = find_target(self.context, self.config.cs_ip)
+        if found is not None and last is not None and first >= last:
+            found.require_same(self._trace(dataset, RunMode.TRAIN, target).weights())
             log.info(messages.already_trained(self.model_dir, first, last))
             return {"global_step": float(first)}
-        target = find_target(self.context, self.config.cs_ip)
         compiled, traced = self._compile(dataset, RunMode.TRAIN, target)
         warm = self._warm_tensors(found, compiled)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
+from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.data import ArraySpec, Dataset
 from csrun.errors import UsageError
 from csrun.executable import RunMode
@@ -26,6 +29,18 @@ class TracedModel:
     module: ModuleOp
     host: HostCall | None
     summaries: tuple[Summary, ...] = ()
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """An array like each weight tensor, by its name; it takes no memory and has no values."""
+        kinds = {
+            op.symbol.data: type_of(op.out)
+            for op in self.module.walk()
+            if isinstance(op, ParameterOp)
+        }
+        return {
+            name: np.broadcast_to(np.zeros((), dtype_of(kind)), shape_of(kind))
+            for name, kind in kinds.items()
+        }
 
 
 def trace_model(

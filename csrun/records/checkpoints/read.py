@@ -58,12 +58,20 @@ class Checkpoint:
     def restore(self, state: Mapping[str, Array]) -> None:
         """Read every tensor of `state` into its array, one at a time.
 
+        Raises: CsrunError as `require_same`; naming the damage, and the newest good checkpoint,
+        when it is damaged.
+        """
+        self.require_same(state)
+        self.take(state)
+
+    def require_same(self, state: Mapping[str, Array]) -> None:
+        """See whether the checkpoint has the tensors of `state`, of these shapes and types.
+
         Tensors of the checkpoint that `state` does not have are an error, but for the optimizer's
         (`slot/parameter` of a parameter that it has) where `state` has none of these: an evaluation
         does not need them.
 
-        Raises: CsrunError naming the tensors that differ when the checkpoint is of another model,
-        and naming the damage, and the newest good checkpoint, when it is damaged.
+        Raises: CsrunError naming the tensors that differ when the checkpoint is of another model
         """
         if lines := self.differences(state):
             shown = "; ".join(lines[:SHOWN_DIFFERENCES])
@@ -72,7 +80,6 @@ class Checkpoint:
                 f"{self.path} is of another model: {shown}{f'; and {more} more' * (more > 0)}; "
                 "choose another --model_dir, or undo the change"
             )
-        self.take(state)
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         """Read these tensors, and no others, into their arrays.
