@@ -12,10 +12,10 @@ from time import monotonic
 
 import msgspec
 
-from csrun.context import JobFile, Progress, Role, SpawnWafer, site_state_dir
+from csrun.context import JobFile, Progress, Role, SpawnWafer
 from csrun.launch import queue
 from csrun.launch.failure import describe_cause, describe_server_loss
-from csrun.launch.folder import JobFolder, create, prune
+from csrun.launch.folder import JobFolder, create, jobs_dir_of, prune
 from csrun.launch.logs import Console, LogTail
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.prctl import become_subreaper
@@ -55,7 +55,7 @@ def plan_job(request: JobRequest, site: Site) -> JobPlan:
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """Run a job on this machine, from waiting for nodes to its exit code."""
-    jobs_dir = site_state_dir(site.name) / "jobs"
+    jobs_dir = jobs_dir_of(site.name)
     job_id = queue.next_job_id(site)
     folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
     with live:

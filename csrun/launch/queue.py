@@ -9,6 +9,7 @@ from typing import Self
 from csrun.context import site_state_dir
 from csrun.errors import UsageError
 from csrun.files import write_whole
+from csrun.launch.folder import job_ids, jobs_dir_of
 from csrun.site import Site
 from csrun.system import FileLock, WaitingLine, holder_of, lock, try_lock, wait_in_line
 
@@ -41,7 +42,7 @@ def next_job_id(site: Site) -> int:
     """
     folder = site_state_dir(site.name)
     try:
-        return _next_number(folder)
+        return _next_number(folder, jobs_dir_of(site.name))
     except OSError as error:
         raise UsageError(
             f"state folder {folder}: cannot be written: {error.strerror}; set CSRUN_STATE_DIR to a "
@@ -49,12 +50,18 @@ def next_job_id(site: Site) -> int:
         ) from error
 
 
-def _next_number(folder: Path) -> int:
+def _next_number(folder: Path, jobs_dir: Path) -> int:
     counter = folder / "last_job"
     with lock(folder / "last_job.lock", f"process {os.getpid()}"):
-        last = int(counter.read_text()) if counter.exists() else 0
-        write_whole(counter, str(last + 1).encode(), durable=False)
-    return last + 1
+        number = 1 + max(_number_in(counter), *job_ids(jobs_dir), 0)
+        write_whole(counter, str(number).encode(), durable=False)
+    return number
+
+
+def _number_in(counter: Path) -> int:
+    """The number last drawn; 0 when the file is lost, or damaged by a crash of the machine."""
+    text = counter.read_bytes() if counter.exists() else b""
+    return int(text) if text.isdigit() else 0
 
 
 def allocate(site: Site, count: int, job_id: int, say: Say) -> Allocation:
