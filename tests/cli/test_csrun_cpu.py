@@ -23,6 +23,7 @@ MISTAKES = [
     (["--alloc-node", "maybe", "true"], "--alloc-node.*maybe"),
     (["--alloc_nodes", "True", "true"], "Did you mean.*--alloc-node"),
     (["no-such-command"], "no-such-command: command not found"),
+    (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
     (["--site", "nowhere", "true"], "nowhere"),
 ]
 

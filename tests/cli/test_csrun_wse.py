@@ -21,6 +21,7 @@ MISTAKES = [
     (["--single_task_nodes", "4", "python", "{script}"], "--single-task-nodes must be 0 to 3"),
     (["python", "missing.py"], "missing.py: no such file"),
     (["no-such-command"], "no-such-command: command not found"),
+    (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
     (["--site", "nowhere", "true"], "nowhere"),
     (["--mount-dirs", "/no/such/folder", "true"], "/no/such/folder is not a folder"),
 ]
