@@ -76,4 +76,11 @@ def test_python_ws_alone_is_python_with_a_notice(tmp_path: Path) -> None:
     assert command is not None
     done = subprocess.run([command, script, "a b"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (4, "['a b']\n")
-    assert "no csrun_wse around this run" in done.stderr
+    assert "trains on the CPU in one process" in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["&-", "/dev/full"])
+def test_a_notice_that_cannot_be_given_keeps_nobody_from_running(stream: str) -> None:
+    python_ws = f"{Path(sys.executable).parent}/python-ws"
+    command = ["sh", "-c", f'exec "$0" -c "print(4)" 2>{stream}', python_ws]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "4\n"
