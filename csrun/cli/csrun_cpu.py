@@ -1,7 +1,6 @@
 """csrun_cpu: run one command on a CPU node of a site, with this terminal."""
 
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -73,7 +72,7 @@ def csrun_cpu(
 
 def main() -> None:
     """The console command."""
-    sys.exit(frame.run(csrun_cpu, sys.argv[1:]))
+    frame.main(csrun_cpu)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """csrun_wse: run a command on the nodes of a site, with a CS system."""
 
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -92,7 +91,7 @@ def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
 
 def main() -> None:
     """The console command."""
-    sys.exit(run(sys.argv[1:]))
+    frame.main(csrun_wse)
 
 
 def run(arguments: list[str]) -> int:
