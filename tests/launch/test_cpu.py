@@ -96,6 +96,18 @@ def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: 
         assert tty.exit_code() == 0
 
 
+def test_ctrl_c_before_the_command_has_begun_is_ctrl_c() -> None:
+    interrupted = (
+        "import os, signal, sys\nfrom csrun.launch import attended\n"
+        "become = attended._become\n"
+        "def late(*arguments):\n    os.kill(os.getpid(), signal.SIGINT)\n    become(*arguments)\n"
+        "attended._become = late\n"
+        "sys.exit(attended.run_attended(attended.Attended(('true',), {'PATH': os.defpath})))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
 def test_a_shell_has_its_job_control(environment: dict[str, str]) -> None:
     shell = (*AT_ONCE, "bash", "--norc", "--noprofile", "-i")
     with terminal(*shell, environment=environment) as tty:
