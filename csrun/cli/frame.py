@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 import click
 
 from csrun.cli import streams
+from csrun.cli.entry import EXIT_INTERRUPTED
 from csrun.errors import CsrunError, OutputError
 
-EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141  # as of a program that SIGPIPE ends
 SETTINGS: dict[str, Any] = {
     "allow_interspersed_args": False,  # what follows CMD belongs to it
