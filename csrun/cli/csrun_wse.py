@@ -51,6 +51,10 @@ def csrun_wse(
 
     The interpreter decides the execution mode: python-ws streams weights, python is layer
     pipelined. Defaults are the site's.
+
+    Standard output gets what the tasks write, to standard output and standard error alike: for
+    csrun's interpreters the chief's, for another CMD all tasks'. Standard error gets csrun_wse's
+    own lines and the reason of a failure.
     """
     from csrun.launch import JobRequest, launch
     from csrun.site import load, resolve
