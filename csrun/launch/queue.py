@@ -79,10 +79,15 @@ def allocate(site: Site, count: int, job_id: int, say: Say) -> Allocation:
     return allocation
 
 
+def node_names(site: Site) -> tuple[str, ...]:
+    """The site's nodes, in the order in which free ones are taken."""
+    return tuple(f"{site.nodes.name_prefix}{n}" for n in range(1, site.nodes.count + 1))
+
+
 def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocation | None:
     names: list[str] = []
     locks: list[FileLock] = []
-    for name in _node_names(site):
+    for name in node_names(site):
         if len(names) == count:
             break
         if taken := try_lock(_lock_file(folder, name), holder):
@@ -97,7 +102,7 @@ def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocati
 
 def _waiting_for(folder: Path, site: Site, count: int) -> str:
     nodes_of: dict[str, int] = {}
-    for name in _node_names(site):
+    for name in node_names(site):
         free = try_lock(_lock_file(folder, name), "")
         if free:
             free.release()
@@ -109,10 +114,6 @@ def _waiting_for(folder: Path, site: Site, count: int) -> str:
         f"csrun_wse: waiting for {count} of the {site.nodes.count} nodes of site {site.name}:"
         f" {held or 'other jobs are before this one'}"
     )
-
-
-def _node_names(site: Site) -> list[str]:
-    return [f"{site.nodes.name_prefix}{number}" for number in range(1, site.nodes.count + 1)]
 
 
 def _lock_file(folder: Path, node: str) -> Path:
