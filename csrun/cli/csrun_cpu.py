@@ -40,9 +40,9 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
 @click.command(NAME, context_settings=frame.SETTINGS)
 @click.option(
     "--alloc-node",
-    type=bool,
+    type=click.Choice(["True", "False"], case_sensitive=False),
     metavar="True|False",
-    default=True,
+    default="True",
     show_default=True,
     help="Reserve a whole node; without one, CMD runs at once.",
 )
@@ -53,7 +53,7 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
 @_queries
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_cpu(
-    command: tuple[str, ...], site: str | None, mount_dirs: str, alloc_node: bool, query: str | None
+    command: tuple[str, ...], site: str | None, mount_dirs: str, alloc_node: str, query: str | None
 ) -> int:
     """Run CMD, a shell for example, in csrun's software environment."""
     from csrun.launch.cpu import CpuRequest, prepare
@@ -62,7 +62,7 @@ def csrun_cpu(
     if query is not None:
         click.echo(QUERIES[query](load(site)))
         return 0
-    request = CpuRequest(command, alloc_node, frame.split(mount_dirs), resolve(site))
+    request = CpuRequest(command, alloc_node == "True", frame.split(mount_dirs), resolve(site))
     ready = prepare(request, load(site))
     if ready.unset:
         click.echo(f"{NAME}: unset for CMD: {', '.join(ready.unset)}", err=True)

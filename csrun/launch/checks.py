@@ -1,5 +1,6 @@
 """What is looked at before anything runs: the folders and the command that were named."""
 
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -47,4 +48,15 @@ def check_program(program: str, path: str | None = None) -> None:
             " python-ws (weight streaming)"
         )
     if shutil.which(program, path=path) is None:
-        raise UsageError(f"{shlex.quote(program)}: command not found")
+        raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}")
+
+
+def _why_not(program: str) -> str:
+    if os.sep not in program:
+        words = " (CMD and its arguments are words of their own)" if " " in program else ""
+        return f"command not found{words}"
+    if Path(program).is_dir():
+        return "is a folder, not a command"
+    if Path(program).exists():
+        return "is not executable: make it so, or name its interpreter before it"
+    return "no such file"

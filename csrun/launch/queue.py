@@ -111,7 +111,7 @@ def _waiting_for(folder: Path, site: Site, count: int) -> str:
             nodes_of[holder] = nodes_of.get(holder, 0) + 1
     held = ", ".join(f"{holder} holds {nodes}" for holder, nodes in nodes_of.items())
     return (
-        f"csrun_wse: waiting for {count} of the {site.nodes.count} nodes of site {site.name}:"
+        f"csrun: waiting for {count} of the {site.nodes.count} nodes of site {site.name}:"
         f" {held or 'other jobs are before this one'}"
     )
 

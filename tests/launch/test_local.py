@@ -280,7 +280,7 @@ def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
         with place.start(*asked, "python", "run.py") as second:
             lines = [second.stderr.readline() for _ in range(2)]  # type: ignore[union-attr]
             assert lines[0] == "srun: job 2 queued and waiting for resources\n"
-            assert lines[1].startswith("csrun_wse: waiting for 9 of the 16 nodes of site local")
+            assert lines[1].startswith("csrun: waiting for 9 of the 16 nodes of site local")
             assert f"job 1 (process {first.pid}) holds 9" in lines[1]
             assert not (place.path / "in2").exists()
             (place.path / "go1").touch()
