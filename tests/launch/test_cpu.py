@@ -84,8 +84,8 @@ def test_the_environment_is_csruns_own(tmp_path: Path) -> None:
 def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "catch.py"
     script.write_text(
-        "import time\nprint('up', flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught', flush=True)\n"
+        "import time\ntry:\n    print('up', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('caught', flush=True)\n"
         "time.sleep(0.3)\nprint('done', flush=True)\n"
     )
     with terminal(*AT_ONCE, "python", str(script), environment=environment) as tty:
