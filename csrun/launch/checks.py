@@ -52,11 +52,11 @@ def check_program(program: str, path: str | None = None) -> None:
 
 
 def _why_not(program: str) -> str:
-    if os.sep not in program:
-        words = " (CMD and its arguments are words of their own)" if " " in program else ""
-        return f"command not found{words}"
-    if Path(program).is_dir():
+    is_path = os.sep in program
+    if is_path and Path(program).is_dir():
         return "is a folder, not a command"
-    if Path(program).exists():
+    if is_path and Path(program).exists():
         return "is not executable: make it so, or name its interpreter before it"
-    return "no such file"
+    if " " in program:
+        return "command not found (a command and its arguments are words of their own)"
+    return "no such file" if is_path else "command not found"
