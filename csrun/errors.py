@@ -19,5 +19,13 @@ class UsageError(CsrunError):
     exit_code = 2
 
 
+class OutputError(CsrunError):
+    """Standard output takes no more: a full disk, or a pipe that nobody reads any more."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output: {error.strerror}")
+        self.is_unread = isinstance(error, BrokenPipeError)
+
+
 class PeerLost(CsrunError):  # noqa: N818  an event, not an error
     """A task lost the connection to another task of its job; never the first cause of a failure."""

@@ -1,7 +1,6 @@
 """csrun_cpu: run one command on a CPU node of a site, with this terminal."""
 
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -41,9 +40,9 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
 @click.command(NAME, context_settings=frame.SETTINGS)
 @click.option(
     "--alloc-node",
-    type=bool,
+    type=click.Choice(["True", "False"], case_sensitive=False),
     metavar="True|False",
-    default=True,
+    default="True",
     show_default=True,
     help="Reserve a whole node; without one, CMD runs at once.",
 )
@@ -54,7 +53,7 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
 @_queries
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_cpu(
-    command: tuple[str, ...], site: str | None, mount_dirs: str, alloc_node: bool, query: str | None
+    command: tuple[str, ...], site: str | None, mount_dirs: str, alloc_node: str, query: str | None
 ) -> int:
     """Run CMD, a shell for example, in csrun's software environment."""
     from csrun.launch.cpu import CpuRequest, prepare
@@ -63,7 +62,7 @@ def csrun_cpu(
     if query is not None:
         click.echo(QUERIES[query](load(site)))
         return 0
-    request = CpuRequest(command, alloc_node, frame.split(mount_dirs), resolve(site))
+    request = CpuRequest(command, alloc_node == "True", frame.split(mount_dirs), resolve(site))
     ready = prepare(request, load(site))
     if ready.unset:
         click.echo(f"{NAME}: unset for CMD: {', '.join(ready.unset)}", err=True)
@@ -73,7 +72,7 @@ def csrun_cpu(
 
 def main() -> None:
     """The console command."""
-    sys.exit(frame.run(csrun_cpu, sys.argv[1:]))
+    frame.main(csrun_cpu)
 
 
 if __name__ == "__main__":

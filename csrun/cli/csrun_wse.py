@@ -1,7 +1,6 @@
 """csrun_wse: run a command on the nodes of a site, with a CS system."""
 
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -52,6 +51,10 @@ def csrun_wse(
 
     The interpreter decides the execution mode: python-ws streams weights, python is layer
     pipelined. Defaults are the site's.
+
+    Standard output gets what the tasks write, to standard output and standard error alike: for
+    csrun's interpreters the chief's, for another CMD all tasks'. Standard error gets csrun_wse's
+    own lines and the reason of a failure.
     """
     from csrun.launch import JobRequest, launch
     from csrun.site import load, resolve
@@ -92,7 +95,7 @@ def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
 
 def main() -> None:
     """The console command."""
-    sys.exit(run(sys.argv[1:]))
+    frame.main(csrun_wse)
 
 
 def run(arguments: list[str]) -> int:

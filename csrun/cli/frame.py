@@ -1,17 +1,25 @@
 """What every command has in common: a mistake of the user's is one line and an exit code."""
 
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from csrun.errors import CsrunError
+from csrun.cli import streams
+from csrun.cli.entry import EXIT_INTERRUPTED
+from csrun.errors import CsrunError, OutputError
 
-EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141  # as of a program that SIGPIPE ends
 SETTINGS: dict[str, Any] = {
     "allow_interspersed_args": False,  # what follows CMD belongs to it
     "token_normalize_func": lambda token: token.replace("_", "-"),
 }
+
+
+def main(command: click.Command) -> NoReturn:
+    """Be the console command, from the process's command line to its exit code."""
+    streams.prepare()
+    sys.exit(run(command, sys.argv[1:]))
 
 
 def run(command: click.Command, arguments: list[str]) -> int:
@@ -21,6 +29,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
         code: int = command.main(arguments, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
+    except OutputError as error:
+        return EXIT_UNREAD if error.is_unread else _fail(name, str(error), error.exit_code)
     except CsrunError as error:
         return _fail(name, str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):

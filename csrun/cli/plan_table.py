@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 def show(plan: "DryRun") -> None:
     """Print the tasks as a table, then the srun line and what the machine shares."""
     table = Table("rank", "role", "node", "cpus")
-    for column in (0, 2):
-        table.columns[column].justify = "right"
+    table.columns[0].justify = "right"
     for task in plan.tasks:
-        table.add_row(str(task.rank), task.role, str(task.node), ranges(task.cpus))
+        table.add_row(str(task.rank), task.role, task.node, ranges(task.cpus))
     console = Console(highlight=False, markup=False)
     console.print(table)
+    console.print("Nodes: as on an idle site; a job gets the first ones that are free")
     console.print(f"On a cluster: {plan.srun}", soft_wrap=True)
     for line in _sharing(len(plan.tasks), plan.sharing):
         console.print(line, soft_wrap=True)

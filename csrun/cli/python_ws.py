@@ -2,20 +2,21 @@
 
 import os
 import sys
+from contextlib import suppress
 
 from csrun.context import current
 
 NOTICE = (
-    "python-ws: no csrun_wse around this run: it trains on the CPU, in one process "
-    "(csrun_wse python-ws {script} runs it on a CS system)"
+    "python-ws: run directly, this trains on the CPU in one process; start it by csrun_wse to use"
+    " a wafer\n"
 )
 
 
 def main() -> None:
     """Become Python itself, in this process, with the same arguments."""
     if current() is None:
-        script = " ".join(sys.argv[1:2])
-        print(NOTICE.format(script=script), file=sys.stderr, flush=True)
+        with suppress(OSError):  # a closed or full stream keeps nobody from training
+            os.write(2, NOTICE.encode())
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 

@@ -81,6 +81,8 @@ def _become(command: Attended, mask: Iterable[int]) -> None:
     # Python ignores these two; another program expects their defaults.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # one that waits comes now
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         os.execvpe(command.argv[0], command.argv, command.environment)

@@ -1,12 +1,14 @@
 """What is looked at before anything runs: the folders and the command that were named."""
 
+import os
 import shlex
 import shutil
 from pathlib import Path
 
 from csrun.errors import UsageError
-from csrun.launch.interpreters import mode_of
+from csrun.launch.interpreters import NOT_YET, mode_of, own_name
 from csrun.site import Site
+from csrun.version import VERSION
 
 
 def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
@@ -38,7 +40,23 @@ def check_command(command: tuple[str, ...]) -> None:
 def check_program(program: str, path: str | None = None) -> None:
     """The program by name, in `path` (else PATH), or by its own path.
 
-    Raises: UsageError when there is none, or none that can be run
+    Raises: UsageError when there is none, or none that can be run, or csrun has none yet
     """
+    if own_name(program) in NOT_YET:
+        raise UsageError(
+            f"{program} is not available yet in csrun {VERSION}: use python (layer pipelined) or"
+            " python-ws (weight streaming)"
+        )
     if shutil.which(program, path=path) is None:
-        raise UsageError(f"{shlex.quote(program)}: command not found")
+        raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}")
+
+
+def _why_not(program: str) -> str:
+    is_path = os.sep in program
+    if is_path and Path(program).is_dir():
+        return "is a folder, not a command"
+    if is_path and Path(program).exists():
+        return "is not executable: make it so, or name its interpreter before it"
+    if " " in program:
+        return "command not found (a command and its arguments are words of their own)"
+    return "no such file" if is_path else "command not found"

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 import msgspec
 import psutil
 
-from csrun.context import Role
+from csrun.context import Role, TaskEntry
 from csrun.launch.plan import JobPlan, PlannedTask
+from csrun.launch.queue import node_names
 from csrun.launch.request import JobRequest
 from csrun.launch.srun import srun_line
 from csrun.site import Site
@@ -16,15 +17,6 @@ from csrun.site import Site
 # sizes in MiB, measured with 98 tasks of a small model. The model's own memory comes on top.
 SHARED_MB = 120
 PRIVATE_MB = {Role.CHIEF: 150, Role.MEMORYX: 20, Role.STREAMER: 14}
-
-
-class TaskLine(msgspec.Struct, frozen=True):
-    """One task; `node` counts the job's nodes from 0, `cpus` are real CPUs of this machine."""
-
-    rank: int
-    role: Role
-    node: int
-    cpus: tuple[int, ...]
 
 
 class Sharing(msgspec.Struct, frozen=True):
@@ -42,13 +34,13 @@ class Sharing(msgspec.Struct, frozen=True):
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """The plan of a job that is not run."""
+    """The plan of a job that is not run; its nodes are those that it gets on an idle site."""
 
     site: str
     mode: str | None
     command: tuple[str, ...]
     nodes: int
-    tasks: tuple[TaskLine, ...]
+    tasks: tuple[TaskEntry, ...]
     srun: str
     sharing: Sharing
 
@@ -61,7 +53,7 @@ def describe(request: JobRequest, job_plan: JobPlan, site: Site) -> DryRun:
         mode=job_plan.mode,
         command=job_plan.command,
         nodes=layout.nodes,
-        tasks=tuple(TaskLine(t.rank, t.role, t.node_id, t.cpus) for t in job_plan.tasks),
+        tasks=job_plan.entries(node_names(site)),
         srun=srun_line(layout, job_plan.command, site.gres, request.label),
         sharing=_sharing(job_plan, site),
     )

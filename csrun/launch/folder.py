@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.context import JobFile, TaskReport
+from csrun.context import JobFile, TaskReport, site_state_dir
 from csrun.context.job import ENDED_DIR, SECRET_FILE, ended_file
 from csrun.context.link import LINK_SOCKET, REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
@@ -66,6 +66,11 @@ class JobFolder:
             file.write(secrets.token_bytes(SECRET_BYTES))
 
 
+def jobs_dir_of(site_name: str) -> Path:
+    """The folder of the site's job folders."""
+    return site_state_dir(site_name) / "jobs"
+
+
 def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:
     """Make a job's folder and hold it as that of a living job."""
     folder = JobFolder(jobs_dir / str(job_id))
@@ -73,12 +78,16 @@ def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLoc
     return folder, lock(folder.path / LIVE_LOCK, holder)
 
 
+def job_ids(jobs_dir: Path) -> list[int]:
+    """The jobs that have a folder, oldest first."""
+    return sorted(int(path.name) for path in jobs_dir.glob("*") if path.name.isdecimal())
+
+
 def prune(jobs_dir: Path) -> None:
     """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always."""
-    folders = sorted((p for p in jobs_dir.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-    for index, path in enumerate(reversed(folders)):
+    for index, job_id in enumerate(reversed(job_ids(jobs_dir))):
         with suppress(OSError):
-            _clear_if_dead(path, remove=index >= KEPT_JOBS)
+            _clear_if_dead(jobs_dir / str(job_id), remove=index >= KEPT_JOBS)
 
 
 def _clear_if_dead(path: Path, remove: bool) -> None:

@@ -26,7 +26,7 @@ from csrun.context import JobFile
 from csrun.context.link import LINK_SOCKET, Message
 from csrun.launch.folder import JobFolder
 from csrun.launch.gate import Gate
-from csrun.launch.prctl import become_subreaper
+from csrun.launch.prctl import become_subreaper, set_name
 from csrun.launch.protocol import (
     MessageSocket,
     SignalTasks,
@@ -168,6 +168,7 @@ def _preload(modules: Iterable[str]) -> None:
 def main(argv: list[str]) -> None:
     """Serve one job; see the module's text for the arguments."""
     control_fd, job_dir, modules, *lock_fds = argv
+    set_name("forkserver")
     become_subreaper()
     _preload(filter(None, modules.split(",")))
     locks = [FileLock.adopt(Path(), int(fd)) for fd in lock_fds]

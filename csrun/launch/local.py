@@ -12,10 +12,11 @@ from time import monotonic
 
 import msgspec
 
-from csrun.context import JobFile, Progress, Role, SpawnWafer, site_state_dir
+from csrun.context import JobFile, Progress, Role, SpawnWafer
+from csrun.errors import OutputError
 from csrun.launch import queue
 from csrun.launch.failure import describe_cause, describe_server_loss
-from csrun.launch.folder import JobFolder, create, prune
+from csrun.launch.folder import JobFolder, create, jobs_dir_of, prune
 from csrun.launch.logs import Console, LogTail
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.prctl import become_subreaper
@@ -55,7 +56,7 @@ def plan_job(request: JobRequest, site: Site) -> JobPlan:
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """Run a job on this machine, from waiting for nodes to its exit code."""
-    jobs_dir = site_state_dir(site.name) / "jobs"
+    jobs_dir = jobs_dir_of(site.name)
     job_id = queue.next_job_id(site)
     folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
     with live:
@@ -103,10 +104,14 @@ class LocalJob:
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
+        self._output_error: OutputError | None = None
         self._begun_s = monotonic()
 
     def run(self) -> int:
-        """Run to the end; nothing of the job lives when this returns."""
+        """Run to the end; nothing of the job lives when this returns.
+
+        Raises: OutputError when the job was ended for want of a place to show it
+        """
         try:
             for instruction in self._state.begin():
                 self._do(instruction)
@@ -120,6 +125,8 @@ class LocalJob:
             kill_descendants()
             self._forward(is_last=True)
             self._console.close()
+        if self._output_error is not None:
+            raise self._output_error
         self._say_why()
         return self._state.exit_code
 
@@ -131,7 +138,16 @@ class LocalJob:
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._handle(DeadlinePassed(now_s))
-        self._forward()
+        try:
+            self._forward()
+        except OutputError as error:
+            self._output_lost(error, now_s)
+
+    def _output_lost(self, error: OutputError, now_s: float) -> None:
+        self._tails.clear()
+        if self._state.signum is None:  # Ctrl-C may have ended our reader, too
+            self._output_error = error
+            self._handle(Interrupted(signal.SIGPIPE, now_s))
 
     def _handle(self, event: Event) -> None:
         if self._is_finished:

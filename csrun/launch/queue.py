@@ -9,6 +9,7 @@ from typing import Self
 from csrun.context import site_state_dir
 from csrun.errors import UsageError
 from csrun.files import write_whole
+from csrun.launch.folder import job_ids, jobs_dir_of
 from csrun.site import Site
 from csrun.system import FileLock, WaitingLine, holder_of, lock, try_lock, wait_in_line
 
@@ -41,7 +42,7 @@ def next_job_id(site: Site) -> int:
     """
     folder = site_state_dir(site.name)
     try:
-        return _next_number(folder)
+        return _next_number(folder, jobs_dir_of(site.name))
     except OSError as error:
         raise UsageError(
             f"state folder {folder}: cannot be written: {error.strerror}; set CSRUN_STATE_DIR to a "
@@ -49,12 +50,18 @@ def next_job_id(site: Site) -> int:
         ) from error
 
 
-def _next_number(folder: Path) -> int:
+def _next_number(folder: Path, jobs_dir: Path) -> int:
     counter = folder / "last_job"
     with lock(folder / "last_job.lock", f"process {os.getpid()}"):
-        last = int(counter.read_text()) if counter.exists() else 0
-        write_whole(counter, str(last + 1).encode(), durable=False)
-    return last + 1
+        number = 1 + max(_number_in(counter), *job_ids(jobs_dir), 0)
+        write_whole(counter, str(number).encode(), durable=False)
+    return number
+
+
+def _number_in(counter: Path) -> int:
+    """The number last drawn; 0 when the file is lost, or damaged by a crash of the machine."""
+    text = counter.read_bytes() if counter.exists() else b""
+    return int(text) if text.isdigit() else 0
 
 
 def allocate(site: Site, count: int, job_id: int, say: Say) -> Allocation:
@@ -72,10 +79,15 @@ def allocate(site: Site, count: int, job_id: int, say: Say) -> Allocation:
     return allocation
 
 
+def node_names(site: Site) -> tuple[str, ...]:
+    """The site's nodes, in the order in which free ones are taken."""
+    return tuple(f"{site.nodes.name_prefix}{n}" for n in range(1, site.nodes.count + 1))
+
+
 def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocation | None:
     names: list[str] = []
     locks: list[FileLock] = []
-    for name in _node_names(site):
+    for name in node_names(site):
         if len(names) == count:
             break
         if taken := try_lock(_lock_file(folder, name), holder):
@@ -90,7 +102,7 @@ def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocati
 
 def _waiting_for(folder: Path, site: Site, count: int) -> str:
     nodes_of: dict[str, int] = {}
-    for name in _node_names(site):
+    for name in node_names(site):
         free = try_lock(_lock_file(folder, name), "")
         if free:
             free.release()
@@ -99,13 +111,9 @@ def _waiting_for(folder: Path, site: Site, count: int) -> str:
             nodes_of[holder] = nodes_of.get(holder, 0) + 1
     held = ", ".join(f"{holder} holds {nodes}" for holder, nodes in nodes_of.items())
     return (
-        f"csrun_wse: waiting for {count} of the {site.nodes.count} nodes of site {site.name}:"
+        f"csrun: waiting for {count} of the {site.nodes.count} nodes of site {site.name}:"
         f" {held or 'other jobs are before this one'}"
     )
-
-
-def _node_names(site: Site) -> list[str]:
-    return [f"{site.nodes.name_prefix}{number}" for number in range(1, site.nodes.count + 1)]
 
 
 def _lock_file(folder: Path, node: str) -> Path:

@@ -23,7 +23,7 @@ from csrun.launch.environment import task_variables
 from csrun.launch.folder import JobFolder
 from csrun.launch.gate import Gate
 from csrun.launch.interpreters import mode_of
-from csrun.launch.prctl import die_with_parent
+from csrun.launch.prctl import die_with_parent, set_name
 from csrun.launch.protocol import StartTask
 
 EXIT_NOT_FOUND = 127  # as a shell has it
@@ -64,6 +64,7 @@ def blas() -> ThreadpoolController:
 def _detach(start: StartTask, job: JobFile, folder: JobFolder) -> None:
     entry = job.tasks[start.rank]
     os.sched_setaffinity(0, entry.cpus)
+    set_name(f"{entry.role}-{entry.rank}" if start.wafer is None else start.name)
     _redirect(folder.log(start.name))
     variables = task_variables(job, folder.path, entry)
     if start.wafer is not None:

@@ -20,9 +20,14 @@ QUERIES = [
 MISTAKES = [
     ([], "no command given"),
     (["--mount-dirs", "/tmp,/no/such/folder", "true"], "/no/such/folder is not a folder"),
-    (["--alloc-node", "maybe", "true"], "--alloc-node.*maybe"),
+    (["--alloc-node", "maybe", "true"], "--alloc-node.*maybe.*not one of 'true', 'false'"),
     (["--alloc_nodes", "True", "true"], "Did you mean.*--alloc-node"),
     (["no-such-command"], "no-such-command: command not found"),
+    (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
+    (["ls /tmp"], "'ls /tmp': command not found .*words of their own"),
+    (["./no-such-file"], "./no-such-file: no such file"),
+    (["/tmp"], "/tmp: is a folder"),
+    ([__file__], "is not executable: make it so, or name its interpreter"),
     (["--site", "nowhere", "true"], "nowhere"),
 ]
 

@@ -21,6 +21,7 @@ MISTAKES = [
     (["--single_task_nodes", "4", "python", "{script}"], "--single-task-nodes must be 0 to 3"),
     (["python", "missing.py"], "missing.py: no such file"),
     (["no-such-command"], "no-such-command: command not found"),
+    (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
     (["--site", "nowhere", "true"], "nowhere"),
     (["--mount-dirs", "/no/such/folder", "true"], "/no/such/folder is not a folder"),
 ]
@@ -49,6 +50,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"--{option}" in text
     for option in ("cyclic", "site", "mount-dirs", "label", "dry-run", "json"):
         assert f"--{option}" in text
+    assert "Standard output gets what the tasks write" in text
 
 
 def seconds(command: list[str]) -> float:
@@ -75,4 +77,11 @@ def test_python_ws_alone_is_python_with_a_notice(tmp_path: Path) -> None:
     assert command is not None
     done = subprocess.run([command, script, "a b"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (4, "['a b']\n")
-    assert "no csrun_wse around this run" in done.stderr
+    assert "trains on the CPU in one process" in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["&-", "/dev/full"])
+def test_a_notice_that_cannot_be_given_keeps_nobody_from_running(stream: str) -> None:
+    python_ws = f"{Path(sys.executable).parent}/python-ws"
+    command = ["sh", "-c", f'exec "$0" -c "print(4)" 2>{stream}', python_ws]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "4\n"

@@ -25,7 +25,8 @@ def test_json_holds_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     plan = json.loads(capsys.readouterr().out)
     assert plan["command"] == command
     assert plan["mode"] == "WEIGHT_STREAMING"
-    assert [task["node"] for task in plan["tasks"]] == [0, 1, 2, 3, 2, 3]
+    assert [task["node_id"] for task in plan["tasks"]] == [0, 1, 2, 3, 2, 3]
+    assert [task["node"] for task in plan["tasks"]] == [f"node{n}" for n in (1, 2, 3, 4, 3, 4)]
     assert plan["srun"].endswith("--distribution=cyclic --exclusive python-ws run.py -o 'a b'")
     assert not (tmp_path / "state").exists()
 
@@ -34,12 +35,12 @@ def test_json_holds_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_the_table_has_a_row_a_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--dry-run", "--total-nodes", "3", "python-ws", "run.py"]) == 0
     text = capsys.readouterr().out
-    rows = re.findall(r"^│ +(\d+) │ (\w+) +│ +(\d+) │ [\d,-]+ +│$", text, re.MULTILINE)
+    rows = re.findall(r"^│ +(\d+) │ (\w+) +│ (\w+) +│ [\d,-]+ +│$", text, re.MULTILINE)
     assert rows == [
-        ("0", "chief", "0"),
-        ("1", "memoryx", "1"),
-        ("2", "streamer", "2"),
-        ("3", "streamer", "2"),
+        ("0", "chief", "node1"),
+        ("1", "memoryx", "node2"),
+        ("2", "streamer", "node3"),
+        ("3", "streamer", "node3"),
     ]
     assert "On a cluster: srun --unbuffered" in text
     assert "4 tasks ask for 288" in text

@@ -84,8 +84,8 @@ def test_the_environment_is_csruns_own(tmp_path: Path) -> None:
 def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "catch.py"
     script.write_text(
-        "import time\nprint('up', flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught', flush=True)\n"
+        "import time\ntry:\n    print('up', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('caught', flush=True)\n"
         "time.sleep(0.3)\nprint('done', flush=True)\n"
     )
     with terminal(*AT_ONCE, "python", str(script), environment=environment) as tty:
@@ -94,6 +94,18 @@ def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: 
         tty.wait_for("caught")
         tty.wait_for("done")
         assert tty.exit_code() == 0
+
+
+def test_ctrl_c_before_the_command_has_begun_is_ctrl_c() -> None:
+    interrupted = (
+        "import os, signal, sys\nfrom csrun.launch import attended\n"
+        "become = attended._become\n"
+        "def late(*arguments):\n    os.kill(os.getpid(), signal.SIGINT)\n    become(*arguments)\n"
+        "attended._become = late\n"
+        "sys.exit(attended.run_attended(attended.Attended(('true',), {'PATH': os.defpath})))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
 
 
 def test_a_shell_has_its_job_control(environment: dict[str, str]) -> None:

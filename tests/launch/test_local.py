@@ -175,6 +175,18 @@ time.sleep(600)
 """
 
 
+def test_ps_shows_who_is_who(place: Workplace) -> None:
+    layout = ("--total-nodes", "3", "--tasks-per-node", "1")
+    with place.start(*layout, "python-ws", place.script(WAIT)) as launcher:
+        pids = [place.pid(f"task{rank}") for rank in range(3)]
+        pids.append(psutil.Process(pids[0]).ppid())
+        ps = subprocess.run(["ps", "-o", "comm=", "-p", ",".join(map(str, pids))],
+                            capture_output=True, text=True, check=True)  # fmt: skip
+        launcher.terminate()
+        launcher.communicate(timeout=20)
+    assert sorted(ps.stdout.split()) == ["chief-0", "forkserver", "memoryx-1", "streamer-2"]
+
+
 def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
     place.script(WAFER)
     (place.path / "wafer_process.py").write_text(
@@ -280,7 +292,7 @@ def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
         with place.start(*asked, "python", "run.py") as second:
             lines = [second.stderr.readline() for _ in range(2)]  # type: ignore[union-attr]
             assert lines[0] == "srun: job 2 queued and waiting for resources\n"
-            assert lines[1].startswith("csrun_wse: waiting for 9 of the 16 nodes of site local")
+            assert lines[1].startswith("csrun: waiting for 9 of the 16 nodes of site local")
             assert f"job 1 (process {first.pid}) holds 9" in lines[1]
             assert not (place.path / "in2").exists()
             (place.path / "go1").touch()

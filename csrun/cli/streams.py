@@ -1,0 +1,43 @@
+"""A command's standard streams, one of which may be closed, full, or read by nobody."""
+
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+from csrun.errors import OutputError
+
+
+def prepare() -> None:
+    """Put something into the place of closed streams, and let a failing output be told apart.
+
+    The next file to be opened would get a closed stream's descriptor, and the output with it.
+    """
+    if sys.stdout is not None:
+        sys.stdout = _checked(sys.stdout)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the process's life
+
+
+class _Output(io.FileIO):
+    """Standard output; its failure is an error of its own kind, once, then it takes anything."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self._discard()
+            raise OutputError(error) from error
+
+    def _discard(self) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
+
+
+def _checked(stream: TextIO) -> TextIO:
+    raw = _Output(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=stream.isatty()
+    )

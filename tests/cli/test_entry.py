@@ -1,0 +1,43 @@
+"""Ctrl-C before a command's own modules are imported."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ENTER = """
+import os, signal, sys
+from csrun.cli import entry
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+getattr(entry, sys.argv[2])()
+"""
+MOMENTS = [
+    ("csrun.cli.csrun_wse", "csrun_wse"),
+    ("click", "csrun_wse"),
+    ("click", "csrun_cpu"),
+    ("csrun.launch", "csrun_wse"),  # when the command has begun
+    ("csrun.launch.cpu", "csrun_cpu"),
+    ("msgspec", "python_ws"),
+]
+
+
+def entered(module: str, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command that gets SIGINT when it is about to import a module."""
+    return subprocess.run(
+        [sys.executable, "-c", ENTER, module, command, *arguments], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(("module", "command"), MOMENTS)
+def test_ctrl_c_during_imports_is_130_without_a_traceback(module: str, command: str) -> None:
+    done = entered(module, command, "true")
+    assert done.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 1

@@ -1,0 +1,105 @@
+"""Commands whose standard output is full, closed, or read by nobody."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from support.fc_mnist import MANY_STEPS, FcMnist
+from support.jobs import Workplace, gone
+
+WSE = ("csrun_wse", "--total-nodes", "1", "--tasks-per-node", "1")
+TALKS = """
+trap 'echo bye; sleep 0.3; touch ended; exit' TERM
+touch up
+while :; do echo; sleep 0.1; done
+"""
+COMMANDS = [
+    (*WSE, "touch", "ran"),
+    ("csrun_wse", "--dry-run", "true"),
+    ("csrun_wse", "--dry-run", "--json", "true"),
+    ("csrun_wse", "--help"),
+    ("csrun_cpu", "touch", "ran"),
+    ("csrun_cpu", "--def-nodes"),
+]
+
+
+def run(
+    command: tuple[str, ...], redirections: str, cwd: Path
+) -> "subprocess.CompletedProcess[str]":
+    """A command as a shell starts it."""
+    name, *arguments = command
+    words = [sys.executable, "-m", f"csrun.cli.{name}", *arguments]
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirections}', "sh", *words],
+        cwd=cwd, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_full_output_is_one_line_and_nothing_runs(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(command, "> /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == f"{command[0]}: error: standard output: No space left on device\n"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("redirections", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_closed_streams_are_done_without(
+    command: tuple[str, ...], redirections: str, tmp_path: Path
+) -> None:
+    done = run(command, redirections, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
+    assert (tmp_path / "ran").exists() == ("touch" in command)
+
+
+@pytest.mark.usefixtures("state")
+def test_an_exit_code_needs_no_streams(tmp_path: Path) -> None:
+    assert run((*WSE, "sh", "-c", "echo; exit 3"), "<&- >&- 2>&-", tmp_path).returncode == 3
+    assert run(("csrun_wse", "--no-such-option"), "<&- >&- 2>&-", tmp_path).returncode == 2
+
+
+def test_an_output_that_nobody_reads_ends_the_job_in_order(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    with place.start(*WSE[1:], "sh", "-c", TALKS) as launcher:
+        place.wait_for("up")
+        pids = [p.pid for p in psutil.Process(launcher.pid).children(recursive=True)]
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        launcher.stdout.close()
+        assert launcher.wait(20) == 128 + signal.SIGPIPE
+        assert "error" not in launcher.stderr.read()
+        assert gone(pids)
+    assert (tmp_path / "ended").exists()
+
+
+def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    with place.start(*WSE[1:], "sh", "-c", TALKS) as launcher:
+        place.wait_for("up")
+        assert launcher.stdout is not None
+        launcher.send_signal(signal.SIGINT)
+        launcher.stdout.close()
+        assert launcher.wait(20) == 128 + signal.SIGINT
+    assert (tmp_path / "ended").exists()
+
+
+def test_a_training_that_nobody_reads_leaves_nothing_half_written(tmp_path: Path) -> None:
+    place = FcMnist(tmp_path)
+    place.configure()
+    with place.start_wse("--max_steps", str(MANY_STEPS)) as launcher:
+        assert launcher.stdout is not None
+        while "global_step = 50" not in launcher.stdout.readline():
+            pass
+        launcher.stdout.close()
+        assert launcher.wait(20) == 128 + signal.SIGPIPE
+    assert not [p for p in tmp_path.rglob(".*") if "state" not in p.parts]
+    assert place.checkpoint(0).exists()
