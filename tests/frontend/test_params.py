@@ -69,13 +69,21 @@ def test_both_spellings_of_compile_only(path, arguments):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {hidden_size: fifty}\nrunconfig: {}", "model.hidden_size: expected int, got 'fif"),
+        (
+            "model: {hidden_size: fifty}\nrunconfig: {}",
+            "model.hidden_size: must be a whole number",
+        ),
         ("model: {hidden_sise: 5}\nrunconfig: {}", "model.hidden_sise: unknown key; did you mean"),
         ("runconfig: {}", "missing required field"),
         ("model: [1", "not YAML"),
-        ("- 1", "must be a mapping of sections, got list"),
+        ("- 1", "must be a mapping of sections, got a list"),
+        ("hello", "must be a mapping of sections, got a single value"),
+        ("", "must be a mapping of sections, got an empty file"),
         ("model: {hidden_size: 1}\nrunconfig: {max_steps: 0}", "runconfig.max_steps"),
-        ("model: {hidden_size: 1}\nrunconfig: {precision: half}", "runconfig.precision"),
+        (
+            "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
+            "runconfig.precision: must be one of float32, float64, got 'float46'; did you mean flo",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message):
