@@ -43,7 +43,10 @@ PARAMS = [
     (None, "params.yaml: cannot be read: No such file"),
     ("", "params.yaml: must be a mapping of sections, got an empty file"),
     ("model:\n  - [1", r"params.yaml: line 2, column 7: not YAML: "),
-    ("batch_size: 128 -> batch_size: many", r"eval_input.batch_size: must be a whole number >= 1, got 'many'"),
+    (
+        "batch_size: 128 -> batch_size: many",
+        "input.batch_size: must be a whole number >= 1, got 'many'",
+    ),
     ("momentum: 0.9 -> momentun: 0.9", "momentun: unknown key; did you mean momentum"),
     ("seed: 1 -> seed: -1", "runconfig.seed: .*-1"),
     ("log_steps: 500 -> log_steps: 0", "runconfig.log_steps: must be a whole number >= 1, got 0"),
