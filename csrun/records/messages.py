@@ -128,6 +128,14 @@ def training_finished(samples: int, seconds: float) -> str:
     )
 
 
+def data_ended(step: int, last: int) -> str:
+    """For a training whose data ends before its last step."""
+    return (
+        f"The data set ended at step {step} of {last}: call .repeat() in input_fn, or train fewer "
+        "steps"
+    )
+
+
 def final_loss(loss: float) -> str:
     """The very last line of a training."""
     return f"Loss for final step: {loss:.6g}."

@@ -122,13 +122,10 @@ def test_a_resumed_training_says_what_has_changed(trained, tmp_path, caplog):
     def larger(params):
         return Dataset.from_arrays(FEATURES, LABELS).repeat().batch(10, drop_remainder=True)
 
-    def warned():
-        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-
     estimator(folder).train(train_input, max_steps=31)
-    assert warned() == []
+    assert warnings(caplog) == []
     estimator(folder, seed=9).train(larger, max_steps=32)
-    assert [line.split(":")[0] for line in warned()] == [
+    assert [line.split(":")[0] for line in warnings(caplog)] == [
         "seed was 1 when model-ckpt-31 was written and is 9 now",
         "batch_size was 8 when model-ckpt-31 was written and is 10 now",
     ]
@@ -180,6 +177,41 @@ def test_train_and_evaluate_goes_on_to_the_next_multiple(tmp_path, caplog):
     assert [m.split(":")[0] for m in caplog.messages if m.startswith("Saving dict")] == [
         f"Saving dict for global step {step}" for step in (20, 30, 35)
     ]
+
+
+def five_batches(params):
+    return Dataset.from_arrays(FEATURES, LABELS).batch(8)
+
+
+def warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_data_that_ends_before_the_last_step_is_said(tmp_path, caplog):
+    remedy = "call .repeat() in input_fn, or train fewer steps"
+    assert estimator(tmp_path).train(five_batches, max_steps=20)["global_step"] == 5
+    assert warnings(caplog) == [f"The data set ended at step 5 of 20: {remedy}"]
+    caplog.clear()
+    with caplog.at_level("INFO", "csrun"):
+        estimator(tmp_path).train(five_batches, steps=3)  # goes on after the fifth batch
+    assert warnings(caplog) == [f"The data set ended at step 5 of 8: {remedy}"]
+    assert caplog.messages[-1].startswith("Training finished with 0 samples")
+
+
+@pytest.mark.parametrize("limits", [{"steps": 5}, {"max_steps": 5}, {}])
+def test_data_that_ends_where_the_training_does_is_as_wanted(tmp_path, caplog, limits):
+    assert estimator(tmp_path).train(five_batches, **limits)["global_step"] == 5
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("every", [5, 10])
+def test_train_and_evaluate_evaluates_once_where_the_data_ends(tmp_path, caplog, every):
+    wanted = estimator(tmp_path, save_checkpoints_steps=every)
+    with caplog.at_level("INFO", "csrun"):
+        results = wanted.train_and_evaluate(five_batches, eval_input, 30)
+    assert results["global_step"] == 5
+    assert len([m for m in caplog.messages if m.startswith("Saving dict")]) == 1
+    assert len(warnings(caplog)) == 1
 
 
 def test_train_and_evaluate_needs_an_end(tmp_path):
