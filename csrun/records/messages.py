@@ -172,3 +172,8 @@ def evaluated(results: Mapping[str, float]) -> str:
     at = int(values.pop("global_step"))
     listed = ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))
     return f"Saving dict for global step {at}: {listed}"
+
+
+def evaluation_not_kept(error: Exception) -> str:
+    """For results that have been printed, and could not be written as events."""
+    return f"The results of the evaluation are not among the events: {error}"

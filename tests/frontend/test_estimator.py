@@ -47,7 +47,12 @@ def model_fn(features, labels, mode, params):
     nn.summary.histogram("hidden_values", hidden)
     loss = nn.softmax_cross_entropy(logits, labels)
     train_op = nn.Adam(0.02).minimize(loss)
-    return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+    host_call = (shares, [nn.argmax(logits)]) if mode == nn.EVAL else None
+    return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op, host_call=host_call)
+
+
+def shares(classes):
+    return {"positive": float(np.mean(classes))}
 
 
 def estimator(model_dir, units=5, **config):
@@ -277,6 +282,48 @@ def test_a_wrong_warm_start_is_refused(trained, tmp_path, start, message):
     with pytest.raises(CsrunError) as caught:
         estimator(tmp_path, warm_start=wanted).train(train_input, max_steps=1)
     assert message in str(caught.value)
+
+
+def test_evaluations_are_events_at_their_checkpoints_steps(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "m", ignore=shutil.ignore_patterns("eval"))
+    estimator(folder).evaluate(eval_input, checkpoint_path=folder / "model-ckpt-10")
+    estimator(folder).evaluate_all(eval_input)
+    found = {at: value.simple_value for at, value in summaries(folder / "eval").items()}
+    steps = (0, 10, 20, 30)
+    assert set(found) == {(step, tag) for step in steps for tag in ("loss", "positive")}
+    for step in steps:
+        state = weights(folder, step)
+        assert found[step, "loss"] == pytest.approx(mean_loss(state), rel=1e-5)
+        positive = logits_of(state).argmax(1).mean()
+        assert found[step, "positive"] == pytest.approx(positive)
+    assert len(list((folder / "eval").glob("events.out.tfevents.*"))) == 5
+
+
+def test_train_and_evaluate_leaves_an_event_for_each_evaluation(tmp_path):
+    estimator(tmp_path).train_and_evaluate(train_input, eval_input, 25)
+    losses = {step for step, tag in summaries(tmp_path / "eval") if tag == "loss"}
+    assert losses == {10, 20, 25}
+
+
+def test_an_evaluation_whose_events_cannot_be_written_stands(trained, tmp_path, caplog):
+    folder = shutil.copytree(trained, tmp_path / "m", ignore=shutil.ignore_patterns("eval"))
+    (folder / "eval").touch()
+    bare = CerebrasEstimator(lambda *given: model_fn(*given[:3], {"units": 5}), folder)
+    with caplog.at_level("INFO", "csrun"):
+        results = bare.evaluate(eval_input)
+    assert results["loss"] == pytest.approx(mean_loss(weights(trained, 30)), rel=1e-5)
+    assert caplog.messages[-2].startswith("Saving dict for global step 30: ")
+    (notice,) = warnings(caplog)
+    assert f"are not among the events: {folder / 'eval'}: cannot be written: " in notice
+
+
+def test_anothers_checkpoints_are_evaluated_without_a_trace_in_their_folder(trained, tmp_path):
+    theirs = shutil.copytree(trained, tmp_path / "theirs")
+    before = sorted(theirs.rglob("*"))
+    results = estimator(tmp_path / "mine").evaluate(eval_input, checkpoint_path=theirs)
+    assert results["global_step"] == 30
+    assert summaries(tmp_path / "mine" / "eval")[30, "loss"].simple_value > 0
+    assert sorted(theirs.rglob("*")) == before
 
 
 def summaries(model_dir):
