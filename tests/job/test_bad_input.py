@@ -77,8 +77,9 @@ def test_a_params_file_that_is_wrong(
 OPTIONS = [
     (("--max_stepz", "3"), "no such option '--max_stepz'.*'--max_steps'"),
     (("--mode", "trian"), "'trian' is not one of 'train'"),
-    (("--max_steps", "0"), "'--max_steps': 0 is not in the range"),
+    (("--max_steps", "0"), "'--max_steps': must be a whole number >= 1, got 0"),
     (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; . has none"),
+    (("--num_csx", "2"), "--num_csx: a run has one CS system, got 2; leave it out"),
     (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),
 ]
 
