@@ -48,21 +48,22 @@ def _without(package: str) -> Iterator[None]:
 
 
 class EventWriter:
-    """Writes model_dir/events.out.tfevents.*; what a call wrote can be read when it returns.
+    """Writes `folder`/events.out.tfevents.*; what a call wrote can be read when it returns.
 
     Of tensorboardX it uses the writer beneath SummaryWriter, which writes through a queue and a
     thread: its flush does not wait for them.
     """
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         # slow to import, and only the chief needs it
         with _without("torch"):
             from tensorboardX.event_file_writer import EventsWriter
 
-        self._folder = model_dir
-        with writing(model_dir):
+        self._folder = folder
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
             name = f".{os.getpid()}.{next(_numbers)}"
-            self._writer = EventsWriter(str(model_dir / "events"), name)
+            self._writer = EventsWriter(str(folder / "events"), name)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write named values at a global step."""

@@ -128,6 +128,14 @@ def training_finished(samples: int, seconds: float) -> str:
     )
 
 
+def data_ended(step: int, last: int) -> str:
+    """For a training whose data ends before its last step."""
+    return (
+        f"The data set ended at step {step} of {last}: call .repeat() in input_fn, or train fewer "
+        "steps"
+    )
+
+
 def final_loss(loss: float) -> str:
     """The very last line of a training."""
     return f"Loss for final step: {loss:.6g}."
@@ -164,3 +172,8 @@ def evaluated(results: Mapping[str, float]) -> str:
     at = int(values.pop("global_step"))
     listed = ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))
     return f"Saving dict for global step {at}: {listed}"
+
+
+def evaluation_not_kept(error: Exception) -> str:
+    """For results that have been printed, and could not be written as events."""
+    return f"The results of the evaluation are not among the events: {error}"

@@ -117,6 +117,8 @@ class Training:
                 break
         if saved != step:
             self._save(step)
+        if options.last is not None and step < options.last:
+            log.warning(messages.data_ended(step, options.last))
         return self._finish(step)
 
     def _report(self, step: int, done: StepsDone, final: bool) -> None:
@@ -194,7 +196,8 @@ class Training:
             ),
         )
         log.info(messages.training_finished(self._samples, seconds))
-        log.info(messages.final_loss(self._loss))
+        if self._samples:
+            log.info(messages.final_loss(self._loss))
         return {"global_step": float(step), "loss": self._loss}
 
 

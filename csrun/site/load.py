@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from csrun import typed_yaml
+from csrun import plain_yaml, typed_yaml
 from csrun.errors import UsageError
 from csrun.site.model import Site
 
@@ -18,7 +18,7 @@ def load(name_or_path: str | None = None) -> Site:
     Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
     """
     path = _locate(resolve(name_or_path))
-    site = typed_yaml.convert(typed_yaml.read(path), Site, path)
+    site = typed_yaml.convert(plain_yaml.read(path), Site, path)
     _refuse_duplicates(site, path)
     _refuse_impossible_defaults(site, path)
     return site

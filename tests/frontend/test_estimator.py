@@ -47,7 +47,12 @@ def model_fn(features, labels, mode, params):
     nn.summary.histogram("hidden_values", hidden)
     loss = nn.softmax_cross_entropy(logits, labels)
     train_op = nn.Adam(0.02).minimize(loss)
-    return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+    host_call = (shares, [nn.argmax(logits)]) if mode == nn.EVAL else None
+    return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op, host_call=host_call)
+
+
+def shares(classes):
+    return {"positive": float(np.mean(classes))}
 
 
 def estimator(model_dir, units=5, **config):
@@ -122,13 +127,10 @@ def test_a_resumed_training_says_what_has_changed(trained, tmp_path, caplog):
     def larger(params):
         return Dataset.from_arrays(FEATURES, LABELS).repeat().batch(10, drop_remainder=True)
 
-    def warned():
-        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-
     estimator(folder).train(train_input, max_steps=31)
-    assert warned() == []
+    assert warnings(caplog) == []
     estimator(folder, seed=9).train(larger, max_steps=32)
-    assert [line.split(":")[0] for line in warned()] == [
+    assert [line.split(":")[0] for line in warnings(caplog)] == [
         "seed was 1 when model-ckpt-31 was written and is 9 now",
         "batch_size was 8 when model-ckpt-31 was written and is 10 now",
     ]
@@ -180,6 +182,41 @@ def test_train_and_evaluate_goes_on_to_the_next_multiple(tmp_path, caplog):
     assert [m.split(":")[0] for m in caplog.messages if m.startswith("Saving dict")] == [
         f"Saving dict for global step {step}" for step in (20, 30, 35)
     ]
+
+
+def five_batches(params):
+    return Dataset.from_arrays(FEATURES, LABELS).batch(8)
+
+
+def warnings(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_data_that_ends_before_the_last_step_is_said(tmp_path, caplog):
+    remedy = "call .repeat() in input_fn, or train fewer steps"
+    assert estimator(tmp_path).train(five_batches, max_steps=20)["global_step"] == 5
+    assert warnings(caplog) == [f"The data set ended at step 5 of 20: {remedy}"]
+    caplog.clear()
+    with caplog.at_level("INFO", "csrun"):
+        estimator(tmp_path).train(five_batches, steps=3)  # goes on after the fifth batch
+    assert warnings(caplog) == [f"The data set ended at step 5 of 8: {remedy}"]
+    assert caplog.messages[-1].startswith("Training finished with 0 samples")
+
+
+@pytest.mark.parametrize("limits", [{"steps": 5}, {"max_steps": 5}, {}])
+def test_data_that_ends_where_the_training_does_is_as_wanted(tmp_path, caplog, limits):
+    assert estimator(tmp_path).train(five_batches, **limits)["global_step"] == 5
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("every", [5, 10])
+def test_train_and_evaluate_evaluates_once_where_the_data_ends(tmp_path, caplog, every):
+    wanted = estimator(tmp_path, save_checkpoints_steps=every)
+    with caplog.at_level("INFO", "csrun"):
+        results = wanted.train_and_evaluate(five_batches, eval_input, 30)
+    assert results["global_step"] == 5
+    assert len([m for m in caplog.messages if m.startswith("Saving dict")]) == 1
+    assert len(warnings(caplog)) == 1
 
 
 def test_train_and_evaluate_needs_an_end(tmp_path):
@@ -245,6 +282,48 @@ def test_a_wrong_warm_start_is_refused(trained, tmp_path, start, message):
     with pytest.raises(CsrunError) as caught:
         estimator(tmp_path, warm_start=wanted).train(train_input, max_steps=1)
     assert message in str(caught.value)
+
+
+def test_evaluations_are_events_at_their_checkpoints_steps(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "m", ignore=shutil.ignore_patterns("eval"))
+    estimator(folder).evaluate(eval_input, checkpoint_path=folder / "model-ckpt-10")
+    estimator(folder).evaluate_all(eval_input)
+    found = {at: value.simple_value for at, value in summaries(folder / "eval").items()}
+    steps = (0, 10, 20, 30)
+    assert set(found) == {(step, tag) for step in steps for tag in ("loss", "positive")}
+    for step in steps:
+        state = weights(folder, step)
+        assert found[step, "loss"] == pytest.approx(mean_loss(state), rel=1e-5)
+        positive = logits_of(state).argmax(1).mean()
+        assert found[step, "positive"] == pytest.approx(positive)
+    assert len(list((folder / "eval").glob("events.out.tfevents.*"))) == 5
+
+
+def test_train_and_evaluate_leaves_an_event_for_each_evaluation(tmp_path):
+    estimator(tmp_path).train_and_evaluate(train_input, eval_input, 25)
+    losses = {step for step, tag in summaries(tmp_path / "eval") if tag == "loss"}
+    assert losses == {10, 20, 25}
+
+
+def test_an_evaluation_whose_events_cannot_be_written_stands(trained, tmp_path, caplog):
+    folder = shutil.copytree(trained, tmp_path / "m", ignore=shutil.ignore_patterns("eval"))
+    (folder / "eval").touch()
+    bare = CerebrasEstimator(lambda *given: model_fn(*given[:3], {"units": 5}), folder)
+    with caplog.at_level("INFO", "csrun"):
+        results = bare.evaluate(eval_input)
+    assert results["loss"] == pytest.approx(mean_loss(weights(trained, 30)), rel=1e-5)
+    assert caplog.messages[-2].startswith("Saving dict for global step 30: ")
+    (notice,) = warnings(caplog)
+    assert f"are not among the events: {folder / 'eval'}: cannot be written: " in notice
+
+
+def test_anothers_checkpoints_are_evaluated_without_a_trace_in_their_folder(trained, tmp_path):
+    theirs = shutil.copytree(trained, tmp_path / "theirs")
+    before = sorted(theirs.rglob("*"))
+    results = estimator(tmp_path / "mine").evaluate(eval_input, checkpoint_path=theirs)
+    assert results["global_step"] == 30
+    assert summaries(tmp_path / "mine" / "eval")[30, "loss"].simple_value > 0
+    assert sorted(theirs.rglob("*")) == before
 
 
 def summaries(model_dir):

@@ -27,6 +27,7 @@ def read(tmp_path):
     [
         ("{optimizer_type: sgd, learning_rate: 0.1}", nn.SGD(0.1)),
         ("{optimizer_type: adam, learning_rate: 1, beta1: 0.8}", nn.Adam(1.0, beta1=0.8)),
+        ("{optimizer_type: sgd, learning_rate: 1e-2}", nn.SGD(0.01)),
         (
             "{optimizer_type: adamw, learning_rate: 0.1, exclude_from_weight_decay: [bias]}",
             nn.AdamW(0.1, exclude_from_weight_decay=("bias",)),
@@ -50,7 +51,8 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         ("{learning_rate: 0.1}", "optimizer: missing required field optimizer_type, one of sgd, a"),
         (
             "{optimizer_type: adamm, learning_rate: 1}",
-            "optimizer.optimizer_type: must be one of sgd, adam, adamw, got 'adamm'",
+            "optimizer.optimizer_type: must be one of sgd, adam, adamw, got 'adamm'; "
+            "did you mean adam?",
         ),
         (
             "{optimizer_type: sgd, learning_rate: {scheduler: lin}}",
@@ -65,7 +67,7 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         ("{optimizer_type: sgd, learning_rate: -1}", "optimizer.learning_rate: "),
         (
             "{optimizer_type: sgd, learning_rate: .nan}",
-            "optimizer.learning_rate: expected float >= 0.0, got nan",
+            "optimizer.learning_rate: must be a number >= 0 or a mapping with the key sched",
         ),
         ("{optimizer_type: sgd, learning_rate: 1, nesterov: true}", "nesterov needs a momentum"),
         (

@@ -55,27 +55,49 @@ def test_a_limit_of_the_command_line_drops_the_files(path, option, limits, in_fi
     assert (runconfig.steps, runconfig.max_steps) == limits
 
 
+def test_one_system_is_what_a_run_has(path):
+    assert parse(Params, path, ["--num_csx", "1"]) == parse(Params, path, [])
+
+
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])
 def test_a_checkpoint_is_given_where_it_means_something(path, mode):
     arguments = parse(Params, path, ["--mode", mode, "--checkpoint_path", "there"])
     assert arguments.params.runconfig.checkpoint_path == "there"
 
 
-@pytest.mark.parametrize("arguments", [["--compile_only"], ["--mode=compile_only"]])
-def test_both_spellings_of_compile_only(path, arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--compile_only"],
+        ["--mode=compile_only"],
+        ["--mode", "train", "--compile_only"],
+        ["--compile-only"],
+        ["-m", "compile-only"],
+        ["-m", "Compile_Only"],
+    ],
+)
+def test_all_spellings_of_compile_only(path, arguments):
     assert parse(Params, path, arguments).mode is Mode.COMPILE_ONLY
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {hidden_size: fifty}\nrunconfig: {}", "model.hidden_size: expected int, got 'fif"),
+        (
+            "model: {hidden_size: fifty}\nrunconfig: {}",
+            "model.hidden_size: must be a whole number",
+        ),
         ("model: {hidden_sise: 5}\nrunconfig: {}", "model.hidden_sise: unknown key; did you mean"),
         ("runconfig: {}", "missing required field"),
         ("model: [1", "not YAML"),
-        ("- 1", "must be a mapping of sections, got list"),
+        ("- 1", "must be a mapping of sections, got a list"),
+        ("hello", "must be a mapping of sections, got a single value"),
+        ("", "must be a mapping of sections, got an empty file"),
         ("model: {hidden_size: 1}\nrunconfig: {max_steps: 0}", "runconfig.max_steps"),
-        ("model: {hidden_size: 1}\nrunconfig: {precision: half}", "runconfig.precision"),
+        (
+            "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
+            "runconfig.precision: must be one of float32, float64, got 'float46'; did you mean flo",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message):
@@ -91,8 +113,16 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
     [
         (["--max_step", "3"], "Did you mean"),
         (["--mode", "trian"], "'trian' is not one of"),
-        (["--max_steps", "many"], "'many' is not a valid integer"),
-        (["--max_steps", "0"], "max_steps"),
+        (["--max_steps", "many"], "'--max_steps': must be a whole number >= 1, got many"),
+        (["--max_steps", "0"], "'--max_steps': must be a whole number >= 1, got 0"),
+        (["--steps=-1"], "'--steps': must be a whole number >= 1, got -1"),
+        (["--eval_steps", "1e3"], "'--eval_steps': must be a whole number >= 1, got 1e3"),
+        (["-o", ""], "'--model_dir': must not be empty; is a variable of the shell unset?"),
+        (["--cs_ip="], "'--cs_ip': must not be empty"),
+        (["--num_csx", "2"], "--num_csx: a run has one CS system, got 2; leave it out"),
+        (["--multireplica"], "--multireplica: a system holds one replica of the model; leave it"),
+        (["-m", "eval", "--compile_only"], "--compile_only compiles the training, got --mode eval"),
+        (["-m", "predict", "--validate_only"], "--validate_only compiles the training, got --mode"),
         (
             ["--steps=3", "--max_steps=4"],
             "give --steps or --max_steps, not both: got --steps 3 and",

@@ -43,10 +43,13 @@ PARAMS = [
     (None, "params.yaml: cannot be read: No such file"),
     ("", "params.yaml: must be a mapping of sections, got an empty file"),
     ("model:\n  - [1", r"params.yaml: line 2, column 7: not YAML: "),
-    ("batch_size: 128 -> batch_size: many", r"eval_input.batch_size: expected int.*'many'"),
+    (
+        "batch_size: 128 -> batch_size: many",
+        "input.batch_size: must be a whole number >= 1, got 'many'",
+    ),
     ("momentum: 0.9 -> momentun: 0.9", "momentun: unknown key; did you mean momentum"),
     ("seed: 1 -> seed: -1", "runconfig.seed: .*-1"),
-    ("log_steps: 500 -> log_steps: 0", "runconfig.log_steps: expected int >= 1, got 0"),
+    ("log_steps: 500 -> log_steps: 0", "runconfig.log_steps: must be a whole number >= 1, got 0"),
     ("\nmodel: -> \nnetwork:", "network: unknown key"),
 ]
 
@@ -74,8 +77,9 @@ def test_a_params_file_that_is_wrong(
 OPTIONS = [
     (("--max_stepz", "3"), "no such option '--max_stepz'.*'--max_steps'"),
     (("--mode", "trian"), "'trian' is not one of 'train'"),
-    (("--max_steps", "0"), "'--max_steps': 0 is not in the range"),
-    (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint: nowhere.json is missing"),
+    (("--max_steps", "0"), "'--max_steps': must be a whole number >= 1, got 0"),
+    (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; . has none"),
+    (("--num_csx", "2"), "--num_csx: a run has one CS system, got 2; leave it out"),
     (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),
 ]
 

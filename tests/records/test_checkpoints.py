@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from csrun.errors import CsrunError
+from csrun.errors import CsrunError, UsageError
 from csrun.records import checkpoints
 
 IDENTITY = {"seed": "1", "precision": "float32"}
@@ -120,8 +120,37 @@ def test_a_checkpoint_is_opened_by_any_of_its_names(tmp_path: Path) -> None:
     write(tmp_path, 20)
     for name in ("model-ckpt-10", "model-ckpt-10.safetensors", "model-ckpt-10.json"):
         assert checkpoints.open_checkpoint(tmp_path / name).step == 10
-    with pytest.raises(CsrunError, match=r"model-ckpt-15: no checkpoint.*15\.json is missing"):
-        checkpoints.open_checkpoint(tmp_path / "model-ckpt-15")
+
+
+def test_a_folder_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    write(tmp_path, 20)
+    assert checkpoints.open_checkpoint(tmp_path).step == 20
+
+
+@pytest.mark.parametrize("name", ["model-ckpt-15", "model-ckpt-15.json", "checkpoint"])
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, name: str
+) -> None:
+    for step in (5, 10):
+        write(tmp_path, step)
+    with pytest.raises(UsageError) as caught:
+        checkpoints.open_checkpoint(tmp_path / name)
+    there = f"{tmp_path} has model-ckpt-10, model-ckpt-5"
+    assert str(caught.value) == f"{tmp_path / name}: no checkpoint; {there}"
+
+
+def test_of_many_checkpoints_the_newest_are_named(tmp_path: Path) -> None:
+    for step in range(10):
+        write(tmp_path, step, keep=10)
+    with pytest.raises(UsageError, match=r"has model-ckpt-9, .*, model-ckpt-2 and 2 older ones$"):
+        checkpoints.open_checkpoint(tmp_path / "model-ckpt-10")
+
+
+@pytest.mark.parametrize("name", ["", "nowhere", "nowhere/model-ckpt-1"])
+def test_where_there_is_no_checkpoint_none_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r": no checkpoint; .* has none$"):
+        checkpoints.open_checkpoint(tmp_path / name)
 
 
 def test_an_evaluation_needs_no_optimizer_state(tmp_path: Path) -> None:

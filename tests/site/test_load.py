@@ -49,7 +49,8 @@ WRONG = [
     ({"nodes.count": -3}, "nodes.count: ", "-3"),
     ({"nodes.count": "four"}, "nodes.count: ", "'four'"),
     ({"nodes.cpu": 3}, "nodes.cpu: unknown key; did you mean cpus?", ""),
-    ({"systems.1.mode": "FAST"}, "systems[1].mode: ", "FAST"),
+    ({"systems.1.mode": "FAST"}, "systems[1].mode: must be one of PIPELINED, WEIGHT_STREA", "FAST"),
+    ({"scheduler": "slrum"}, "scheduler: must be one of local, slurm", "; did you mean slurm?"),
     ({"systems.0.clok_hz": 1}, "systems[0].clok_hz: unknown key; did you mean clock_hz?", ""),
     ({"systems": []}, "systems: ", "[]"),
     ({"scheduler": None}, "missing required field scheduler", ""),
@@ -79,6 +80,14 @@ def test_a_file_that_is_no_site_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError, match=r"site\.yaml"):
         load(str(path))
+
+
+@pytest.mark.usefixtures("state")
+def test_numbers_may_have_an_exponent_without_a_dot(tmp_path: Path) -> None:
+    text = (SHIPPED / "local.yaml").read_text()
+    path = tmp_path / "site.yaml"
+    path.write_text(text.replace("1.1e+9", "11e8"))
+    assert load(str(path)).systems[0].clock_hz == 1.1e9
 
 
 def test_an_unknown_site_lists_the_shipped_ones() -> None:

@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +26,7 @@ from csrun.frontend.estimator.machines import Target, find_target, loaded_machin
 from csrun.frontend.estimator.progress import Show, progress_display
 from csrun.frontend.estimator.trace import ModelFunction, TracedModel, trace_model
 from csrun.frontend.estimator.warm_start import WarmTensors
-from csrun.records import checkpoints, messages, model_dir, params
+from csrun.records import checkpoints, events, messages, model_dir, params
 from csrun.runtime import chief as loops
 from csrun.runtime.machine import Machine
 from csrun.runtime.messages import Results
@@ -110,6 +110,7 @@ class Chief:
             results = loops.evaluate(machine, found.step, batches, traced.host, show)
             machine.close(results)
         log.info(messages.evaluated(results))
+        self._write_events(results)
         return results
 
     def predict(
@@ -185,6 +186,16 @@ class Chief:
             found = checkpoints.latest(self.model_dir)
             return found.name if found else None
         return None
+
+    def _write_events(self, results: Results) -> None:
+        """An evaluation's events, beside the training's; its results stand without them, too."""
+        values = dict(results)
+        step = int(values.pop("global_step"))
+        try:
+            with closing(events.EventWriter(self.model_dir / RunMode.EVAL)) as writer:
+                writer.scalars(values, step)
+        except CsrunError as error:
+            log.warning(messages.evaluation_not_kept(error))
 
     def _write_params(self, run_mode: RunMode) -> None:
         if self.params is not None:

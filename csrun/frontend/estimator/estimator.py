@@ -118,15 +118,17 @@ class CerebrasEstimator:
         if max_steps is None:
             raise UsageError("train_and_eval: needs max_steps: give --max_steps")
         _require_positive("train_and_eval", max_steps=max_steps, eval_steps=eval_steps)
-        reached = -1.0
+        evaluated: Results = {}
         while True:
             trained = self._play(
                 train_input_fn, lambda chief, data: chief.train_to_checkpoint(data, max_steps)
             )
-            evaluated = self.evaluate(eval_input_fn, eval_steps)
-            if trained["global_step"] >= max_steps or trained["global_step"] == reached:
+            step = trained["global_step"]
+            if step == evaluated.get("global_step"):  # the data had ended
                 return evaluated
-            reached = trained["global_step"]
+            evaluated = self.evaluate(eval_input_fn, eval_steps)
+            if step >= max_steps or step % self._config.save_checkpoints_steps:
+                return evaluated
 
     def predict(
         self,

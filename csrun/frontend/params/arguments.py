@@ -11,10 +11,12 @@ import msgspec
 
 from csrun.errors import UsageError
 from csrun.frontend.params.load import load
+from csrun.frontend.params.option_types import count, text
 
 P = TypeVar("P", bound=msgspec.Struct)
 
 LIMITS = ("steps", "max_steps")
+BOTH_SPELLINGS = {"token_normalize_func": lambda token: token.replace("-", "_")}
 
 
 class Mode(StrEnum):
@@ -29,6 +31,7 @@ class Mode(StrEnum):
     VALIDATE_ONLY = "validate_only"
 
 
+COMPILING = (Mode.VALIDATE_ONLY, Mode.COMPILE_ONLY)  # the one that stops earlier wins
 MODES_OF_NO_ONE_CHECKPOINT = (Mode.EVAL_ALL, Mode.TRAIN_AND_EVAL)
 
 
@@ -59,15 +62,31 @@ def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Argumen
 
 
 def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
-    path, mode = values.pop("params"), Mode(values.pop("mode"))
-    for flag in (Mode.COMPILE_ONLY, Mode.VALIDATE_ONLY):  # the one that stops earlier wins
-        if values.pop(flag.value):
-            mode = flag
+    path, mode = values.pop("params"), _mode(values)
+    _refuse_unavailable(num_csx=values.pop("num_csx"), multireplica=values.pop("multireplica"))
     overrides = {key: value for key, value in values.items() if value is not None}
     _check(mode, overrides)
     if any(limit in overrides for limit in LIMITS):  # the file's other limit would hold as well
         overrides = {**dict.fromkeys(LIMITS), **overrides}
     return Arguments(mode, load(schema, Path(path), overrides))
+
+
+def _refuse_unavailable(*, num_csx: int | None, multireplica: bool) -> None:
+    if num_csx is not None and num_csx > 1:
+        raise UsageError(f"--num_csx: a run has one CS system, got {num_csx}; leave it out")
+    if multireplica:
+        raise UsageError("--multireplica: a system holds one replica of the model; leave it out")
+
+
+def _mode(values: dict[str, Any]) -> Mode:
+    """What is to be done, of --mode and the two flags."""
+    mode = Mode(values.pop("mode"))
+    flags = [flag for flag in COMPILING if values.pop(flag.value)]
+    if flags and mode not in (Mode.TRAIN, *COMPILING):
+        raise UsageError(
+            f"--{flags[0]} compiles the training, got --mode {mode} with it: leave one of them out"
+        )
+    return next(iter(flags), mode)
 
 
 def _check(mode: Mode, given: dict[str, Any]) -> None:
@@ -84,28 +103,37 @@ def _check(mode: Mode, given: dict[str, Any]) -> None:
 
 
 def _command(callback: Callable[..., Any], default_params: Path) -> click.Command:
-    positive = click.IntRange(min=1)
     options: list[click.Parameter] = [
         click.Option(
-            ["-p", "--params"], default=str(default_params), show_default=True, help="Params file."
+            ["-p", "--params"],
+            type=text,
+            default=str(default_params),
+            show_default=True,
+            help="Params file.",
         ),
         click.Option(
             ["-m", "--mode"],
-            type=click.Choice([mode.value for mode in Mode]),
+            type=click.Choice([mode.value for mode in Mode], case_sensitive=False),
             default=Mode.TRAIN.value,
             show_default=True,
             help="What to do.",
         ),
-        click.Option(["-o", "--model_dir"], help="Folder of checkpoints, events and reports."),
-        click.Option(["--cs_ip"], help="CS system: host, host:port or name."),
-        click.Option(["--max_steps"], type=positive, help="Train up to this global step."),
-        click.Option(["--steps"], type=positive, help="Train this many steps more."),
-        click.Option(["--eval_steps"], type=positive, help="Evaluate this many batches."),
-        click.Option(["--checkpoint_path"], help="Start from this checkpoint."),
+        click.Option(
+            ["-o", "--model_dir"], type=text, help="Folder of checkpoints, events and reports."
+        ),
+        click.Option(["--cs_ip"], type=text, help="CS system: host, host:port or name."),
+        click.Option(["--max_steps"], type=count, help="Train up to this global step."),
+        click.Option(["--steps"], type=count, help="Train this many steps more."),
+        click.Option(["--eval_steps"], type=count, help="Evaluate this many batches."),
+        click.Option(["--checkpoint_path"], type=text, help="Checkpoint, or folder of them."),
+        click.Option(["--num_csx"], type=count, help="CS systems of the run: 1."),
+        click.Option(["--multireplica"], is_flag=True, hidden=True),
         click.Option(["--compile_only"], is_flag=True, help="Compile, and run nothing."),
         click.Option(["--validate_only"], is_flag=True, help="Match kernels, and stop there."),
     ]
-    return click.Command("run.py", params=options, callback=callback)
+    return click.Command(
+        "run.py", params=options, callback=callback, context_settings=BOTH_SPELLINGS
+    )
 
 
 def _lower_first(message: str) -> str:

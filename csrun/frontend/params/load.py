@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from csrun import typed_yaml
+from csrun import plain_yaml, typed_yaml
 from csrun.errors import UsageError
 
 P = TypeVar("P", bound=msgspec.Struct)
@@ -17,7 +17,7 @@ def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None
 
     Raises: UsageError with file, key, rule and value when something is missing or wrong.
     """
-    raw = typed_yaml.read(path)
+    raw = plain_yaml.read(path)
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: must be a mapping of sections, got {_kind(raw)}")
     if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
@@ -26,4 +26,5 @@ def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None
 
 
 def _kind(raw: Any) -> str:
-    return "an empty file" if raw is None else type(raw).__name__
+    names = {type(None): "an empty file", list: "a list"}
+    return names.get(type(raw), "a single value")

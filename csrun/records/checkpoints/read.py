@@ -27,6 +27,7 @@ from csrun.records.checkpoints.layout import (
 )
 
 SHOWN_DIFFERENCES = 12  # a line that a person reads
+SHOWN_NAMES = 8
 
 
 class DamagedError(Exception):
@@ -182,12 +183,28 @@ def _newest_named(model_dir: Path, index: Index | None) -> Checkpoint | None:
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at a path: its tensors' file, its manifest, or its name without ending.
 
+    The path of a folder stands for the newest one in it.
+
     Raises: UsageError when there is none; CsrunError when it is damaged.
     """
-    name = path.name.removesuffix(".safetensors").removesuffix(".json")
-    if not manifest_path(path.parent, name).exists():
-        raise UsageError(f"{path}: no checkpoint: {manifest_path(path.parent, name)} is missing")
-    return _open_named(path.parent, name)
+    folder, name = path.parent, path.name.removesuffix(".safetensors").removesuffix(".json")
+    if path.is_dir():
+        folder, found = path, latest(path)
+    elif manifest_path(folder, name).exists():
+        found = _open_named(folder, name)
+    else:
+        found = None
+    if found is None:
+        raise UsageError(f"{path}: no checkpoint; {_those_in(folder)}")
+    return found
+
+
+def _those_in(folder: Path) -> str:
+    """The checkpoints that a folder has, for a user who has named another."""
+    steps = steps_in(folder)
+    names = ", ".join(map(name_of, steps[:SHOWN_NAMES])) or "none"
+    more = len(steps) - SHOWN_NAMES
+    return f"{folder} has {names}{f' and {more} older ones' * (more > 0)}"
 
 
 def _open_named(model_dir: Path, name: str) -> Checkpoint:
