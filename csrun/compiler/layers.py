@@ -1,5 +1,6 @@
 """Layers and groups: which weights travel together, and in which function a kernel stands."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -73,16 +74,15 @@ def _with_groups(
 ) -> Layout | None:
     """None when a kernel would need the weights of a group whose turn it is not."""
     groups = _cut(parameters, group_bytes)
-    group_of = {p.name: g.index for g in groups for p in parameters if p.layer in g.layers}
+    group_of_layer = {layer: group.index for group in groups for layer in group.layers}
+    group_of = {p.name: group_of_layer[p.layer] for p in parameters}
     order = list(range(max(len(groups), 1)))
     forward = _assign(model.kernels, Phase.FORWARD, group_of, order)
     backward = _assign(model.kernels, Phase.BACKWARD, group_of, order[::-1])
     if forward is None or backward is None:
         return None
-    layers = [
-        _layer(name, model, parameters, group.index) for group in groups for name in group.layers
-    ]
-    return Layout(tuple(parameters), tuple(layers), tuple(groups), forward, backward)
+    layers = _layers(model, parameters, group_of_layer)
+    return Layout(tuple(parameters), layers, tuple(groups), forward, backward)
 
 
 def _assign(
@@ -90,7 +90,7 @@ def _assign(
 ) -> tuple[tuple[Kernel, ...], ...] | None:
     """Kernels by group: each where its weights are, or where the kernel before it is."""
     assigned: dict[int, list[Kernel]] = {group: [] for group in order}
-    turn = 0
+    turn, turn_of = 0, {group: place for place, group in enumerate(order)}
     for kernel in kernels:
         if kernel.phase is not phase:
             continue
@@ -98,9 +98,9 @@ def _assign(
         if len(needed) > 1:
             return None
         for group in needed:
-            if order.index(group) < turn:
+            if turn_of[group] < turn:
                 return None
-            turn = order.index(group)
+            turn = turn_of[group]
         assigned[order[turn]].append(kernel)
     return tuple(tuple(assigned[group]) for group in sorted(order))
 
@@ -111,9 +111,24 @@ def _touched(kernel: Kernel) -> set[str]:
     return {*kernel.parameters, *(name.removeprefix(GRADIENT) for name in gradients)}
 
 
-def _layer(name: str, model: MatchedModel, parameters: list[Parameter], group: int) -> Layer:
-    own = tuple(p.name for p in parameters if p.layer == name)
-    kernels = [k for k in model.kernels if k.layer == name or _touched(k) & set(own)]
+def _layers(
+    model: MatchedModel, parameters: list[Parameter], group_of_layer: Mapping[str, int]
+) -> tuple[Layer, ...]:
+    layer_of = {p.name: p.layer for p in parameters}
+    own: dict[str, list[str]] = {layer: [] for layer in group_of_layer}
+    for p in parameters:
+        own[p.layer].append(p.name)
+    kernels: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in model.kernels:
+        for layer in {kernel.layer, *(layer_of[name] for name in _touched(kernel))}:
+            kernels[layer].append(kernel)
+    return tuple(
+        _layer(layer, group, tuple(own[layer]), kernels[layer])
+        for layer, group in group_of_layer.items()
+    )
+
+
+def _layer(name: str, group: int, own: tuple[str, ...], kernels: Sequence[Kernel]) -> Layer:
     flops = {
         phase: sum(k.flops for k in kernels if k.phase is phase)
         for phase in (Phase.FORWARD, Phase.BACKWARD)
