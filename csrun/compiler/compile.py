@@ -39,10 +39,11 @@ from csrun.version import VERSION
 
 @dataclass(frozen=True)
 class CompileResult:
-    """An Executable, and whether it was there already."""
+    """An Executable; whether it was there already, or took the place of an unreadable one."""
 
     executable: Executable
     cached: bool
+    replaced: bool = False
 
 
 def compile_model(
@@ -57,13 +58,14 @@ def compile_model(
     stages = run_passes(module, show=show)
     checksum = directory.checksum_of(stages.canonical_text, options)
     target = directory.path_of(root, checksum)
-    if directory.is_complete(target):
-        return CompileResult(load(target), cached=True)
+    if (found := directory.read(target)) is not None:
+        return CompileResult(found, cached=True)
+    replaced = target.exists()
     model = match_kernels(module)
     _check_spread(model, options)
     files = _back_end(module, model, options, checksum)
     directory.write(target, {**stages.files, **files})
-    return CompileResult(load(target), cached=False)
+    return CompileResult(load(target), cached=False, replaced=replaced)
 
 
 def _back_end(

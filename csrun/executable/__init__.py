@@ -12,7 +12,7 @@ from csrun.executable.bind import (
     view,
     wafer_views,
 )
-from csrun.executable.executable import Executable, load, program_digest
+from csrun.executable.executable import Executable, UnreadableError, load, program_digest
 from csrun.executable.plan import (
     ALIGNMENT_BYTES,
     PADDING_LABEL,
@@ -58,6 +58,7 @@ __all__ = [
     "Schedule",
     "Step",
     "Store",
+    "UnreadableError",
     "UpdateProgram",
     "WaferProgram",
     "flat_views",

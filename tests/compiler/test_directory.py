@@ -48,6 +48,14 @@ def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
     )
 
 
+def test_another_version_compiles_anew_beside(tmp_path, monkeypatch):
+    first = compiled(tmp_path).executable
+    monkeypatch.setattr(directory, "VERSION", "0.0.9")
+    second = compiled(tmp_path)
+    assert not second.cached
+    assert second.executable.directory != first.directory
+
+
 def test_equal_systems_share_artifacts_whatever_their_names(tmp_path):
     renamed = msgspec.structs.replace(SYSTEM, name="other", address="127.0.0.9")
     smaller = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
@@ -58,7 +66,10 @@ def test_equal_systems_share_artifacts_whatever_their_names(tmp_path):
     assert sums[0] == sums[1] != sums[2]
 
 
-def test_several_compilers_of_one_thing_at_once(tmp_path):
+@pytest.mark.parametrize("outdated", [False, True])
+def test_several_compilers_of_one_thing_at_once(tmp_path, outdated):
+    if outdated:
+        (compiled(tmp_path).executable.directory / "plan.json").write_text("{}")
     children = []
     for _ in range(4):
         if (child := os.fork()) == 0:
@@ -112,11 +123,34 @@ def test_a_changed_program_is_refused_by_name(tmp_path):
         compiled(tmp_path)
 
 
-def test_a_directory_without_its_plan_is_compiled_again(tmp_path):
+def without_a_field(plan: bytes) -> bytes:
+    return msgspec.json.encode({k: v for k, v in msgspec.json.decode(plan).items() if k != "store"})
+
+
+def with_a_field_more(plan: bytes) -> bytes:
+    return msgspec.json.encode({**msgspec.json.decode(plan), "tiles": 4})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [without_a_field, with_a_field_more, lambda plan: plan[:-200], lambda plan: b"\xff" + plan],
+)
+def test_a_plan_of_another_version_is_compiled_again(tmp_path, damage):
     executable = compiled(tmp_path).executable
-    (executable.directory / "plan.json").unlink()
+    path = executable.directory / "plan.json"
+    path.write_bytes(damage(path.read_bytes()))
     again = compiled(tmp_path)
-    assert not again.cached
+    assert (again.cached, again.replaced) == (False, True)
+    assert again.executable == executable
+    assert compiled(tmp_path).cached
+
+
+@pytest.mark.parametrize("name", ["plan.json", "program.py"])
+def test_a_directory_that_lost_a_file_is_compiled_again(tmp_path, name):
+    executable = compiled(tmp_path).executable
+    (executable.directory / name).unlink()
+    again = compiled(tmp_path)
+    assert (again.cached, again.replaced) == (False, True)
     assert again.executable == executable
 
 

@@ -67,7 +67,11 @@ def compile_traced(
     )
     result = compile_model(module, model_dir, options, show_stage)
     seconds = perf_counter() - started
+    folder = result.executable.directory
+    if result.replaced:
+        log.info(messages.compile_replaced(folder))
     if result.cached:
-        log.info(messages.CACHED_COMPILATION)
-    log.info(messages.compiled(result.executable.directory, seconds))
+        log.info(messages.compile_found(folder))
+    else:
+        log.info(messages.compiled(folder, seconds))
     return Compiled(result.executable, seconds)
