@@ -32,8 +32,6 @@ from csrun.executable import (
 )
 from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
 from csrun.mode import ExecutionMode, RunMode
-from csrun.site import System
-from csrun.site import load as load_site
 from csrun.version import VERSION
 
 
@@ -74,12 +72,11 @@ def _back_end(
     """Kernels to the text of the artifacts."""
     several = options.minibatches_in_flight > 1
     layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
-    system = options.system or _any_system()
     inputs = _inputs(model)
     batch = inputs[0].shape[0] * options.minibatches_in_flight
-    placed = place_model(model, layout, options, system, batch)
+    placed = place_model(model, layout, options, batch)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
-    plan = _plan(module, model, placed, inputs, options, system, checksum, program)
+    plan = _plan(module, model, placed, inputs, options, checksum, program)
     return {
         "kernels.txt": _listing(placed.layout),
         PROGRAM_FILE: program,
@@ -105,7 +102,6 @@ def _plan(
     placed: Placed,
     inputs: tuple[InputSpec, ...],
     options: CompileOptions,
-    system: System,
     checksum: str,
     program: str,
 ) -> Plan:
@@ -140,7 +136,7 @@ def _plan(
             for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        estimate=estimate(layout, inputs, minibatch, options, system),
+        estimate=estimate(layout, inputs, minibatch, options),
         program_digest=program_digest(program),
     )
 
@@ -170,11 +166,6 @@ def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ..
     if options.run_mode is RunMode.TRAIN:
         return one_forward_one_backward(groups, count)
     return forward_only(groups, count)
-
-
-def _any_system() -> System:
-    """A CS-2 like any other, when none was named."""
-    return load_site("local").systems[0]
 
 
 def _listing(layout: Layout) -> str:

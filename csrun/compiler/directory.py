@@ -25,8 +25,7 @@ def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
     The system's name and address do not count: equal systems share artifacts.
     """
     plain = msgspec.to_builtins(options)
-    if options.system is not None:
-        plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
+    plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
     for part in (VERSION, canonical_ir, msgspec.json.encode(plain, order="sorted").decode()):
         digest.update(f"{len(part)}:{part}".encode())

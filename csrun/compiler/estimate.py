@@ -18,7 +18,6 @@ from csrun.compiler.layers import Layout
 from csrun.compiler.options import CompileOptions
 from csrun.executable import Estimate, InputSpec
 from csrun.mode import ExecutionMode, RunMode
-from csrun.site import System
 
 #: Share of the peak that dense models reach; own choice, so that BERT-large comes near its
 #: published 6,370 samples/s on one CS-2 (about 2.4e11 FLOPs a sample at sequence 128).
@@ -26,9 +25,10 @@ EFFICIENCY = 0.2
 
 
 def estimate(
-    layout: Layout, inputs: Sequence[InputSpec], batch: int, options: CompileOptions, system: System
+    layout: Layout, inputs: Sequence[InputSpec], batch: int, options: CompileOptions
 ) -> Estimate:
-    """The estimate of a plan on a system."""
+    """The estimate of a plan on the options' system."""
+    system = options.system
     training = options.run_mode is RunMode.TRAIN
     flops = sum(
         layer.forward_flops + (layer.backward_flops if training else 0) for layer in layout.layers

@@ -33,9 +33,7 @@ class Placed:
     arena_bytes: int
 
 
-def place_model(
-    model: MatchedModel, layout: Layout, options: CompileOptions, system: System, batch: int
-) -> Placed:
+def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
     """Place store, slots and buffers.
 
     Raises: CompileError when the arena is larger than the system's memory.
@@ -53,6 +51,7 @@ def place_model(
     stride = aligned(first_end - base)
     partial = base + options.minibatches_in_flight * stride
     end = partial + _partial_bytes(layout, options)
+    system = options.system
     if end > system.sram_bytes:
         room = system.sram_bytes - base - (end - partial)
         fits = _largest_batch(alive, room, batch, options.minibatches_in_flight)
@@ -89,7 +88,7 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
 
 
 REMEDIES = {
-    ExecutionMode.PIPELINED: "use weight streaming (python-ws)",
+    ExecutionMode.PIPELINED: "use weight streaming (csrun_wse with python-ws)",
     ExecutionMode.WEIGHT_STREAMING: "give the layer fewer units, or use a larger system",
 }
 

@@ -2,18 +2,12 @@
 
 import sys
 
-from support.programs import Network
+from support.programs import Network, options_of
 
-from csrun.compiler import CompileOptions
 from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
 from csrun.compiler.placing import place_model
-from csrun.mode import ExecutionMode, RunMode
-from csrun.site import load as load_site
-
-OPTIONS = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN)
-SYSTEM = load_site("local").systems[0]
 
 
 def calls_of_back_end(layers: int) -> int:
@@ -30,7 +24,7 @@ def calls_of_back_end(layers: int) -> int:
     sys.setprofile(counting)
     try:
         model = match_kernels(module)
-        place_model(model, lay_out(model, group_bytes=1), OPTIONS, SYSTEM, batch=2)
+        place_model(model, lay_out(model, group_bytes=1), options_of(), batch=2)
     finally:
         sys.setprofile(profiler)
     return count

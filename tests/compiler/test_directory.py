@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.programs import Network
+from support.programs import SYSTEM, Network, options_of
 
 from csrun.compiler import CompileError, CompileOptions, compile_model, directory
 from csrun.errors import CsrunError
 from csrun.executable import load
-from csrun.mode import ExecutionMode, RunMode
-from csrun.site import load as load_site
+from csrun.mode import ExecutionMode
 
-OPTIONS = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN)
-SYSTEM = load_site("local").systems[0]
+OPTIONS = options_of()
+SMALLER = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
 
 
 def compiled(root: Path, network: Network | None = None, options: CompileOptions = OPTIONS):
@@ -39,7 +38,7 @@ def test_an_equal_compile_is_taken_from_where_it_lies(tmp_path):
         {"network": Network(batch=8)},
         {"options": msgspec.structs.replace(OPTIONS, mode=ExecutionMode.WEIGHT_STREAMING)},
         {"options": msgspec.structs.replace(OPTIONS, group_bytes=1)},
-        {"options": msgspec.structs.replace(OPTIONS, system=SYSTEM)},
+        {"options": msgspec.structs.replace(OPTIONS, system=SMALLER)},
     ],
 )
 def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
@@ -58,10 +57,9 @@ def test_another_version_compiles_anew_beside(tmp_path, monkeypatch):
 
 def test_equal_systems_share_artifacts_whatever_their_names(tmp_path):
     renamed = msgspec.structs.replace(SYSTEM, name="other", address="127.0.0.9")
-    smaller = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
     sums = [
         directory.checksum_of("ir", msgspec.structs.replace(OPTIONS, system=s))
-        for s in (SYSTEM, renamed, smaller)
+        for s in (SYSTEM, renamed, SMALLER)
     ]
     assert sums[0] == sums[1] != sums[2]
 
@@ -171,7 +169,7 @@ def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(
 @pytest.mark.parametrize(
     ("mode", "remedy"),
     [
-        (ExecutionMode.PIPELINED, r"use weight streaming \(python-ws\)"),
+        (ExecutionMode.PIPELINED, r"use weight streaming \(csrun_wse with python-ws\)"),
         (ExecutionMode.WEIGHT_STREAMING, "give the layer fewer units, or use a larger system"),
     ],
 )

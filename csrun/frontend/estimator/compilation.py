@@ -62,7 +62,7 @@ def compile_traced(
     options = CompileOptions(
         mode=target.mode,
         run_mode=run_mode,
-        system=target.system if target.named else None,
+        system=target.system,
         minibatches_in_flight=minibatches,
     )
     result = compile_model(module, model_dir, options, show_stage)
