@@ -10,13 +10,10 @@ by the samples of the batch. Backward FLOPs count in training.
 """
 
 from collections.abc import Sequence
-from math import prod
-
-import numpy as np
 
 from csrun.compiler.layers import Layout
 from csrun.compiler.options import CompileOptions
-from csrun.executable import Estimate, InputSpec
+from csrun.executable import Estimate, InputSpec, nbytes_of
 from csrun.mode import ExecutionMode, RunMode
 
 #: Share of the peak that dense models reach; own choice, so that BERT-large comes near its
@@ -35,7 +32,7 @@ def estimate(
     )
     peak = 2 * system.usable_cores * system.multiply_adds_per_core_cycle * system.clock_hz
     compute = EFFICIENCY * peak * batch / max(flops, 1)
-    nbytes = sum(prod(i.shape) * np.dtype(i.dtype).itemsize for i in inputs)
+    nbytes = sum(nbytes_of(spec.shape, spec.dtype) for spec in inputs)
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         nbytes += (3 if training else 1) * layout.region_bytes
     transmission = system.io_gbit_per_s * 1e9 / 8 * batch / max(nbytes, 1)

@@ -3,10 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import msgspec
-import numpy as np
 
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -14,12 +12,13 @@ from csrun.compiler.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.matching import MatchedModel
 from csrun.executable import (
-    ALIGNMENT_BYTES,
     Group,
     Initializer,
     InitializerKind,
     Layer,
     Parameter,
+    aligned,
+    nbytes_of,
 )
 
 
@@ -51,21 +50,21 @@ def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
     parameters = _place(model)
     layout = _with_groups(model, parameters, group_bytes)
     if layout is None:
-        layout = _with_groups(model, parameters, sum(aligned(_nbytes(p)) for p in parameters))
+        layout = _with_groups(model, parameters, sum(map(nbytes_of_parameter, parameters)))
     assert layout is not None, "one group is always in order"
     return layout
 
 
-def aligned(nbytes: int) -> int:
-    """Rounded up to the alignment of arrays."""
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def nbytes_of_parameter(parameter: Parameter) -> int:
+    """Bytes that a parameter takes in a flat region."""
+    return aligned(nbytes_of(parameter.shape, parameter.dtype))
 
 
 def _place(model: MatchedModel) -> list[Parameter]:
     parameters, offset = [], 0
     for operation in model.parameters:
         parameters.append(_parameter(operation, offset))
-        offset += aligned(_nbytes(parameters[-1]))
+        offset += nbytes_of_parameter(parameters[-1])
     return parameters
 
 
@@ -150,16 +149,12 @@ def _parameter(operation: ParameterOp, offset: int) -> Parameter:
     )
 
 
-def _nbytes(parameter: Parameter) -> int:
-    return prod(parameter.shape) * np.dtype(parameter.dtype).itemsize
-
-
 def _cut(parameters: list[Parameter], group_bytes: int) -> list[Group]:
     """Runs of layers of up to `group_bytes`; a larger layer is a group of its own."""
     groups: list[Group] = []
     sizes: dict[str, int] = {}
     for p in parameters:
-        sizes[p.layer] = sizes.get(p.layer, 0) + aligned(_nbytes(p))
+        sizes[p.layer] = sizes.get(p.layer, 0) + nbytes_of_parameter(p)
     offset = 0
     for layer, nbytes in sizes.items():
         last = groups[-1] if groups else None

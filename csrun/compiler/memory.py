@@ -7,16 +7,12 @@ backward; what the host reads after the step lives to its end.
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from operator import itemgetter
-
-import numpy as np
 
 from csrun.compiler.array import Array
 from csrun.compiler.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel
-from csrun.compiler.layers import aligned
-from csrun.executable import Buffer
+from csrun.executable import Buffer, aligned, nbytes_of
 
 
 @dataclass
@@ -30,7 +26,7 @@ class Life:
     @property
     def nbytes(self) -> int:
         """Its size, rounded up to the alignment."""
-        return aligned(prod(self.array.shape) * np.dtype(self.array.dtype).itemsize)
+        return aligned(nbytes_of(self.array.shape, self.array.dtype))
 
     def meets(self, other: "Life") -> bool:
         """Whether both are alive at some kernel."""

@@ -4,19 +4,17 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import prod
 
 import msgspec
-import numpy as np
 
 from csrun.compiler.array import LOSS, Array
 from csrun.compiler.errors import CompileError
-from csrun.compiler.layers import Layout, aligned
+from csrun.compiler.layers import Layout, nbytes_of_parameter
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory import Life, lives, place
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.updates import Optimizer
-from csrun.executable import Buffer, Store
+from csrun.executable import Buffer, Store, aligned
 from csrun.mode import ExecutionMode, RunMode
 from csrun.site import System
 
@@ -114,8 +112,7 @@ def _largest_layer(layout: Layout, alive: Sequence[Life]) -> tuple[str, int]:
     sizes = [(layer_of.get(life.array.name, "model"), life.nbytes) for life in alive]
     for layer in layout.layers:
         own = [p for p in layout.parameters if p.layer == layer.name]
-        nbytes = sum(aligned(prod(p.shape) * np.dtype(p.dtype).itemsize) for p in own)
-        sizes.append((layer.name, nbytes))
+        sizes.append((layer.name, sum(map(nbytes_of_parameter, own))))
     return max(sizes, key=lambda size: size[1])
 
 

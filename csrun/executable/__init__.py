@@ -14,7 +14,6 @@ from csrun.executable.bind import (
 )
 from csrun.executable.executable import Executable, UnreadableError, load, program_digest
 from csrun.executable.plan import (
-    ALIGNMENT_BYTES,
     PADDING_LABEL,
     Buffer,
     Combine,
@@ -32,6 +31,7 @@ from csrun.executable.plan import (
     Store,
 )
 from csrun.executable.schedule import SCHEDULES, Constant, Schedule
+from csrun.executable.sizes import ALIGNMENT_BYTES, aligned, nbytes_of
 from csrun.executable.tiles import tiles
 
 __all__ = [
@@ -61,8 +61,10 @@ __all__ = [
     "UnreadableError",
     "UpdateProgram",
     "WaferProgram",
+    "aligned",
     "flat_views",
     "load",
+    "nbytes_of",
     "program_digest",
     "random",
     "schedule",
