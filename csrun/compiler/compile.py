@@ -32,17 +32,16 @@ from csrun.executable import (
 )
 from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
 from csrun.mode import ExecutionMode, RunMode
-from csrun.site import System
-from csrun.site import load as load_site
 from csrun.version import VERSION
 
 
 @dataclass(frozen=True)
 class CompileResult:
-    """An Executable, and whether it was there already."""
+    """An Executable; whether it was there already, or took the place of an unreadable one."""
 
     executable: Executable
     cached: bool
+    replaced: bool = False
 
 
 def compile_model(
@@ -57,13 +56,14 @@ def compile_model(
     stages = run_passes(module, show=show)
     checksum = directory.checksum_of(stages.canonical_text, options)
     target = directory.path_of(root, checksum)
-    if directory.is_complete(target):
-        return CompileResult(load(target), cached=True)
+    if (found := directory.read(target)) is not None:
+        return CompileResult(found, cached=True)
+    replaced = target.exists()
     model = match_kernels(module)
     _check_spread(model, options)
     files = _back_end(module, model, options, checksum)
     directory.write(target, {**stages.files, **files})
-    return CompileResult(load(target), cached=False)
+    return CompileResult(load(target), cached=False, replaced=replaced)
 
 
 def _back_end(
@@ -72,12 +72,11 @@ def _back_end(
     """Kernels to the text of the artifacts."""
     several = options.minibatches_in_flight > 1
     layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
-    system = options.system or _any_system()
     inputs = _inputs(model)
     batch = inputs[0].shape[0] * options.minibatches_in_flight
-    placed = place_model(model, layout, options, system, batch)
+    placed = place_model(model, layout, options, batch)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
-    plan = _plan(module, model, placed, inputs, options, system, checksum, program)
+    plan = _plan(module, model, placed, inputs, options, checksum, program)
     return {
         "kernels.txt": _listing(placed.layout),
         PROGRAM_FILE: program,
@@ -103,7 +102,6 @@ def _plan(
     placed: Placed,
     inputs: tuple[InputSpec, ...],
     options: CompileOptions,
-    system: System,
     checksum: str,
     program: str,
 ) -> Plan:
@@ -138,7 +136,7 @@ def _plan(
             for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        estimate=estimate(layout, inputs, minibatch, options, system),
+        estimate=estimate(layout, inputs, minibatch, options),
         program_digest=program_digest(program),
     )
 
@@ -168,11 +166,6 @@ def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ..
     if options.run_mode is RunMode.TRAIN:
         return one_forward_one_backward(groups, count)
     return forward_only(groups, count)
-
-
-def _any_system() -> System:
-    """A CS-2 like any other, when none was named."""
-    return load_site("local").systems[0]
 
 
 def _listing(layout: Layout) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from csrun.compiler.options import CompileOptions
 from csrun.errors import CsrunError
-from csrun.executable.executable import PLAN_FILE
+from csrun.executable import Executable, UnreadableError, load
 from csrun.version import VERSION
 
 CHECKSUM_DIGITS = 16
@@ -25,8 +25,7 @@ def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
     The system's name and address do not count: equal systems share artifacts.
     """
     plain = msgspec.to_builtins(options)
-    if options.system is not None:
-        plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
+    plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
     for part in (VERSION, canonical_ir, msgspec.json.encode(plain, order="sorted").decode()):
         digest.update(f"{len(part)}:{part}".encode())
@@ -41,9 +40,15 @@ def path_of(root: Path, checksum: str) -> Path:
     return root / f"tfcs_{checksum}"
 
 
-def is_complete(directory: Path) -> bool:
-    """Whether a compile lies there."""
-    return (directory / PLAN_FILE).exists()
+def read(directory: Path) -> Executable | None:
+    """The compile that lies there; None without one, or when another version or a fault wrote it.
+
+    Raises: CsrunError for a program that was changed since
+    """
+    try:
+        return load(directory)
+    except UnreadableError:
+        return None
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
@@ -88,20 +93,25 @@ def _temporary(directory: Path) -> Iterator[Path]:
 def _sweep(root: Path) -> None:
     """Remove what writers that were killed have left."""
     for folder in root.glob(".tfcs_*.*"):
-        with suppress(OSError):  # gone meanwhile, or its writer lives
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+        # Gone meanwhile, or its writer lives.
+        with suppress(OSError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _rename(temporary: Path, directory: Path) -> None:
-    try:
-        os.rename(temporary, directory)
-    except OSError:
-        if is_complete(directory):
+    with _locked(directory.parent, fcntl.LOCK_EX):
+        if read(directory) is not None:
             return  # another compiler of the same thing won; its artifacts are as good
-        shutil.rmtree(directory)  # what is left of a directory that lost its plan
+        if directory.exists():
+            shutil.rmtree(directory)
         os.rename(temporary, directory)
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)

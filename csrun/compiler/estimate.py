@@ -10,15 +10,11 @@ by the samples of the batch. Backward FLOPs count in training.
 """
 
 from collections.abc import Sequence
-from math import prod
-
-import numpy as np
 
 from csrun.compiler.layers import Layout
 from csrun.compiler.options import CompileOptions
-from csrun.executable import Estimate, InputSpec
+from csrun.executable import Estimate, InputSpec, nbytes_of
 from csrun.mode import ExecutionMode, RunMode
-from csrun.site import System
 
 #: Share of the peak that dense models reach; own choice, so that BERT-large comes near its
 #: published 6,370 samples/s on one CS-2 (about 2.4e11 FLOPs a sample at sequence 128).
@@ -26,16 +22,17 @@ EFFICIENCY = 0.2
 
 
 def estimate(
-    layout: Layout, inputs: Sequence[InputSpec], batch: int, options: CompileOptions, system: System
+    layout: Layout, inputs: Sequence[InputSpec], batch: int, options: CompileOptions
 ) -> Estimate:
-    """The estimate of a plan on a system."""
+    """The estimate of a plan on the options' system."""
+    system = options.system
     training = options.run_mode is RunMode.TRAIN
     flops = sum(
         layer.forward_flops + (layer.backward_flops if training else 0) for layer in layout.layers
     )
     peak = 2 * system.usable_cores * system.multiply_adds_per_core_cycle * system.clock_hz
     compute = EFFICIENCY * peak * batch / max(flops, 1)
-    nbytes = sum(prod(i.shape) * np.dtype(i.dtype).itemsize for i in inputs)
+    nbytes = sum(nbytes_of(spec.shape, spec.dtype) for spec in inputs)
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         nbytes += (3 if training else 1) * layout.region_bytes
     transmission = system.io_gbit_per_s * 1e9 / 8 * batch / max(nbytes, 1)

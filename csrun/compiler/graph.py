@@ -27,6 +27,7 @@ class Graph:
 
     def __init__(self, module: ModuleOp) -> None:
         self.operations = list(module.ops)
+        self._places = {operation: place for place, operation in enumerate(self.operations)}
         self.taken: set[Operation] = set()
         loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
         self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
@@ -44,8 +45,7 @@ class Graph:
 
     def users(self, value: SSAValue) -> list[Operation]:
         """Operators that read a value, in program order."""
-        found = {use.operation for use in value.uses}
-        return [operation for operation in self.operations if operation in found]
+        return sorted({use.operation for use in value.uses}, key=self._places.__getitem__)
 
     def only_user(self, value: SSAValue) -> Operation | None:
         """The one operator that reads a value; None when there are more, or none."""

@@ -1,11 +1,10 @@
 """Layers and groups: which weights travel together, and in which function a kernel stands."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import msgspec
-import numpy as np
 
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -13,12 +12,13 @@ from csrun.compiler.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.matching import MatchedModel
 from csrun.executable import (
-    ALIGNMENT_BYTES,
     Group,
     Initializer,
     InitializerKind,
     Layer,
     Parameter,
+    aligned,
+    nbytes_of,
 )
 
 
@@ -50,21 +50,21 @@ def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
     parameters = _place(model)
     layout = _with_groups(model, parameters, group_bytes)
     if layout is None:
-        layout = _with_groups(model, parameters, sum(aligned(_nbytes(p)) for p in parameters))
+        layout = _with_groups(model, parameters, sum(map(nbytes_of_parameter, parameters)))
     assert layout is not None, "one group is always in order"
     return layout
 
 
-def aligned(nbytes: int) -> int:
-    """Rounded up to the alignment of arrays."""
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def nbytes_of_parameter(parameter: Parameter) -> int:
+    """Bytes that a parameter takes in a flat region."""
+    return aligned(nbytes_of(parameter.shape, parameter.dtype))
 
 
 def _place(model: MatchedModel) -> list[Parameter]:
     parameters, offset = [], 0
     for operation in model.parameters:
         parameters.append(_parameter(operation, offset))
-        offset += aligned(_nbytes(parameters[-1]))
+        offset += nbytes_of_parameter(parameters[-1])
     return parameters
 
 
@@ -73,16 +73,15 @@ def _with_groups(
 ) -> Layout | None:
     """None when a kernel would need the weights of a group whose turn it is not."""
     groups = _cut(parameters, group_bytes)
-    group_of = {p.name: g.index for g in groups for p in parameters if p.layer in g.layers}
+    group_of_layer = {layer: group.index for group in groups for layer in group.layers}
+    group_of = {p.name: group_of_layer[p.layer] for p in parameters}
     order = list(range(max(len(groups), 1)))
     forward = _assign(model.kernels, Phase.FORWARD, group_of, order)
     backward = _assign(model.kernels, Phase.BACKWARD, group_of, order[::-1])
     if forward is None or backward is None:
         return None
-    layers = [
-        _layer(name, model, parameters, group.index) for group in groups for name in group.layers
-    ]
-    return Layout(tuple(parameters), tuple(layers), tuple(groups), forward, backward)
+    layers = _layers(model, parameters, group_of_layer)
+    return Layout(tuple(parameters), layers, tuple(groups), forward, backward)
 
 
 def _assign(
@@ -90,7 +89,7 @@ def _assign(
 ) -> tuple[tuple[Kernel, ...], ...] | None:
     """Kernels by group: each where its weights are, or where the kernel before it is."""
     assigned: dict[int, list[Kernel]] = {group: [] for group in order}
-    turn = 0
+    turn, turn_of = 0, {group: place for place, group in enumerate(order)}
     for kernel in kernels:
         if kernel.phase is not phase:
             continue
@@ -98,9 +97,9 @@ def _assign(
         if len(needed) > 1:
             return None
         for group in needed:
-            if order.index(group) < turn:
+            if turn_of[group] < turn:
                 return None
-            turn = order.index(group)
+            turn = turn_of[group]
         assigned[order[turn]].append(kernel)
     return tuple(tuple(assigned[group]) for group in sorted(order))
 
@@ -111,9 +110,24 @@ def _touched(kernel: Kernel) -> set[str]:
     return {*kernel.parameters, *(name.removeprefix(GRADIENT) for name in gradients)}
 
 
-def _layer(name: str, model: MatchedModel, parameters: list[Parameter], group: int) -> Layer:
-    own = tuple(p.name for p in parameters if p.layer == name)
-    kernels = [k for k in model.kernels if k.layer == name or _touched(k) & set(own)]
+def _layers(
+    model: MatchedModel, parameters: list[Parameter], group_of_layer: Mapping[str, int]
+) -> tuple[Layer, ...]:
+    layer_of = {p.name: p.layer for p in parameters}
+    own: dict[str, list[str]] = {layer: [] for layer in group_of_layer}
+    for p in parameters:
+        own[p.layer].append(p.name)
+    kernels: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in model.kernels:
+        for layer in {kernel.layer, *(layer_of[name] for name in _touched(kernel))}:
+            kernels[layer].append(kernel)
+    return tuple(
+        _layer(layer, group, tuple(own[layer]), kernels[layer])
+        for layer, group in group_of_layer.items()
+    )
+
+
+def _layer(name: str, group: int, own: tuple[str, ...], kernels: Sequence[Kernel]) -> Layer:
     flops = {
         phase: sum(k.flops for k in kernels if k.phase is phase)
         for phase in (Phase.FORWARD, Phase.BACKWARD)
@@ -135,16 +149,12 @@ def _parameter(operation: ParameterOp, offset: int) -> Parameter:
     )
 
 
-def _nbytes(parameter: Parameter) -> int:
-    return prod(parameter.shape) * np.dtype(parameter.dtype).itemsize
-
-
 def _cut(parameters: list[Parameter], group_bytes: int) -> list[Group]:
     """Runs of layers of up to `group_bytes`; a larger layer is a group of its own."""
     groups: list[Group] = []
     sizes: dict[str, int] = {}
     for p in parameters:
-        sizes[p.layer] = sizes.get(p.layer, 0) + aligned(_nbytes(p))
+        sizes[p.layer] = sizes.get(p.layer, 0) + nbytes_of_parameter(p)
     offset = 0
     for layer, nbytes in sizes.items():
         last = groups[-1] if groups else None

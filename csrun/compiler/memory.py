@@ -4,17 +4,15 @@ Buffers whose lives do not overlap share memory. A life is counted in kernels, f
 backward; what the host reads after the step lives to its end.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-
-import numpy as np
+from operator import itemgetter
 
 from csrun.compiler.array import Array
 from csrun.compiler.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel
-from csrun.compiler.layers import aligned
-from csrun.executable import Buffer
+from csrun.executable import Buffer, aligned, nbytes_of
 
 
 @dataclass
@@ -28,7 +26,7 @@ class Life:
     @property
     def nbytes(self) -> int:
         """Its size, rounded up to the alignment."""
-        return aligned(prod(self.array.shape) * np.dtype(self.array.dtype).itemsize)
+        return aligned(nbytes_of(self.array.shape, self.array.dtype))
 
     def meets(self, other: "Life") -> bool:
         """Whether both are alive at some kernel."""
@@ -68,16 +66,17 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
     Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
     inference, section 5
     """
-    placed: list[tuple[Life, int]] = []
+    placed: list[tuple[int, int, Life]] = []  # (start, end, life), by start
     for life in sorted(alive, key=lambda life: -life.nbytes):
-        offset = base
-        for other, start in sorted(placed, key=lambda item: item[1]):
-            if life.meets(other) and start < offset + life.nbytes and offset < start + other.nbytes:
-                offset = start + other.nbytes
-        placed.append((life, offset))
-    offsets: Mapping[str, int] = {life.array.name: offset for life, offset in placed}
+        offset, nbytes = base, life.nbytes
+        for start, end, other in placed:
+            if start >= offset + nbytes:
+                break
+            if end > offset and life.meets(other):
+                offset = end
+        insort(placed, (offset, offset + nbytes, life), key=itemgetter(0))
+    offsets = {life.array.name: start for start, _, life in placed}
     buffers = [
         Buffer(a.name, offsets[a.name], a.shape, a.dtype) for a in (life.array for life in alive)
     ]
-    end = max((offset + life.nbytes for life, offset in placed), default=base)
-    return buffers, end
+    return buffers, max((end for _, end, _ in placed), default=base)

@@ -14,13 +14,13 @@ GROUP_BYTES = 1 << 20  # layers of less weight than this travel together: fewer 
 class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of one compile; equal options and an equal model give an equal Executable.
 
-    `system` is the CS system whose memory the model must fit; None compiles for any. `blas_threads`
-    belongs to the arithmetic: a matrix product on more threads may sum in another order.
+    `system` is the CS system whose memory the model must fit. `blas_threads` belongs to the
+    arithmetic: a matrix product on more threads may sum in another order.
     """
 
     mode: ExecutionMode
     run_mode: RunMode
-    system: System | None = None
+    system: System
     group_bytes: Positive = GROUP_BYTES
     blas_threads: Positive = 1
     minibatches_in_flight: Positive = 1

@@ -4,19 +4,17 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import prod
 
 import msgspec
-import numpy as np
 
 from csrun.compiler.array import LOSS, Array
 from csrun.compiler.errors import CompileError
-from csrun.compiler.layers import Layout, aligned
+from csrun.compiler.layers import Layout, nbytes_of_parameter
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory import Life, lives, place
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.updates import Optimizer
-from csrun.executable import Buffer, Store
+from csrun.executable import Buffer, Store, aligned
 from csrun.mode import ExecutionMode, RunMode
 from csrun.site import System
 
@@ -33,9 +31,7 @@ class Placed:
     arena_bytes: int
 
 
-def place_model(
-    model: MatchedModel, layout: Layout, options: CompileOptions, system: System, batch: int
-) -> Placed:
+def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
     """Place store, slots and buffers.
 
     Raises: CompileError when the arena is larger than the system's memory.
@@ -53,6 +49,7 @@ def place_model(
     stride = aligned(first_end - base)
     partial = base + options.minibatches_in_flight * stride
     end = partial + _partial_bytes(layout, options)
+    system = options.system
     if end > system.sram_bytes:
         room = system.sram_bytes - base - (end - partial)
         fits = _largest_batch(alive, room, batch, options.minibatches_in_flight)
@@ -89,7 +86,7 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
 
 
 REMEDIES = {
-    ExecutionMode.PIPELINED: "use weight streaming (python-ws)",
+    ExecutionMode.PIPELINED: "use weight streaming (csrun_wse with python-ws)",
     ExecutionMode.WEIGHT_STREAMING: "give the layer fewer units, or use a larger system",
 }
 
@@ -115,8 +112,7 @@ def _largest_layer(layout: Layout, alive: Sequence[Life]) -> tuple[str, int]:
     sizes = [(layer_of.get(life.array.name, "model"), life.nbytes) for life in alive]
     for layer in layout.layers:
         own = [p for p in layout.parameters if p.layer == layer.name]
-        nbytes = sum(aligned(prod(p.shape) * np.dtype(p.dtype).itemsize) for p in own)
-        sizes.append((layer.name, nbytes))
+        sizes.append((layer.name, sum(map(nbytes_of_parameter, own))))
     return max(sizes, key=lambda size: size[1])
 
 

@@ -6,11 +6,10 @@ through in tiles that stay in the cache. Updates are elementwise, so neither cha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from csrun.compiler.layers import Layout, aligned
+from csrun.compiler.layers import Layout, nbytes_of_parameter
 from csrun.compiler.updates import Optimizer
 from csrun.executable import Group, Parameter
 
@@ -48,7 +47,7 @@ def _ranges(
             continue
         itemsize = np.dtype(p.dtype).itemsize
         start = (p.offset_bytes - group.offset_bytes) // itemsize
-        stop = start + aligned(prod(p.shape) * itemsize) // itemsize
+        stop = start + nbytes_of_parameter(p) // itemsize
         if ranges and (ranges[-1].optimizer, ranges[-1].stop) == (optimizer, start):
             ranges[-1] = Range(ranges[-1].start, stop, optimizer)
         else:

@@ -12,9 +12,8 @@ from csrun.executable.bind import (
     view,
     wafer_views,
 )
-from csrun.executable.executable import Executable, load, program_digest
+from csrun.executable.executable import Executable, UnreadableError, load, program_digest
 from csrun.executable.plan import (
-    ALIGNMENT_BYTES,
     PADDING_LABEL,
     Buffer,
     Combine,
@@ -32,6 +31,7 @@ from csrun.executable.plan import (
     Store,
 )
 from csrun.executable.schedule import SCHEDULES, Constant, Schedule
+from csrun.executable.sizes import ALIGNMENT_BYTES, aligned, nbytes_of
 from csrun.executable.tiles import tiles
 
 __all__ = [
@@ -58,10 +58,13 @@ __all__ = [
     "Schedule",
     "Step",
     "Store",
+    "UnreadableError",
     "UpdateProgram",
     "WaferProgram",
+    "aligned",
     "flat_views",
     "load",
+    "nbytes_of",
     "program_digest",
     "random",
     "schedule",

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.executable.plan import Plan
+from csrun.executable.sizes import nbytes_of
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -48,9 +49,7 @@ class UpdateProgram:
 
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
     """An array over `memory` (uint8[n]) at a byte offset; no copy."""
-    kind = np.dtype(dtype)
-    nbytes = kind.itemsize * int(np.prod(shape, dtype=np.int64))
-    return memory[offset : offset + nbytes].view(kind).reshape(shape)
+    return memory[offset : offset + nbytes_of(shape, dtype)].view(dtype).reshape(shape)
 
 
 def flat_views(plan: Plan, store: Bytes) -> dict[str, Array]:

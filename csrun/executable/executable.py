@@ -25,6 +25,10 @@ PLAN_FILE = "plan.json"
 PROGRAM_FILE = "program.py"
 
 
+class UnreadableError(CsrunError):
+    """What lies in a folder is no Executable of this version."""
+
+
 @dataclass(frozen=True)
 class Executable:
     """A compiled model: its plan and its program's text."""
@@ -64,13 +68,14 @@ def program_digest(program: str) -> str:
 def load(directory: Path) -> Executable:
     """Read an Executable.
 
-    Raises: CsrunError when a file is missing, malformed, or not the one that was compiled.
+    Raises: UnreadableError when a file is missing or malformed; CsrunError when the program is not
+        the one that was compiled.
     """
     try:
         plan = msgspec.json.decode((directory / PLAN_FILE).read_bytes(), type=Plan)
         program = (directory / PROGRAM_FILE).read_text()
-    except (OSError, msgspec.DecodeError) as error:
-        raise CsrunError(
+    except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
+        raise UnreadableError(
             f"{directory}: not a compile directory: {error}; remove it and compile again"
         ) from error
     if program_digest(program) != plan.program_digest:

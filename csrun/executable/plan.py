@@ -14,7 +14,6 @@ from csrun.executable.schedule import Schedule
 from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
 
 __all__ = [
-    "ALIGNMENT_BYTES",
     "PADDING_LABEL",
     "Buffer",
     "Combine",
@@ -30,8 +29,6 @@ __all__ = [
     "RunMode",
     "Store",
 ]
-
-ALIGNMENT_BYTES = 64
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

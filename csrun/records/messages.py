@@ -10,7 +10,6 @@ from csrun.records.throughput import Rates
 RUNNING_CLIENT = "Running the CS Client"
 CALLING_MODEL_FN = "Calling model_fn."
 DONE_CALLING_MODEL_FN = "Done calling model_fn."
-CACHED_COMPILATION = "Cached compilation found for this model configuration"
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
@@ -108,6 +107,16 @@ def cs_ip_without_launcher(cs_ip: str) -> str:
 def compiled(directory: Path, seconds: float) -> str:
     """After a compile."""
     return f"Compiled in {seconds:.2f} seconds: {directory}"
+
+
+def compile_found(directory: Path) -> str:
+    """In place of a compile."""
+    return f"Cached compilation found for this model configuration: {directory}"
+
+
+def compile_replaced(directory: Path) -> str:
+    """After a compile whose folder held one that could not be read."""
+    return f"{directory} was of another version of csrun, or damaged: the model was compiled again"
 
 
 def step(device: str, step: int, loss: float, rates: Rates) -> str:

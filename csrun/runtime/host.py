@@ -9,17 +9,16 @@ from csrun.runtime.messages import Results
 from csrun.runtime.results import StepResult
 
 
-@dataclass
+@dataclass(frozen=True)
 class Mean:
     """A mean kept as total and count, so that parts add up."""
 
     total: float = 0.0
-    count: float = 0.0
+    count: float = 0
 
-    def add(self, total: float, count: float) -> None:
-        """Take in another part."""
-        self.total += total
-        self.count += count
+    def __add__(self, other: "Mean") -> "Mean":
+        """The mean over both parts."""
+        return Mean(self.total + other.total, self.count + other.count)
 
     @property
     def value(self) -> float:
@@ -51,14 +50,16 @@ class HostCall:
                 f"got {type(metrics).__name__}"
             )
         for name, metric in metrics.items():
-            mean = self.means.setdefault(name, Mean())
-            if hasattr(metric, "total") and hasattr(metric, "count"):
-                mean.add(float(metric.total), float(metric.count))
-            else:
-                mean.add(float(metric) * result.rows, result.rows)
+            self.means[name] = self.means.get(name, Mean()) + _mean_of(metric, result.rows)
 
     def values(self) -> Results:
         """The metrics over all steps taken, and start anew."""
         values = {name: mean.value for name, mean in self.means.items()}
         self.means.clear()
         return values
+
+
+def _mean_of(metric: Any, rows: int) -> Mean:
+    if hasattr(metric, "total") and hasattr(metric, "count"):
+        return Mean(float(metric.total), float(metric.count))
+    return Mean(float(metric) * rows, rows)

@@ -9,17 +9,12 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder, join
 
 
-def take_part(
-    folder: RunFolder,
-    name: str,
-    serve: Callable[[Channel], Results],
-    deadline_s: float | None = None,
-) -> Results:
+def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
     """Join the run under `name`, serve until the chief says stop, and return the run's results.
 
     Raises: PeerLost when the chief goes away; whatever `serve` raises.
     """
-    joined = join(folder, name, deadline_s)
+    joined = join(folder, name)
     if not isinstance(joined, Channel):
         return joined
     with closing(joined):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable import ALIGNMENT_BYTES, Buffer, Combine, Plan, view
+from csrun.executable import ALIGNMENT_BYTES, Buffer, Combine, Plan, aligned, nbytes_of, view
 from csrun.executable.bind import Array, Bytes
 
 MOST_RESULT_SLOTS = 256  # the most steps between two words of the chief
@@ -44,7 +44,7 @@ class ResultSlots:
             for buffer in _output_buffers(plan):
                 shape = plan.minibatches_in_flight, *buffer.shape
                 arrays.append(view(memory, offset, shape, buffer.dtype))
-                offset += _aligned(arrays[-1].nbytes)
+                offset += aligned(arrays[-1].nbytes)
             self._arrays.append(arrays)
 
     def record(self, slot: int, loss_sum: float, rows: int) -> None:
@@ -75,7 +75,8 @@ class ResultSlots:
 def result_slot_bytes(plan: Plan) -> int:
     """Size of one result slot."""
     count = plan.minibatches_in_flight
-    return ALIGNMENT_BYTES + sum(_aligned(count * _nbytes(b)) for b in _output_buffers(plan))
+    sizes = (nbytes_of(buffer.shape, buffer.dtype) for buffer in _output_buffers(plan))
+    return ALIGNMENT_BYTES + sum(aligned(count * nbytes) for nbytes in sizes)
 
 
 def result_slots(plan: Plan) -> int:
@@ -86,11 +87,3 @@ def result_slots(plan: Plan) -> int:
 def _output_buffers(plan: Plan) -> list[Buffer]:
     buffers = {b.name: b for b in plan.buffers}
     return [buffers[output.buffer] for output in plan.outputs]
-
-
-def _nbytes(buffer: Buffer) -> int:
-    return int(np.prod(buffer.shape, dtype=np.int64)) * np.dtype(buffer.dtype).itemsize
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import sleep
 from typing import TypeVar
 
-from csrun.system.lock import FileLock, holder_of, lock, try_lock
+from csrun.system.lock import FileLock, lock, try_lock
 
 POLL_S = 0.2  # short for a person who waits, and nothing for a CPU
 
@@ -43,10 +43,6 @@ class WaitingLine:
         """True when everyone before `ticket` has left or died."""
         with self._mutex("is_first"):
             return not any(self._lives(n) for n in self._numbers() if n < ticket.number)
-
-    def holders(self) -> list[str]:
-        """Who stands in the line, first to last."""
-        return [holder_of(self._path(number)) for number in self._numbers()]
 
     def _mutex(self, holder: str) -> FileLock:
         return lock(self.folder / "mutex", holder)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from support.programs import Machine, Network
+from support.programs import Machine, Network, options_of
 
 from csrun import nn
-from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler import compile_model
 from csrun.frontend.nn import Tracer
 from csrun.frontend.nn.activations import ACTIVATIONS
 from csrun.mode import ExecutionMode, RunMode
@@ -75,7 +75,7 @@ def trace(function, mode):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_on_its_own_is_pytorchs(tmp_path, name, mode):
     module = trace(ACTIVATIONS[name], mode)
-    options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=mode)
+    options = options_of(run_mode=mode)
     random = np.random.default_rng(2)
     kernel = random.standard_normal((6, 5))
     executable = compile_model(module, tmp_path, options).executable

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.programs import Network
+from support.programs import SYSTEM, Network, options_of
 
 from csrun.compiler import CompileError, CompileOptions, compile_model, directory
 from csrun.errors import CsrunError
 from csrun.executable import load
-from csrun.mode import ExecutionMode, RunMode
-from csrun.site import load as load_site
+from csrun.mode import ExecutionMode
 
-OPTIONS = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN)
-SYSTEM = load_site("local").systems[0]
+OPTIONS = options_of()
+SMALLER = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
 
 
 def compiled(root: Path, network: Network | None = None, options: CompileOptions = OPTIONS):
@@ -39,7 +38,7 @@ def test_an_equal_compile_is_taken_from_where_it_lies(tmp_path):
         {"network": Network(batch=8)},
         {"options": msgspec.structs.replace(OPTIONS, mode=ExecutionMode.WEIGHT_STREAMING)},
         {"options": msgspec.structs.replace(OPTIONS, group_bytes=1)},
-        {"options": msgspec.structs.replace(OPTIONS, system=SYSTEM)},
+        {"options": msgspec.structs.replace(OPTIONS, system=SMALLER)},
     ],
 )
 def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
@@ -48,17 +47,27 @@ def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
     )
 
 
+def test_another_version_compiles_anew_beside(tmp_path, monkeypatch):
+    first = compiled(tmp_path).executable
+    monkeypatch.setattr(directory, "VERSION", "0.0.9")
+    second = compiled(tmp_path)
+    assert not second.cached
+    assert second.executable.directory != first.directory
+
+
 def test_equal_systems_share_artifacts_whatever_their_names(tmp_path):
     renamed = msgspec.structs.replace(SYSTEM, name="other", address="127.0.0.9")
-    smaller = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
     sums = [
         directory.checksum_of("ir", msgspec.structs.replace(OPTIONS, system=s))
-        for s in (SYSTEM, renamed, smaller)
+        for s in (SYSTEM, renamed, SMALLER)
     ]
     assert sums[0] == sums[1] != sums[2]
 
 
-def test_several_compilers_of_one_thing_at_once(tmp_path):
+@pytest.mark.parametrize("outdated", [False, True])
+def test_several_compilers_of_one_thing_at_once(tmp_path, outdated):
+    if outdated:
+        (compiled(tmp_path).executable.directory / "plan.json").write_text("{}")
     children = []
     for _ in range(4):
         if (child := os.fork()) == 0:
@@ -112,11 +121,34 @@ def test_a_changed_program_is_refused_by_name(tmp_path):
         compiled(tmp_path)
 
 
-def test_a_directory_without_its_plan_is_compiled_again(tmp_path):
+def without_a_field(plan: bytes) -> bytes:
+    return msgspec.json.encode({k: v for k, v in msgspec.json.decode(plan).items() if k != "store"})
+
+
+def with_a_field_more(plan: bytes) -> bytes:
+    return msgspec.json.encode({**msgspec.json.decode(plan), "tiles": 4})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [without_a_field, with_a_field_more, lambda plan: plan[:-200], lambda plan: b"\xff" + plan],
+)
+def test_a_plan_of_another_version_is_compiled_again(tmp_path, damage):
     executable = compiled(tmp_path).executable
-    (executable.directory / "plan.json").unlink()
+    path = executable.directory / "plan.json"
+    path.write_bytes(damage(path.read_bytes()))
     again = compiled(tmp_path)
-    assert not again.cached
+    assert (again.cached, again.replaced) == (False, True)
+    assert again.executable == executable
+    assert compiled(tmp_path).cached
+
+
+@pytest.mark.parametrize("name", ["plan.json", "program.py"])
+def test_a_directory_that_lost_a_file_is_compiled_again(tmp_path, name):
+    executable = compiled(tmp_path).executable
+    (executable.directory / name).unlink()
+    again = compiled(tmp_path)
+    assert (again.cached, again.replaced) == (False, True)
     assert again.executable == executable
 
 
@@ -137,7 +169,7 @@ def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(
 @pytest.mark.parametrize(
     ("mode", "remedy"),
     [
-        (ExecutionMode.PIPELINED, r"use weight streaming \(python-ws\)"),
+        (ExecutionMode.PIPELINED, r"use weight streaming \(csrun_wse with python-ws\)"),
         (ExecutionMode.WEIGHT_STREAMING, "give the layer fewer units, or use a larger system"),
     ],
 )

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from support.programs import Machine
+from support.programs import Machine, options_of
 
 from csrun import nn
-from csrun.compiler import CompileError, CompileOptions, compile_model
+from csrun.compiler import CompileError, compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.frontend.nn import Tracer
 from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
@@ -97,9 +97,7 @@ def trace(case, batch, run_mode=RunMode.TRAIN):
 
 
 def compiled(case, root, minibatches=1, mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN):
-    options = CompileOptions(
-        mode=mode, run_mode=run_mode, minibatches_in_flight=minibatches, group_bytes=300
-    )
+    options = options_of(mode, run_mode, minibatches_in_flight=minibatches, group_bytes=300)
     return compile_model(trace(case, BATCH // minibatches, run_mode), root, options).executable
 
 
@@ -180,8 +178,7 @@ def test_a_value_as_large_as_the_batch_is_not_one_of_each_sample(tmp_path):
     kernel = next(op for op in module.ops if op.name == "cirh.parameter" and _rows(op) == BATCH)
     output = next(op for op in module.ops if op.name == "cirh.output")
     output.operands[0] = kernel.results[0]
-    options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN)
-    (only,) = compile_model(module, tmp_path, options).executable.plan.outputs
+    (only,) = compile_model(module, tmp_path, options_of()).executable.plan.outputs
     assert only.combine == "first"
 
 

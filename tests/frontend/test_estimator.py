@@ -224,6 +224,23 @@ def test_train_and_evaluate_needs_an_end(tmp_path):
         estimator(tmp_path).train_and_evaluate(train_input, eval_input, None)
 
 
+def test_a_compile_of_another_version_is_replaced_and_said(tmp_path, caplog):
+    def said(max_steps):
+        caplog.clear()
+        with caplog.at_level("INFO", "csrun"):
+            estimator(tmp_path).train(train_input, max_steps=max_steps)
+        return [line for line in caplog.messages if str(tmp_path / "tfcs_") in line]
+
+    (line,) = said(1)
+    assert line.startswith("Compiled in ")
+    (plan,) = tmp_path.glob("tfcs_*/plan.json")
+    plan.write_text("{}")
+    first, second = said(2)
+    assert first.startswith(f"{plan.parent} was of another version of csrun, or damaged: ")
+    assert second.startswith("Compiled in ")
+    assert said(3) == [f"Cached compilation found for this model configuration: {plan.parent}"]
+
+
 def test_a_checkpoint_holds_adams_state(trained):
     names = set(weights(trained, 30))
     assert {"gradient_sum/out/kernel", "square_sum/out/kernel", "out/kernel"} <= names

@@ -18,7 +18,7 @@ def test_no_streamer_of_its_own_waits_for_a_chief_that_cannot_listen(tmp_path, m
     (tmp_path / "runs").touch()  # a file where the run's folder belongs
     context = SimpleNamespace(job=SimpleNamespace(job_id=1), rank=0, streamers=(0,))
     leased = SimpleNamespace(name="cs2-01")
-    target = machines.Target(context, object(), leased, None, named=False)
+    target = machines.Target(context, object(), leased, None)
     folder = RunFolder(tmp_path / "runs" / "0", "1", b"secret")
     with pytest.raises(NotADirectoryError):
         machines.loaded_machine(None, None, 1, 0, None, target, folder).__enter__()

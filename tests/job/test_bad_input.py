@@ -13,6 +13,7 @@ from csrun.site import load as load_site
 from csrun.system import Power, SystemState, save_state
 
 Done = subprocess.CompletedProcess
+SHIPPED_SITE = Path(__file__).parents[2] / "site_configs" / "local.yaml"
 
 
 def assert_refused(done: "Done[str]", code: int, message: str) -> None:
@@ -112,6 +113,38 @@ def test_a_system_in_standby(place: FcMnist, monkeypatch: pytest.MonkeyPatch) ->
     assert_refused(place.wse("--cs_ip", "cs2-02"), 1, "cs2-02 is in STANDBY.*system activate")
     assert_refused(place.wse(), 1, "site local has no ACTIVE system in WEIGHT_STREAMING mode")
     assert not place.model_dir.exists()
+
+
+STREAMING = "cs2-02 has 442,368: give the layer fewer units, or use a larger system$"
+PIPELINED = r"cs2-01 has 442,368: use weight streaming \(csrun_wse with python-ws\)$"
+TOO_LARGE = [
+    ("python-ws", ("--cs_ip", "cs2-02"), STREAMING),
+    ("python-ws", (), STREAMING),
+    ("python", (), PIPELINED),
+    (None, (), PIPELINED),
+]
+
+
+@pytest.mark.parametrize(("interpreter", "cs_ip", "message"), TOO_LARGE)
+def test_a_model_larger_than_the_sites_system(
+    place: FcMnist,
+    monkeypatch: pytest.MonkeyPatch,
+    interpreter: str | None,
+    cs_ip: tuple[str, ...],
+    message: str,
+) -> None:
+    """Whether the system is named, the first in its mode, or what a run on the CPU stands for."""
+    site = place.path / "small.yaml"
+    site.write_text(SHIPPED_SITE.read_text().replace("usable_cores: 745500", "usable_cores: 9"))
+    place.configure(model__hidden_sizes=[200])
+    arguments = ("--mode=compile_only", *cs_ip)
+    if interpreter is None:
+        monkeypatch.setenv("CSRUN_SITE", str(site))
+        done = place.cpu(*arguments)
+    else:
+        layout = ("--site", str(site), *TWO_STREAMERS)
+        done = place.wse(*arguments, layout=layout, interpreter=interpreter)
+    assert_refused(done, 2, rf"layer fc_0 needs 628,032 bytes of [\d,]+ on the wafer, {message}")
 
 
 def test_a_script_that_is_not_there(place: FcMnist) -> None:

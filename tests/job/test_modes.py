@@ -33,6 +33,7 @@ def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
     assert re.findall(r"global step (\d+): accuracy", evaluated) == ["0", "300", "600"]
     assert f"global step 600: accuracy = {accuracy}" in evaluated
     assert evaluated.count("Cached compilation found for this model configuration") == 3
+    assert "Compiled in" not in evaluated
     predicted = re.findall(r"^sample (\d+): (\d)$", said(place, mode, "--mode", "predict"), re.M)
     assert [int(number) for number, _ in predicted] == list(range(360))
     on_cpu = place.cpu("--mode", "predict")

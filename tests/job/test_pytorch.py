@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.programs import options_of
 
-from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler import compile_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
 from csrun.frontend.estimator.trace import trace_model
 from csrun.mode import ExecutionMode, RunMode
@@ -120,8 +121,7 @@ def start(fc_mnist: Path, tmp_path: Path) -> Start:
         params = load(schema.Params, fc_mnist / "configs" / "params.yaml")
         dataset = data.train_input_fn(params)
         traced = trace_model(model.model_fn, dataset, RunMode.TRAIN, params, precision)
-        options = CompileOptions(mode=mode, run_mode=RunMode.TRAIN, system=None)
-        made = compile_model(traced.module, tmp_path, options).executable
+        made = compile_model(traced.module, tmp_path, options_of(mode)).executable
         executable = Observed(made.directory, made.plan, made.program)
         machine = CpuMachine(executable, dataset, SEED, 0)
         initialize(machine.plan, machine.state, SEED)

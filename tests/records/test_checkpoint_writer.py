@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -22,18 +23,20 @@ from csrun.records import checkpoints
 SIZE = 200_000  # values of a tensor
 TENSORS = {"kernel": np.full(SIZE, 1, np.float32), "momentum/kernel": np.zeros(SIZE, np.float32)}
 
-# Writes checkpoints without end; prints a line before each.
+# Writes checkpoints without end, as slowly as a disk; prints a line before each.
 WRITER = f"""
-import sys, time
+import sys, time, zlib
 from pathlib import Path
 import numpy as np
 from csrun.records import checkpoints
 
+crc32 = zlib.crc32
+zlib.crc32 = lambda *arguments: time.sleep(0.002) or crc32(*arguments)
 folder, step = Path(sys.argv[1]), int(sys.argv[2])
 while True:
     tensors = {{name: np.full({SIZE}, step, np.float32) for name in {list(TENSORS)}}}
     print(step, flush=True)
-    checkpoints.write(folder, step, tensors, {{}}, 2, lambda done, total: time.sleep(0.002))
+    checkpoints.write(folder, step, tensors, {{}}, 2)
     step += 1
 """
 
@@ -186,13 +189,16 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     assert_refused_and_whole(small_disk)
 
 
-def test_an_interrupted_writer_discards_what_it_wrote(tmp_path: Path) -> None:
+def test_an_interrupted_writer_discards_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints.write(tmp_path, 1, filled(1), {}, 2)
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(*arguments: object) -> int:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        checkpoints.write(tmp_path, 2, filled(2), {}, 2, interrupt)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(zlib, "crc32", interrupt)  # after a part was written
+        checkpoints.write(tmp_path, 2, filled(2), {}, 2)
     assert newest(tmp_path) == 1
     assert not leftovers(tmp_path)

@@ -77,10 +77,7 @@ def test_the_library_reads_the_file(tmp_path: Path) -> None:
 
 def test_a_tensor_longer_than_a_chunk(tmp_path: Path) -> None:
     tensors = {"big": np.arange(5_000_000, dtype=np.float32)}
-    told: list[tuple[int, int]] = []
-    checkpoints.write(tmp_path, 1, tensors, {}, 5, lambda done, total: told.append((done, total)))
-    assert told[-1] == (20_000_000, 20_000_000)
-    assert len(told) > 1
+    checkpoints.write(tmp_path, 1, tensors, {}, 5)
     target = empty(tensors)
     found = checkpoints.latest(tmp_path)
     assert found is not None

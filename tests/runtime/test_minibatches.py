@@ -3,11 +3,11 @@
 import msgspec
 import numpy as np
 import pytest
-from support.programs import Network
+from support.programs import Network, options_of
 
-from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
-from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.mode import PADDING_LABEL, RunMode
 from csrun.runtime.compute import make_compute
 from csrun.runtime.results import ResultSlots, result_slot_bytes
 
@@ -36,9 +36,7 @@ class Collected:
 def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode.TRAIN):
     """Loss, gradients by parameter, outputs and deliveries of one step, weights seeded."""
     network = Network(SIZES, BATCH // minibatches, dropout=dropout)
-    options = CompileOptions(
-        mode=ExecutionMode.PIPELINED, run_mode=run_mode, minibatches_in_flight=minibatches
-    )
+    options = options_of(run_mode=run_mode, minibatches_in_flight=minibatches)
     executable = compile_model(network.trace(run_mode), root, options).executable
     plan = executable.plan
     arena = np.full(plan.arena_bytes, 0xFF, np.uint8)  # NaN everywhere: nothing unwritten is read
@@ -112,9 +110,7 @@ def test_evaluation_in_minibatches_gives_the_same_outputs(tmp_path):
 
 def test_the_plan_says_where_every_minibatch_is(tmp_path):
     """Buffers of all minibatches, partial gradients and the store do not overlap."""
-    options = CompileOptions(
-        mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN, minibatches_in_flight=4
-    )
+    options = options_of(minibatches_in_flight=4)
     plan = compile_model(Network(SIZES, 4).trace(), tmp_path, options).executable.plan
     assert plan.batch_size == BATCH
     assert plan.inputs[0].shape[0] == BATCH

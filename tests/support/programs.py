@@ -11,6 +11,16 @@ from csrun.compiler import CompileOptions, compile_model
 from csrun.executable import Executable, Runtime, Step, state_views, wafer_views
 from csrun.frontend.nn import Tracer
 from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.site import load as load_site
+
+SYSTEM = load_site("local").systems[0]
+
+
+def options_of(
+    mode: ExecutionMode = ExecutionMode.PIPELINED, run_mode: RunMode = RunMode.TRAIN, **others
+) -> CompileOptions:
+    """Options of a compile for the shipped CS-2."""
+    return CompileOptions(**{"mode": mode, "run_mode": run_mode, "system": SYSTEM, **others})
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Network:
         run_mode: RunMode = RunMode.TRAIN,
     ) -> Executable:
         """The network compiled into `root`."""
-        options = CompileOptions(mode=mode, run_mode=run_mode, group_bytes=group_bytes)
+        options = options_of(mode, run_mode, group_bytes=group_bytes)
         return compile_model(self.trace(run_mode), root, options).executable
 
     def batches(self, count: int, rows: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -22,14 +22,15 @@ class Peers:
             roles[names.MEMORYX] = memoryx.serve
         self.results, self.errors = {}, {}
         self.threads = [
-            threading.Thread(target=self._play, args=(folder, *role)) for role in roles.items()
+            threading.Thread(target=self._play, args=(folder, *role), daemon=True)
+            for role in roles.items()
         ]
         for thread in self.threads:
             thread.start()
 
     def _play(self, folder, name, serve) -> None:
         try:
-            self.results[name] = take_part(folder, name, serve, deadline_s=10)
+            self.results[name] = take_part(folder, name, serve)
         except CsrunError as error:
             self.errors[name] = error
 

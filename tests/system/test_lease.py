@@ -123,7 +123,7 @@ def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
     tickets[0].leave()
     assert line.is_first(tickets[2])
     tickets[2].leave()
-    assert line.holders() == []
+    assert not list(line.folder.glob("ticket.*"))
 
 
 def test_a_ticket_may_leave_while_it_is_looked_at(
@@ -141,4 +141,4 @@ def test_a_ticket_may_leave_while_it_is_looked_at(
     monkeypatch.setattr(fcntl, "flock", leave_between_open_and_flock)
     assert line.is_first(second)
     second.leave()
-    assert line.holders() == []
+    assert not list(line.folder.glob("ticket.*"))

@@ -36,7 +36,7 @@ class CommonSubexpressions(Pass):
             if first is not op.results[0]:
                 replace_by_value(op, first)
                 count += 1
-        return [f"repetitions: {count}"] if count else []
+        return [f"repetitions: {count}"]
 
 
 def _key(op: Operation) -> Key:

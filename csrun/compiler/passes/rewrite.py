@@ -37,7 +37,9 @@ class Rewrite(Pass):
         while _sweep(module, index, counts):
             if counts.total() > limit:
                 raise RuntimeError(f"rewriting does not end; matches so far: {dict(counts)}")
-        return [f"{name}: {count}" for name, count in counts.items()]
+        idle = [rule.name for rule in self.rules if rule.name not in counts]
+        lines = [f"{name}: {count}" for name, count in counts.items()]
+        return [*lines, f"no match: {', '.join(idle)}"] if idle else lines
 
 
 @dataclass(frozen=True)

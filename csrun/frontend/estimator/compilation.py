@@ -62,12 +62,16 @@ def compile_traced(
     options = CompileOptions(
         mode=target.mode,
         run_mode=run_mode,
-        system=target.system if target.named else None,
+        system=target.system,
         minibatches_in_flight=minibatches,
     )
     result = compile_model(module, model_dir, options, show_stage)
     seconds = perf_counter() - started
+    folder = result.executable.directory
+    if result.replaced:
+        log.info(messages.compile_replaced(folder))
     if result.cached:
-        log.info(messages.CACHED_COMPILATION)
-    log.info(messages.compiled(result.executable.directory, seconds))
+        log.info(messages.compile_found(folder))
+    else:
+        log.info(messages.compiled(folder, seconds))
     return Compiled(result.executable, seconds)

@@ -28,15 +28,13 @@ log = logging.getLogger("csrun")
 class Target:
     """What a run is compiled for and takes place on.
 
-    system: None on the CPU. named: the user asked for that very system, so that its geometry
-    belongs to the compile.
+    site: None on the CPU, which stands for the first system of the site at hand.
     """
 
     context: TaskContext | None
     site: Site | None
-    system: System | None
+    system: System
     mode: ExecutionMode
-    named: bool
 
 
 def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
@@ -47,12 +45,12 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
     if context is None or context.mode is None:
         if cs_ip is not None:
             log.warning(messages.cs_ip_without_launcher(cs_ip))
-        return Target(context, None, None, ExecutionMode.PIPELINED, named=False)
+        return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
     here = load_site(context.job.site)
     found = system.find(here, cs_ip, context.mode)
     if cs_ip is None:
         log.info(messages.system_taken(found.name, found.address, context.mode))
-    return Target(context, here, found, context.mode, named=cs_ip is not None)
+    return Target(context, here, found, context.mode)
 
 
 @contextmanager
@@ -66,7 +64,7 @@ def loaded_machine(
     folder: RunFolder | None,
 ) -> Iterator[Machine]:
     """The Executable, loaded and ready to run from step `first`; the system is leased meanwhile."""
-    if target.system is None or target.site is None or target.context is None or folder is None:
+    if target.site is None or target.context is None or folder is None:
         yield CpuMachine(executable, dataset, seed, first)
         return
     holder = f"job {target.context.job.job_id}"
@@ -89,13 +87,11 @@ def _say_waiting(name: str) -> Callable[[str], None]:
 
 
 def _spawn_wafer(target: Target, folder: RunFolder) -> None:
-    context, leased = target.context, target.system
-    if context is None or leased is None:
-        raise ValueError("a wafer needs a job and a system")
+    context, name = target.context, target.system.name
+    if context is None:
+        raise ValueError("a wafer needs a job")
     link = context.link()
     secret_file = context.job_dir / SECRET_FILE
-    arguments = (str(folder.path), folder.job, str(secret_file), leased.name)
-    link.spawn_wafer(
-        SpawnWafer(leased.name, (sys.executable, "-m", "csrun.runtime.wafer", *arguments))
-    )
+    arguments = (str(folder.path), folder.job, str(secret_file), name)
+    link.spawn_wafer(SpawnWafer(name, (sys.executable, "-m", "csrun.runtime.wafer", *arguments)))
     link.close()

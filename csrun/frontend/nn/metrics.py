@@ -1,29 +1,11 @@
 """Metrics of the host, on NumPy arrays: each a total and a count, so that batches add up."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from csrun.errors import UsageError
 from csrun.mode import PADDING_LABEL
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean kept as total and count."""
-
-    total: float
-    count: int
-
-    def __add__(self, other: "Mean") -> "Mean":
-        """The mean over both parts."""
-        return Mean(self.total + other.total, self.count + other.count)
-
-    @property
-    def value(self) -> float:
-        """Total over count, NaN when nothing was counted."""
-        return self.total / self.count if self.count else float("nan")
+from csrun.runtime.host import Mean
 
 
 def accuracy(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> Mean:

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 
@@ -40,11 +40,8 @@ def write(
     tensors: Mapping[str, Array],
     identity: Mapping[str, str],
     keep: int,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Write the checkpoint of a global step and keep the newest `keep`.
-
-    `on_progress` gets bytes written and bytes in all.
 
     Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay whole.
     """
@@ -53,7 +50,7 @@ def write(
     temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
     _remove_leftovers(model_dir)
     try:
-        entries = _write_tensors(temporary, tensors, on_progress)
+        entries = _write_tensors(temporary, tensors)
         _drop_from_index(model_dir, name)
         temporary.replace(path)
         sync_folder(model_dir)
@@ -68,11 +65,8 @@ def write(
     return path
 
 
-def _write_tensors(
-    path: Path, tensors: Mapping[str, Array], on_progress: Callable[[int, int], None]
-) -> dict[str, TensorEntry]:
-    total = sum(array.nbytes for array in tensors.values())
-    done, entries = 0, {}
+def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, TensorEntry]:
+    entries = {}
     with FileIO(path, "wb") as file:
         _write_all(file, memoryview(_header(tensors)))
         for name, array in tensors.items():
@@ -81,8 +75,6 @@ def _write_tensors(
                 part = memory[start : start + CHUNK_BYTES]
                 _write_all(file, part)
                 crc32 = zlib.crc32(part, crc32)
-                done += len(part)
-                on_progress(done, total)
             entries[name] = entry_of(array, crc32)
         os.fsync(file.fileno())
     return entries

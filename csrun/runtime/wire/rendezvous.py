@@ -204,14 +204,13 @@ def announce_failed(folder: RunFolder, error: Exception) -> None:
         write_whole(folder.failed, msgspec.json.encode(failure), durable=False)
 
 
-def join(folder: RunFolder, me: str, deadline_s: float | None = None) -> Channel | Results:
+def join(folder: RunFolder, me: str) -> Channel | Results:
     """Connect to the run's chief as the peer `me`, or get the results of a run that is over.
 
     Raises: PeerLost when the chief went away, has given the run up, or is no chief of this job (a
-    ChiefRefused where it gave up with a UsageError); CsrunError when it has ended before this run,
-    or after `deadline_s` without an endpoint.
+    ChiefRefused where it gave up with a UsageError); CsrunError when it has ended before this run.
     """
-    pause, started = FIRST_LOOK_S, monotonic()
+    pause = FIRST_LOOK_S
     while True:
         is_too_late = folder.has_ended(CHIEF)  # asked first: what it left is there by then
         if folder.done.exists():
@@ -221,8 +220,6 @@ def join(folder: RunFolder, me: str, deadline_s: float | None = None) -> Channel
             return _connect(folder, me)
         if is_too_late:
             raise CsrunError(f"{me}: the chief has ended without this run: {SAME_CALLS}")
-        if deadline_s is not None and monotonic() - started > deadline_s:
-            raise CsrunError(f"{me}: no chief answered within {deadline_s:.0f} s")
         sleep(pause)
         pause = min(2 * pause, RAREST_LOOK_S)
 

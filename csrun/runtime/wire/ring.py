@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable import ALIGNMENT_BYTES, InputSpec, view
+from csrun.executable import ALIGNMENT_BYTES, InputSpec, aligned, nbytes_of, view
 from csrun.executable.bind import Array
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
@@ -32,8 +32,7 @@ def slot_bytes(inputs: tuple[InputSpec, ...]) -> int:
 
 
 def _aligned_bytes(spec: InputSpec) -> int:
-    nbytes = int(np.prod(spec.shape, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return aligned(nbytes_of(spec.shape, spec.dtype))
 
 
 def slot_views(memory: SharedMemory, inputs: tuple[InputSpec, ...], slots: int) -> list[Slot]:
