@@ -164,6 +164,15 @@ def test_eval_all_evaluates_every_checkpoint(trained):
     assert [r["loss"] for r in results] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "uint32", "int64", "uint64"])
+def test_padding_does_not_count_whatever_the_labels_type(trained, dtype):
+    def labelled(params):
+        return Dataset.from_arrays(FEATURES, LABELS.astype(dtype)).batch(16)
+
+    loss = estimator(trained).evaluate(labelled)["loss"]
+    assert loss == pytest.approx(mean_loss(weights(trained, 30)), rel=1e-5)
+
+
 def test_train_and_evaluate_trains_as_train_does(trained, tmp_path, caplog):
     with caplog.at_level("INFO", "csrun"):
         results = estimator(tmp_path).train_and_evaluate(train_input, eval_input, 30)

@@ -110,10 +110,12 @@ def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:
-    """Floats get the run's precision; small integers int32, which holds the padding label."""
+    """Floats get the run's precision; others a signed integer, which holds the padding label."""
     if dtype.kind == "f":
         return precision
-    return "int32" if dtype.kind in "iu" and dtype.itemsize < 4 else dtype.name
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        return "int32"
+    return "int64" if dtype.kind == "u" else dtype.name
 
 
 def _check(spec: Any, run_mode: RunMode) -> None:
