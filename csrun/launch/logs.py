@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from csrun.context import Progress, TaskReport
 
 if TYPE_CHECKING:
-    import rich.progress
+    from csrun.context.bars import Bars
 
 _READ_BYTES = 1 << 20
 
@@ -75,7 +75,7 @@ class Console:
     """The user's terminal: log lines, and progress below them when it is one."""
 
     def __init__(self) -> None:
-        self._bars = _Bars() if sys.stdout.isatty() else None
+        self._bars: Bars | None = None  # drawn once there is one
 
     def write(self, data: bytes) -> None:
         """Show text of a task's log."""
@@ -90,54 +90,15 @@ class Console:
 
     def progress(self, progress: Progress) -> None:
         """Show how far a long operation is."""
-        if self._bars is not None:
-            self._bars.update(progress)
+        if not sys.stdout.isatty():
+            return
+        if self._bars is None:
+            from csrun.context.bars import Bars
+
+            self._bars = Bars()
+        self._bars.update(progress)
 
     def close(self) -> None:
         """Take the progress display down."""
         if self._bars is not None:
             self._bars.close()
-
-
-class _Bars:
-    """Progress bars, one an operation, drawn only once there is one."""
-
-    def __init__(self) -> None:
-        self._progress: rich.progress.Progress | None = None
-        self._tasks: dict[str, rich.progress.TaskID] = {}
-
-    def write(self, text: str) -> None:
-        if self._progress is None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        else:
-            self._progress.console.out(text, end="", highlight=False)
-
-    def update(self, progress: Progress) -> None:
-        if self._progress is None:
-            self._progress = _started()
-        total = progress.total or None
-        if progress.what not in self._tasks:
-            self._tasks[progress.what] = self._progress.add_task(progress.what, text="")
-        task = self._tasks[progress.what]
-        self._progress.update(task, completed=progress.done, total=total, text=progress.text)
-
-    def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
-def _started() -> "rich.progress.Progress":
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
-    progress = RichProgress(*columns, transient=True)
-    progress.start()
-    return progress

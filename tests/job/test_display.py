@@ -64,3 +64,10 @@ def test_a_pipe_gets_plain_lines(long_place: FcMnist, command: str) -> None:
     assert "━" not in text
     assert "\x1b" not in text
     assert text.count("\nINFO:csrun:global_step = ") == 1 + STEPS // 50  # the first step, too
+
+
+def test_a_closed_output_is_done_without(place: FcMnist) -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, RUN, *place.own(())]
+    done = subprocess.run(command, cwd=place.path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Loss for final step" in done.stderr

@@ -21,9 +21,14 @@ def progress_display(context: TaskContext | None) -> Iterator[Show]:
             yield _seldom(link.progress)
         finally:
             link.close()
-    elif sys.stdout.isatty():
-        with _terminal() as show:
-            yield _seldom(show)
+    elif sys.stdout is not None and sys.stdout.isatty():
+        from csrun.context.bars import Bars
+
+        bars = Bars()
+        try:
+            yield _seldom(bars.update)
+        finally:
+            bars.close()
     else:
         yield lambda progress: None
 
@@ -38,30 +43,3 @@ def _seldom(show: Show) -> Show:
             show(progress)
 
     return show_seldom
-
-
-@contextmanager
-def _terminal() -> Iterator[Show]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, transient=True, redirect_stderr=sys.stderr.isatty()) as bar:
-        task = bar.add_task("starting", total=None, text="")
-
-        def show(progress: Progress) -> None:
-            bar.update(
-                task,
-                description=progress.what,
-                completed=progress.done,
-                total=progress.total or None,
-                text=progress.text,
-            )
-
-        yield show

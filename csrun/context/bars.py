@@ -1,0 +1,50 @@
+"""Progress bars on a terminal: a launcher's, and those of a run without one."""
+
+import sys
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as RichProgress
+
+from csrun.context.link import Progress
+
+
+class Bars:
+    """One bar an operation; what is printed meanwhile stays above them."""
+
+    def __init__(self) -> None:
+        self._progress = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            transient=True,
+            redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
+        )
+        self._progress.start()
+        self._tasks: dict[str, TaskID] = {}
+
+    def write(self, text: str) -> None:
+        """Print above the bars."""
+        self._progress.console.out(text, end="", highlight=False)
+
+    def update(self, progress: Progress) -> None:
+        """Show how far an operation is; without a total until one is known."""
+        total = progress.total or None
+        if progress.what not in self._tasks:
+            self._tasks[progress.what] = self._progress.add_task(
+                progress.what, total=total, text=""
+            )
+        self._progress.update(
+            self._tasks[progress.what], completed=progress.done, total=total, text=progress.text
+        )
+
+    def close(self) -> None:
+        """Take the bars down."""
+        self._progress.stop()
