@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,19 +21,33 @@ CHECKSUM_DIGITS = 16
 
 
 def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
-    """The name of a compile: the canonical IR, the options with the system's geometry, our version.
+    """The name of a compile: the canonical IR, the options with the system's geometry, ourselves.
 
     The system's name and address do not count: equal systems share artifacts.
     """
     plain = msgspec.to_builtins(options)
     plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
-    for part in (VERSION, canonical_ir, msgspec.json.encode(plain, order="sorted").decode()):
+    wanted = msgspec.json.encode(plain, order="sorted").decode()
+    for part in (VERSION, _sources(), canonical_ir, wanted):
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()[:CHECKSUM_DIGITS]
 
 
 _IDENTITY = ("name", "address", "mode")
+
+
+@cache
+def _sources() -> str:
+    """What the rooms that make an Executable are; a checkout changes between versions, too."""
+    digest = hashlib.sha256()
+    for room in ("cirh", "compiler", "executable"):
+        for source in sorted(_CSRUN.joinpath(room).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+_CSRUN = Path(__file__).parents[1]
 
 
 def path_of(root: Path, checksum: str) -> Path:
