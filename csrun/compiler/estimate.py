@@ -36,4 +36,4 @@ def estimate(
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         nbytes += (3 if training else 1) * layout.region_bytes
     transmission = system.io_gbit_per_s * 1e9 / 8 * batch / max(nbytes, 1)
-    return Estimate(min(compute, transmission), compute, transmission)
+    return Estimate(min(compute, transmission), compute, transmission, 1.0, EFFICIENCY, ())

@@ -114,26 +114,35 @@ def _layers(
     model: MatchedModel, parameters: list[Parameter], group_of_layer: Mapping[str, int]
 ) -> tuple[Layer, ...]:
     layer_of = {p.name: p.layer for p in parameters}
-    own: dict[str, list[str]] = {layer: [] for layer in group_of_layer}
+    own: dict[str, list[Parameter]] = {layer: [] for layer in group_of_layer}
     for p in parameters:
-        own[p.layer].append(p.name)
+        own[p.layer].append(p)
     kernels: dict[str, list[Kernel]] = defaultdict(list)
     for kernel in model.kernels:
         for layer in {kernel.layer, *(layer_of[name] for name in _touched(kernel))}:
             kernels[layer].append(kernel)
     return tuple(
-        _layer(layer, group, tuple(own[layer]), kernels[layer])
-        for layer, group in group_of_layer.items()
+        _layer(layer, group, own[layer], kernels[layer]) for layer, group in group_of_layer.items()
     )
 
 
-def _layer(name: str, group: int, own: tuple[str, ...], kernels: Sequence[Kernel]) -> Layer:
+def _layer(name: str, group: int, own: Sequence[Parameter], kernels: Sequence[Kernel]) -> Layer:
     flops = {
         phase: sum(k.flops for k in kernels if k.phase is phase)
         for phase in (Phase.FORWARD, Phase.BACKWARD)
     }
     kind = next((k.kind for k in kernels if k.parameters), "none")
-    return Layer(name, kind, group, own, flops[Phase.FORWARD], flops[Phase.BACKWARD])
+    written = {a for k in kernels for a in k.writes if not a.name.startswith(GRADIENT)}
+    return Layer(
+        name,
+        kind,
+        group,
+        tuple(p.name for p in own),
+        flops[Phase.FORWARD],
+        flops[Phase.BACKWARD],
+        sum(map(nbytes_of_parameter, own)),
+        sum(aligned(nbytes_of(a.shape, a.dtype)) for a in written),
+    )
 
 
 def _parameter(operation: ParameterOp, offset: int) -> Parameter:

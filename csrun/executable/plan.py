@@ -81,7 +81,10 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One matched kernel that owns weights, with the operators that follow it."""
+    """One matched kernel that owns weights, with the operators that follow it.
+
+    FLOPs are those of a minibatch; activation_bytes of what its kernels write for one.
+    """
 
     name: str
     kernel: str
@@ -89,6 +92,8 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: tuple[str, ...]
     forward_flops: int
     backward_flops: int
+    weight_bytes: int
+    activation_bytes: int
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,12 +147,53 @@ class PipelineStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward: bool
 
 
+class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """PEs of the fabric: columns x to x + width, rows y to y + height, ends excluded."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    @property
+    def pes(self) -> int:
+        """How many they are."""
+        return self.width * self.height
+
+
+class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where on the fabric a layer is; in weight streaming all layers are there in turn."""
+
+    layer: str
+    rectangle: Rectangle
+
+
+class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the compiler expects of one layer, were it alone.
+
+    compute_utilization: share, 0 to 1, of what its PEs could compute meanwhile.
+    """
+
+    layer: str
+    active_pes: int
+    samples_per_sec: float
+    compute_samples_per_sec: float
+    transmission_samples_per_sec: float
+    compute_utilization: float
+
+
 class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the compiler expects of the system, before anything has run."""
+    """What the compiler expects of the system, before anything has run.
+
+    active_pes: share, 0 to 1, of the usable PEs; compute_utilization: share of the peak.
+    """
 
     samples_per_sec: float
     compute_samples_per_sec: float
     transmission_samples_per_sec: float
+    active_pes: float
+    compute_utilization: float
+    layers: tuple[LayerEstimate, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,5 +233,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss_buffer: str | None
     outputs: tuple[Output, ...]
     learning_rate: Schedule | None
+    floor_plan: tuple[Region, ...]
     estimate: Estimate
     program_digest: str  # SHA-256 of program.py

@@ -110,7 +110,7 @@ def _plan(mode: ExecutionMode) -> Plan:
             for i, (name, shape) in enumerate(SIZES.items())
         ),
         layers=tuple(
-            Layer(name.split("/")[0], "fc", i, (name,), 0, 0) for i, name in enumerate(SIZES)
+            Layer(name.split("/")[0], "fc", i, (name,), 0, 0, 0, 0) for i, name in enumerate(SIZES)
         ),
         groups=(
             Group(0, ("first",), 0, 96, 0 if streaming else None),
@@ -119,7 +119,8 @@ def _plan(mode: ExecutionMode) -> Plan:
         loss_buffer="loss",
         outputs=(Output("y", "y", Combine.SAMPLES),),
         learning_rate=Constant(RATE),
-        estimate=Estimate(1.0, 1.0, 1.0),
+        floor_plan=(),
+        estimate=Estimate(1.0, 1.0, 1.0, 1.0, 1.0, ()),
         program_digest=program_digest(PROGRAM),
     )
 
