@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,10 @@ MODELS = Path(__file__).parents[1] / "reference_models"
 
 SETTLE_S = 3.0  # for what a test ended to be gone
 OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventpoll]")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' children need Ctrl-C
 
 
 def _processes() -> set[tuple[int, float]]:
