@@ -13,10 +13,11 @@ from csrun.compiler.array import LOSS
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
 from csrun.compiler.estimate import estimate
+from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Show, run_passes
+from csrun.compiler.passes import Show, Stage, run_passes
 from csrun.compiler.placing import Placed, place_model
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.compiler.spread import Spread
@@ -61,8 +62,11 @@ def compile_model(
     replaced = target.exists()
     model = match_kernels(module)
     _check_spread(model, options)
+    lair = Stage(
+        "lair", print_kernels([k.loop.op for k in model.kernels if isinstance(k, Generated)])
+    )
     files = _back_end(module, model, options, checksum)
-    directory.write(target, {**stages.files, **files})
+    directory.write(target, {**stages.with_stage(lair).files, **files})
     return CompileResult(load(target), cached=False, replaced=replaced)
 
 

@@ -28,15 +28,28 @@ class Graph:
     def __init__(self, module: ModuleOp) -> None:
         self.operations = list(module.ops)
         self._places = {operation: place for place, operation in enumerate(self.operations)}
-        self.taken: set[Operation] = set()
+        self.taken: dict[Operation, int] = {}
+        self._root = 0
         loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
         self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
         self._names: dict[SSAValue, str] = {}
         self._counts: dict[str, int] = {}
 
+    def start(self, operation: Operation) -> None:
+        """A kernel is looked for from this operator on; it would run where this one stands."""
+        self._root = self.place_of(operation)
+
     def take(self, *operations: Operation) -> None:
         """These operators are covered by a kernel."""
-        self.taken.update(operations)
+        self.taken.update(dict.fromkeys(operations, self._root))
+
+    def place_of(self, operation: Operation) -> int:
+        """Where an operator stands in the program."""
+        return self._places[operation]
+
+    def runs_at(self, operation: Operation) -> int:
+        """Where the kernel runs that covers an operator; its own place when none does yet."""
+        return self.taken.get(operation, self._places[operation])
 
     def array(self, value: SSAValue) -> Array:
         """The array that holds a value."""
@@ -86,6 +99,14 @@ class Graph:
         """Whether a value is the gradient that a parameter's update takes."""
         return self._name(value).startswith(GRADIENT)
 
+    def trains(self, value: SSAValue) -> ParameterOp | None:
+        """The parameter whose update takes a value as its gradient, if there is one."""
+        for op in self.users(value):
+            if isinstance(op, UpdatingOp) and op.grad is value:
+                assert isinstance(op.parameter.owner, ParameterOp), "only parameters are updated"
+                return op.parameter.owner
+        return None
+
     def phase_of(self, operation: Operation) -> Phase:
         """Backward operators come after the loss."""
         return Phase.BACKWARD if operation in self._after_loss else Phase.FORWARD
@@ -109,10 +130,8 @@ class Graph:
             return owner.symbol.data
         if isinstance(owner, ViewOp):
             return self._name(owner.operands[0])
-        for op in self.users(value):
-            if isinstance(op, UpdatingOp) and op.grad is value:
-                assert isinstance(op.parameter.owner, ParameterOp), "only parameters are updated"
-                return GRADIENT + op.parameter.owner.symbol.data
+        if (parameter := self.trains(value)) is not None:
+            return GRADIENT + parameter.symbol.data
         return self._new_name(f"{self.layer_of(owner)}/{owner.name.partition('.')[2]}")
 
     def _new_name(self, stem: str) -> str:

@@ -1,6 +1,7 @@
 """Kernel matching: from CIRH to the kernels and updates that a program is made of."""
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -13,6 +14,7 @@ from csrun.compiler.errors import CompileError
 from csrun.compiler.graph import Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.copy import copy_out
+from csrun.compiler.lair import generate_kernels
 from csrun.compiler.spread import Spread, spread_of_values
 from csrun.compiler.updates import Optimizer, optimizer_of
 
@@ -49,22 +51,25 @@ class MatchedModel:
         return self.loss_spread is not None
 
 
-def match_kernels(module: ModuleOp) -> MatchedModel:
-    """Cover every operator by a kernel, starting each from the first operator left.
+def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
+    """Cover every operator by a kernel of the library, and what it leaves by generated ones.
 
-    Raises: CompileError naming operator and layer when no kernel matches.
+    `most`: operators that a generated kernel may have.
+
+    Raises: CompileError naming operator and layer when no kernel computes one.
     """
     graph = Graph(module)
-    kernels: list[Kernel] = []
+    placed: list[tuple[int, Kernel]] = []
     outputs: list[MatchedOutput] = []
     spreads = spread_of_values(graph.operations)
     updates: dict[str, Optimizer] = {}
     for operation in graph.operations:
         if operation in graph.taken or isinstance(operation, _LEAVES):
             continue
+        graph.start(operation)
         if isinstance(operation, OutputOp):
             copy = copy_out(operation, graph)
-            kernels.append(copy)
+            placed.append((graph.place_of(operation), copy))
             spread = spreads[operation.value]
             outputs.append(MatchedOutput(operation.symbol.data, copy.out, spread))
             graph.take(operation)
@@ -73,14 +78,17 @@ def match_kernels(module: ModuleOp) -> MatchedModel:
             name, optimizer = _update(operation, graph)
             updates[name] = optimizer
         elif kernel := _match(operation, graph):
-            kernels.append(kernel)
-    for operation in graph.operations:  # a later kernel may have taken an earlier operator
-        if operation not in graph.taken and not isinstance(operation, _LEAVES):
+            placed.append((graph.place_of(operation), kernel))
+    left = [op for op in graph.operations if op not in graph.taken and not isinstance(op, _LEAVES)]
+    placed += generate_kernels(left, graph, most)
+    for operation in left:
+        if operation not in graph.taken:
             raise _no_kernel(operation, graph)
+    kernels = tuple(kernel for _, kernel in sorted(placed, key=itemgetter(0)))
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
         parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
-        kernels=tuple(kernels),
+        kernels=kernels,
         outputs=tuple(outputs),
         updates=updates,
         loss_spread=next(

@@ -35,7 +35,7 @@ from csrun.executable.plan import (
 )
 from csrun.executable.schedule import SCHEDULES, Constant, Schedule
 from csrun.executable.sizes import ALIGNMENT_BYTES, aligned, nbytes_of
-from csrun.executable.tiles import tiles
+from csrun.executable.tiles import row_tiles, tiles
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -73,6 +73,7 @@ __all__ = [
     "nbytes_of",
     "program_digest",
     "random",
+    "row_tiles",
     "schedule",
     "state_views",
     "tiles",

@@ -39,15 +39,16 @@ def _coefficients(degree: int) -> list[float]:
 #: By NumPy's name of the element type.
 _COEFFICIENTS = {dtype: _coefficients(degree) for dtype, degree in _DEGREES.items()}
 
-#: The largest power of e that does not overflow.
-_LARGEST_EXPONENT = {"float32": 88.0, "float64": 709.0}
-
 
 def logistic(x: Array, out: Array) -> None:
-    """out = 1 / (1 + exp(-x)), without overflow; out may be x."""
+    """out = 1 / (1 + exp(-x)); out may be x. Where the power overflows it is 0.
+
+    To keep it from overflowing would cost as much as the power: NumPy's minimum of an array and a
+    number is slow.
+    """
     np.negative(x, out=out)
-    np.minimum(out, _LARGEST_EXPONENT[x.dtype.name], out=out)
-    np.exp(out, out=out)
+    with np.errstate(over="ignore"):
+        np.exp(out, out=out)
     np.add(out, 1, out=out)
     np.divide(1, out, out=out)
 

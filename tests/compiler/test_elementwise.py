@@ -21,10 +21,14 @@ class Ours:
     """How a case is written for csrun."""
 
     relu, gelu, sigmoid = map(staticmethod, (nn.relu, nn.gelu, nn.sigmoid))
+    exp, log, sqrt = map(staticmethod, (nn.exp, nn.log, nn.sqrt))
     cross_entropy = staticmethod(nn.softmax_cross_entropy)
 
     def dense(self, units, x, activation=None):
         return nn.Dense(units, activation)(x)
+
+    def mean(self, x):
+        return nn.mean(x, keepdims=True)
 
 
 class Theirs:
@@ -32,6 +36,7 @@ class Theirs:
 
     relu, sigmoid = map(staticmethod, (torch.relu, torch.sigmoid))
     gelu = staticmethod(torch.nn.functional.gelu)
+    exp, log, sqrt = map(staticmethod, (torch.exp, torch.log, torch.sqrt))
 
     def __init__(self, parameters):
         self.tensors = {n: torch.tensor(v, requires_grad=True) for n, v in parameters.items()}
@@ -41,6 +46,9 @@ class Theirs:
         layer = next(self._layers)
         y = x @ self.tensors[f"{layer}/kernel"] + self.tensors[f"{layer}/bias"]
         return y if activation is None else getattr(torch, activation)(y)
+
+    def mean(self, x):
+        return x.mean(-1, keepdim=True)
 
     def cross_entropy(self, logits, labels):
         return torch.nn.functional.cross_entropy(logits, labels, ignore_index=PADDING_LABEL)
@@ -79,13 +87,30 @@ def activations_of_two_shapes(f, x, labels):
     return f.cross_entropy(logits, labels), {"logits": logits}
 
 
+def own_activation(f, x, labels):
+    h = f.dense(HIDDEN, x)
+    y = h * f.sigmoid(1.702 * h)
+    z = y / f.mean(y)
+    return f.cross_entropy(f.dense(CLASSES, z), labels), {"z": z, "of_rows": f.mean(y) + 1.0}
+
+
+def row_norm(f, x, labels):
+    h = f.dense(HIDDEN, x, "tanh")
+    centred = h - f.mean(h)
+    z = centred / f.sqrt(f.mean(centred * centred) + 1e-3)
+    logits = f.dense(CLASSES, f.exp(-z) + h)
+    return f.cross_entropy(logits, labels), {"z": z, "log": f.log(f.exp(z) + 1.0)}
+
+
 def loss_over_loss(f, x, labels):
     logits = f.dense(CLASSES, f.dense(HIDDEN, x, "relu"))
     loss = f.cross_entropy(logits, labels)
     return loss * loss, {"of_loss": logits * loss}
 
 
-LINEAR = (scaled, residual, two_branches, two_losses, activations_of_two_shapes)
+LINEAR = (
+    scaled, residual, two_branches, two_losses, activations_of_two_shapes, own_activation, row_norm
+)  # fmt: skip
 
 
 def trace(case, batch, run_mode=RunMode.TRAIN):
@@ -121,9 +146,11 @@ def expected(case, parameters, batch):
     return loss.item(), gradients, {name: v.detach().numpy() for name, v in outputs.items()}
 
 
+@pytest.mark.parametrize("tile_bytes", [1, 3000, 1 << 20])  # one row, some, all of them
 @pytest.mark.parametrize("mode", ExecutionMode)
 @pytest.mark.parametrize("case", [*LINEAR, loss_over_loss])
-def test_a_training_step_is_pytorchs(tmp_path, case, mode):
+def test_a_training_step_is_pytorchs(tmp_path, monkeypatch, case, mode, tile_bytes):
+    monkeypatch.setattr("csrun.compiler.lair.loop.TILE_BYTES", tile_bytes)
     executable = compiled(case, tmp_path, mode=mode)
     parameters, batch = parameters_of(executable.plan), batch_of(BATCH - 5)
     machine = Machine(executable, parameters)

@@ -50,7 +50,8 @@ def test_the_compile_directory_has_every_stage_and_the_log_its_counts(tmp_path):
     module = Network(dropout=0.5).trace(RunMode.EVAL)
     folder = compile_model(module, tmp_path, options).executable.directory
     names = ["01_trace.mlir"]
-    names += [f"{number:02}_{step.name}.mlir" for number, step in enumerate(PASSES, 2)]
+    steps = [*(step.name for step in PASSES), "lair"]
+    names += [f"{number:02}_{step}.mlir" for number, step in enumerate(steps, 2)]
     assert sorted(p.name for p in folder.glob("*.mlir")) == names
     lines = (folder / "compile.log").read_text().splitlines()
     heads = [line.partition(":")[0] for line in lines if not line.startswith(" ")]

@@ -1,18 +1,16 @@
 """The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
 
 from csrun.compiler.kernels import (
-    activation,
     argmax,
     dropout,
-    elementwise,
     fc,
+    loss,
     softmax_cross_entropy,
 )
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 
 MATCHERS: dict[str, Matcher] = {
-    **activation.MATCHERS,
-    **elementwise.MATCHERS,
+    **loss.MATCHERS,
     **fc.MATCHERS,
     **softmax_cross_entropy.MATCHERS,
     **argmax.MATCHERS,

@@ -7,11 +7,9 @@ from math import prod
 from xdsl.dialects.builtin import FloatAttr, StringAttr
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.base import BackwardOp, UnaryOp
 from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.activation_code import CODES, Code
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase, UnaryKernel
+from csrun.compiler.kernels.base import Name
 
 
 @dataclass(frozen=True)
@@ -74,110 +72,3 @@ def activation_of(operation: Operation) -> Activation | None:
         return None
     numbers = {n: v.value.data for n, v in operation.properties.items() if isinstance(v, FloatAttr)}
     return Activation(kind, tuple(sorted(numbers.items())))
-
-
-@dataclass(frozen=True)
-class ActivationForward(UnaryKernel):
-    """out = activation(x).
-
-    Shapes: x, out of one shape
-    """
-
-    activation: Activation
-
-    kind = "activation"
-
-    @property
-    def scratch(self) -> tuple[Array, ...]:
-        """The activation's."""
-        return self.activation.scratch(self.out)
-
-    @property
-    def flops(self) -> int:
-        """So many for each value."""
-        return self.activation.code.flops * prod(self.x.shape)
-
-    def prepare(self, name: Name) -> list[str]:
-        """The activation's."""
-        return self.activation.prepare(self.x)
-
-    def emit(self, name: Name) -> list[str]:
-        """The activation's."""
-        return self.activation.emit(name, self.x, self.out, self.scratch)
-
-
-@dataclass(frozen=True)
-class ActivationBackward(Kernel):
-    """out = grad times the activation's slope, which follows from its saved input or output.
-
-    Shapes: grad, saved, out of one shape
-    """
-
-    grad: Array
-    activation: Activation
-    saved: Array
-    out: Array
-
-    kind = "activation"
-    phase = Phase.BACKWARD
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        """The gradient, and what was saved."""
-        return self.grad, self.saved
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        """The gradient below."""
-        return (self.out,)
-
-    @property
-    def scratch(self) -> tuple[Array, ...]:
-        """The activation's."""
-        return self.activation.scratch(self.out)
-
-    @property
-    def flops(self) -> int:
-        """So many for each value."""
-        return self.activation.code.flops * prod(self.grad.shape)
-
-    def prepare(self, name: Name) -> list[str]:
-        """The activation's."""
-        return self.activation.prepare(self.grad)
-
-    def emit(self, name: Name) -> list[str]:
-        """A copy, which the activation's lines then change: others may read the gradient."""
-        copy = f"copyto({name(self.out)}, {name(self.grad)})"
-        return [copy, *self.activation.emit(name, self.out, self.saved, self.scratch)]
-
-
-def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """An activation that no layer has taken in."""
-    activation = activation_of(operation)
-    if activation is None or not isinstance(operation, UnaryOp):
-        return None
-    graph.take(operation)
-    layer = graph.layer_of(operation)
-    return ActivationForward(
-        layer, graph.array(operation.x), graph.array(operation.out), activation
-    )
-
-
-def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
-    """The way back through an activation that no layer has taken in."""
-    activation = activation_of(operation)
-    if activation is None or not isinstance(operation, BackwardOp):
-        return None
-    graph.take(operation)
-    return ActivationBackward(
-        graph.layer_of(operation),
-        graph.array(operation.grad),
-        activation,
-        graph.array(operation.saved),
-        graph.array(operation.out),
-    )
-
-
-MATCHERS: dict[str, Matcher] = {
-    f"cirh.{kind}": match_backward if "_backward" in kind else match_forward for kind in CODES
-}

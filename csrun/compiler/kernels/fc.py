@@ -10,9 +10,8 @@ from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph, parameter_of, transposed
-from csrun.compiler.kernels import activation as alone
-from csrun.compiler.kernels import elementwise
 from csrun.compiler.kernels.activation import Activation, activation_of
+from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 
@@ -249,16 +248,6 @@ def _match_product(operation: Operation, graph: Graph) -> Kernel | None:
     return match_forward(operation, graph) or match_backward(operation, graph)
 
 
-def _match_activation(operation: Operation, graph: Graph) -> Kernel | None:
-    """The way back through a layer's activation, else through one on its own."""
-    return match_backward(operation, graph) or alone.match_backward(operation, graph)
-
-
-def _match_sum(operation: Operation, graph: Graph) -> Kernel | None:
-    """A layer's bias gradient, and what else reads the layer's gradient; else any sum."""
-    return match_backward(operation, graph) or elementwise.match_sum(operation, graph)
-
-
 def _alias(operation: Operation, graph: Graph) -> Kernel | None:
     """A transpose is read as such by BLAS and needs no kernel."""
     assert isinstance(operation, TransposeOp)
@@ -267,9 +256,9 @@ def _alias(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 MATCHERS: dict[str, Matcher] = {
-    **{name: _match_activation for name in alone.MATCHERS if "_backward" in name},
+    **{f"cirh.{kind}": match_backward for kind in CODES if "_backward" in kind},
     AddmmOp.name: match_forward,
     MmOp.name: _match_product,
-    SumOp.name: _match_sum,
+    SumOp.name: match_backward,
     TransposeOp.name: _alias,
 }

@@ -51,6 +51,10 @@ class Stages:
         """The IR that the back end takes."""
         return self.stages[-1].text
 
+    def with_stage(self, stage: Stage) -> "Stages":
+        """These and one more."""
+        return Stages((*self.stages, stage))
+
     @property
     def files(self) -> dict[str, str]:
         """Files of the compile directory."""

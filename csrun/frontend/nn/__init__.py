@@ -15,6 +15,7 @@ from csrun.frontend.nn.activations import (
     softplus,
     tanh,
 )
+from csrun.frontend.nn.arithmetic import exp, log, mean, sqrt, sum
 from csrun.frontend.nn.dense import Dense
 from csrun.frontend.nn.dropout import Dropout
 from csrun.frontend.nn.errors import ShapeError, TraceError
@@ -47,11 +48,14 @@ __all__ = [
     "TrainOp",
     "argmax",
     "elu",
+    "exp",
     "flatten",
     "gelu",
     "gelu_tanh",
     "initializers",
     "leaky_relu",
+    "log",
+    "mean",
     "metrics",
     "relu",
     "relu6",
@@ -61,6 +65,8 @@ __all__ = [
     "silu",
     "softmax_cross_entropy",
     "softplus",
+    "sqrt",
+    "sum",
     "summary",
     "tanh",
 ]

@@ -1,0 +1,36 @@
+"""The loss of any arithmetic."""
+
+from dataclasses import dataclass
+
+from xdsl.ir import Operation
+
+from csrun.cirh.ops.model import LossOp
+from csrun.compiler.array import LOSS
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
+
+
+@dataclass(frozen=True)
+class LossOfRows(UnaryKernel):
+    """The loss that the runtime takes, a sum over rows, from a mean over the global batch's rows.
+
+    Shapes: x [] -> out float64[1]
+    """
+
+    kind = "loss"
+
+    def emit(self, name: Name) -> list[str]:
+        """One call, in double precision."""
+        return [f"multiply({name(self.x)}, step.rows, out={name(self.out)}, dtype='float64')"]
+
+
+def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
+    """The mark of a loss that no loss function's kernel has taken in."""
+    assert isinstance(operation, LossOp)
+    if graph.literal(operation.value) is not None:
+        return None
+    graph.take(operation)
+    return LossOfRows(graph.layer_of(operation), graph.array(operation.value), LOSS)
+
+
+MATCHERS: dict[str, Matcher] = {LossOp.name: match_loss}

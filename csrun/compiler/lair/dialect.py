@@ -1,0 +1,161 @@
+"""The dialect `lair`: loops over the rows of arrays, each operator an index map and a scalar body.
+
+A `lair.kernel` stands for itself: what it reads and writes it names. Its operators work on a tile
+of rows at a time, in order; axis 0 of every iteration space is the rows.
+"""
+
+from collections.abc import Sequence
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    Builtin,
+    DictionaryAttr,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+)
+from xdsl.ir import Attribute, Block, Dialect, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
+
+PARALLEL, REDUCTION = StringAttr("parallel"), StringAttr("reduction")
+
+
+class _LairOp(IRDLOperation):
+    irdl_options = (ParsePropInAttrDict(),)
+
+
+@irdl_op_definition
+class KernelOp(_LairOp):
+    """One loop over `rows` rows, `tile` of them at a time; `operators` is what it was made of."""
+
+    name = "lair.kernel"
+    symbol = prop_def(StringAttr)
+    rows = prop_def(IntegerAttr)
+    tile = prop_def(IntegerAttr)
+    operators = prop_def(ArrayAttr[StringAttr])
+    body = region_def("single_block")
+    traits = traits_def(NoTerminator(), IsolatedFromAbove())
+    assembly_format = "$symbol attr-dict-with-keyword $body"
+
+
+@irdl_op_definition
+class ReadOp(_LairOp):
+    """An array of the program: an input, a weight or a buffer."""
+
+    name = "lair.read"
+    symbol = prop_def(StringAttr)
+    out = result_def(TensorType)
+    assembly_format = "$symbol attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class WriteOp(_LairOp):
+    """Leaves a value in an array of the program."""
+
+    name = "lair.write"
+    value = operand_def(TensorType)
+    symbol = prop_def(StringAttr)
+    assembly_format = "$value `to` $symbol attr-dict `:` type($value)"
+
+
+@irdl_op_definition
+class ViewOp(_LairOp):
+    """The same elements under another shape, with the same rows."""
+
+    name = "lair.view"
+    value = operand_def(TensorType)
+    out = result_def(TensorType)
+    assembly_format = "$value attr-dict `:` type($value) `to` type($out)"
+
+
+@irdl_op_definition
+class GenericOp(_LairOp):
+    """The body for every point of an iteration space; maps give the elements of operands and out.
+
+    Reductions add what the body yields.
+    Source: MLIR's linalg.generic, whose indexing maps and iterator types these are
+    """
+
+    name = "lair.generic"
+    ins = var_operand_def(TensorType)
+    maps = prop_def(ArrayAttr[AffineMapAttr])
+    iterators = prop_def(ArrayAttr[StringAttr])
+    out = result_def(TensorType)
+    body = region_def("single_block")
+    assembly_format = "$ins attr-dict-with-keyword $body `:` functional-type($ins, $out)"
+
+
+@irdl_op_definition
+class NumberOp(_LairOp):
+    """A number that is known before the loop; `text` may speak of the step."""
+
+    name = "lair.number"
+    text = prop_def(StringAttr)
+    out = result_def()
+    assembly_format = "$text attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class ScalarOp(_LairOp):
+    """A function of numbers, by name; `options` are its constants."""
+
+    name = "lair.scalar"
+    function = prop_def(StringAttr)
+    options = prop_def(DictionaryAttr)
+    args = var_operand_def()
+    out = result_def()
+    assembly_format = "$function `(` $args `)` attr-dict `:` functional-type($args, $out)"
+
+
+@irdl_op_definition
+class YieldOp(_LairOp):
+    """The body's value."""
+
+    name = "lair.yield"
+    value = operand_def()
+    traits = traits_def(IsTerminator())
+    assembly_format = "$value attr-dict `:` type($value)"
+
+
+LAIR = Dialect(
+    "lair",
+    [KernelOp, ReadOp, WriteOp, ViewOp, GenericOp, NumberOp, ScalarOp, YieldOp],
+    [],
+)
+
+
+def block(arguments: Sequence[Attribute] = ()) -> Region:
+    """A region of one block."""
+    return Region(Block(arg_types=arguments))
+
+
+def print_kernels(kernels: Sequence[KernelOp]) -> str:
+    """Kernels as text; `parse_kernels` reads it back."""
+    return str(ModuleOp([kernel.clone() for kernel in kernels])) + "\n"
+
+
+def parse_kernels(text: str, name: str = "<text>") -> list[KernelOp]:
+    """Kernels from their text.
+
+    Raises: xDSL's ParseError with line and column
+    """
+    context = Context()
+    context.load_dialect(Builtin)
+    context.load_dialect(LAIR)
+    module = Parser(context, text, name).parse_module()
+    return [op for op in module.ops if isinstance(op, KernelOp)]

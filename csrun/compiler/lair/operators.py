@@ -1,0 +1,72 @@
+"""Which operators of CIRH `lair` takes: those whose every result is a function of a few numbers."""
+
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
+from csrun.cirh.ops.elementwise import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
+from csrun.cirh.ops.reduction import SumOp
+from csrun.cirh.ops.shape import ExpandOp, ViewOp
+from csrun.cirh.types import is_float, shape_of, type_of
+from csrun.compiler.kernels.activation import activation_of
+
+#: NumPy's function for each operator; IDENTITY and SUM have none.
+CALLS: dict[type[Operation], str] = {
+    AddOp: "add",
+    SubOp: "subtract",
+    MulOp: "multiply",
+    DivOp: "divide",
+    NegOp: "negative",
+    ExpOp: "exp",
+    LogOp: "log",
+    SqrtOp: "sqrt",
+}
+#: Those whose results on integers are integers.
+OF_INTEGERS = (AddOp, SubOp, MulOp, NegOp)
+IDENTITY = "identity"
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """The body of an operator: a function of one number of each operand."""
+
+    function: str
+    options: tuple[tuple[str, float], ...] = ()
+
+
+def scalar_of(op: Operation) -> Scalar | None:
+    """The body of an operator that `lair` takes, else None."""
+    if isinstance(op, SumOp | ExpandOp):
+        return Scalar(IDENTITY)
+    if type(op) in CALLS:
+        whole = is_float(type_of(op.results[0])) or isinstance(op, OF_INTEGERS)
+        return Scalar(CALLS[type(op)]) if whole else None
+    if isinstance(op, UnaryOp | BackwardOp) and (activation := activation_of(op)):
+        return Scalar(activation.kind, activation.options)
+    return None
+
+
+def space_of(op: Operation) -> Shape:
+    """The iteration space of an operator."""
+    return shape_of(type_of(op.x if isinstance(op, SumOp) else op.results[0]))
+
+
+def reduced_axes(op: Operation) -> tuple[int, ...]:
+    """The axes of its space over which an operator sums."""
+    return ints(op.properties, "dims") if isinstance(op, SumOp) else ()
+
+
+def operands_of(op: Operation) -> list[SSAValue]:
+    """What an operator reads; arithmetic reads what was repeated for it, for it broadcasts."""
+    if type(op) not in CALLS:
+        return list(op.operands)
+    return [v.owner.x if isinstance(v.owner, ExpandOp) else v for v in op.operands]
+
+
+def source_of(value: SSAValue) -> SSAValue:
+    """What a value is a view of."""
+    while isinstance(value.owner, ViewOp):
+        value = value.owner.x
+    return value

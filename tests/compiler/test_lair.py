@@ -1,0 +1,88 @@
+"""Generated kernels: what becomes one of them, and its text."""
+
+from support.programs import options_of
+
+from csrun import nn
+from csrun.compiler import compile_model
+from csrun.compiler.kernels import Phase
+from csrun.compiler.lair import Generated, parse_kernels, print_kernels
+from csrun.compiler.matching import match_kernels
+from csrun.compiler.passes import run_passes
+from csrun.frontend.nn import Tracer
+from csrun.mode import RunMode
+
+ROWS, COLUMNS = 24, 8
+
+
+def trace(model, dtype="float32"):
+    with Tracer(dtype) as tracer:
+        features = tracer.input("features", (ROWS, 4), dtype)
+        labels = tracer.input("labels", (ROWS,), "int32")
+        loss, outputs = model(nn.Dense(COLUMNS)(features), labels)
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), outputs)
+
+
+def own_activation(x, labels):
+    y = x * nn.sigmoid(1.702 * x)
+    z = y / nn.mean(y, keepdims=True)
+    return nn.softmax_cross_entropy(nn.Dense(3)(z), labels), []
+
+
+def generated(model, most=None):
+    run_passes(module := trace(model))
+    return [k for k in match_kernels(module, most).kernels if isinstance(k, Generated)]
+
+
+def test_a_composition_that_no_rule_knows_is_one_kernel_forward_and_one_backward():
+    forward, backward = generated(own_activation)
+    assert [forward.phase, backward.phase] == [Phase.FORWARD, Phase.BACKWARD]
+    made_of = [text.data for text in forward.loop.op.operators]
+    wanted = ["mul", "sigmoid", "mul", "sum", "div", "div"]
+    assert made_of == [f"cirh.{name}" for name in wanted]
+
+
+def test_at_most_one_operator_a_kernel_leaves_them_apart():
+    kernels = generated(own_activation, most=1)
+    assert [len(k.loop.op.operators) for k in kernels] == 18 * [1]
+    assert sum(k.flops for k in kernels) == sum(k.flops for k in generated(own_activation))
+
+
+def test_kernels_are_read_back_from_their_text():
+    text = print_kernels([k.loop.op for k in generated(own_activation)])
+    assert print_kernels(parse_kernels(text)) == text
+    assert "lair.generic" in text
+
+
+def test_the_compile_directory_shows_the_kernels(tmp_path):
+    executable = compile_model(trace(own_activation), tmp_path, options_of()).executable
+    kernels = parse_kernels(next(executable.directory.glob("*_lair.mlir")).read_text())
+    assert [len(kernel.operators) for kernel in kernels] == [6, 12]
+
+
+def test_values_that_others_need_between_keep_operators_apart():
+    """What a layer reads is there before the layer; what it makes comes after."""
+
+    def model(x, labels):
+        doubled = x * 2.0
+        return nn.softmax_cross_entropy(nn.Dense(COLUMNS)(doubled) + doubled, labels), []
+
+    forward = [k for k in generated(model) if k.phase is Phase.FORWARD]
+    assert [len(k.loop.op.operators) for k in forward] == [1, 1]
+
+
+def test_a_sum_over_rows_is_there_only_after_the_loop():
+    def model(x, labels):
+        total = nn.sum(x * x, axis=0, keepdims=True)
+        loss = nn.softmax_cross_entropy(nn.Dense(3)(x), labels)
+        return loss, [("shares", x * x / total)]
+
+    forward = [k for k in generated(model) if k.phase is Phase.FORWARD]
+    assert len(forward) == 2
+
+
+def test_scratch_is_of_a_tile_and_shared(monkeypatch):
+    monkeypatch.setattr("csrun.compiler.lair.loop.TILE_BYTES", 2000)
+    forward, backward = generated(own_activation)
+    for kernel in (forward, backward):
+        assert all(array.shape[0] < ROWS for array in kernel.scratch)
+    assert len(backward.scratch) < 13
