@@ -18,6 +18,7 @@ from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Show, run_passes
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.placing import Placed, place_model
+from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.compiler.spread import Spread
 from csrun.executable import (
@@ -84,6 +85,7 @@ def _back_end(
         "kernels.txt": _listing(placed.layout),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
+        TEXT_FILE: text_report(plan.estimate),
     }
 
 

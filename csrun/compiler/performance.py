@@ -8,8 +8,8 @@ A layer on P PEs, alone, with F FLOPs a sample:
 
 A PE does two FLOPs a multiply-add, at half precision, whatever the executor's. A pipelined layer's
 activations cross one side of a square of its PEs; all that its kernels write is taken to cross,
-which bounds what does. A streamed layer's weights come in twice a batch and, in training, their
-gradients go out once; without training the weights come in once.
+which bounds what does. In training a streamed layer's weights come in twice a batch, and their
+gradients go out once; else the weights come in once.
 
 All layers: pipelined, they work at once, and the slowest sets the pace; streaming, they take their
 turns on the whole wafer. A batch costs a fixed time besides.
