@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files and links that are there whole or not at all."""
 
 import os
 from pathlib import Path
@@ -22,6 +22,16 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
     if durable:
         sync_folder(path.parent)
+
+
+def replace_link(link: Path, target: Path) -> None:
+    """Make a symbolic link in the place of whatever file or link is there, in one go."""
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    try:
+        temporary.symlink_to(target)
+        temporary.replace(link)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import psutil
@@ -74,6 +75,15 @@ def state(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("CSRUN_STATE_DIR", folder)
     monkeypatch.delenv("CSRUN_SITE", raising=False)
     return folder
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Iterator[Path]:
+    """A working directory of the test's own: a compile leaves a link there."""
+    folder = tmp_path / "working_directory"
+    folder.mkdir()
+    with chdir(folder):
+        yield folder
 
 
 @pytest.fixture

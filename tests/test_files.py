@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import csrun
-from csrun.files import write_whole
+from csrun.files import replace_link, write_whole
 
 ROOT = Path(csrun.__file__).parent
 WRITE_LARGE_ONES = {"data/cache.py", "records/checkpoints/write.py"}  # as a stream, not as bytes
@@ -47,6 +47,22 @@ def test_a_file_and_its_folder_are_flushed_when_durable_and_only_then(
     assert flushed == []
     write_whole(tmp_path / "file", b"")
     assert flushed == [str(tmp_path / ".file.tmp"), str(tmp_path)]
+
+
+def test_a_link_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    for target in ("first", "second"):
+        (tmp_path / target).write_text(target)
+        replace_link(link, Path(target))
+        assert link.read_text() == target
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "second", "link"}
+
+
+def test_a_link_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        replace_link(tmp_path / "link", Path("target"))
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 def renames(text: str) -> bool:

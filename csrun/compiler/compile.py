@@ -12,23 +12,27 @@ from csrun.compiler import directory
 from csrun.compiler.array import LOSS
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
-from csrun.compiler.estimate import estimate
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Show, Stage, run_passes
+from csrun.compiler.performance import Work, estimate
 from csrun.compiler.placing import Placed, place_model
+from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.compiler.spread import Spread
 from csrun.executable import (
     Combine,
+    Estimate,
     Executable,
     InputSpec,
     Output,
     PipelineStep,
     Plan,
+    Region,
     load,
+    nbytes_of,
     program_digest,
 )
 from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
@@ -85,6 +89,7 @@ def _back_end(
         "kernels.txt": _listing(placed.layout),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
+        TEXT_FILE: text_report(plan.estimate),
     }
 
 
@@ -111,6 +116,7 @@ def _plan(
 ) -> Plan:
     layout, minibatch = placed.layout, inputs[0].shape[0]
     count = options.minibatches_in_flight
+    floor_plan: tuple[Region, ...] = ()
     return Plan(
         compiler_version=VERSION,
         checksum=checksum,
@@ -140,10 +146,30 @@ def _plan(
             for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        floor_plan=(),
-        estimate=estimate(layout, inputs, minibatch, options),
+        floor_plan=floor_plan,
+        estimate=_estimate(layout, inputs, floor_plan, options),
         program_digest=program_digest(program),
     )
+
+
+def _estimate(
+    layout: Layout,
+    inputs: tuple[InputSpec, ...],
+    floor_plan: tuple[Region, ...],
+    options: CompileOptions,
+) -> Estimate:
+    count = options.minibatches_in_flight
+    work = Work(
+        layers=layout.layers,
+        pes={region.layer: region.rectangle.pes for region in floor_plan},
+        input_bytes=count * sum(nbytes_of(spec.shape, spec.dtype) for spec in inputs),
+        batch_size=count * inputs[0].shape[0],
+        minibatches=count,
+        mode=options.mode,
+        run_mode=options.run_mode,
+        system=options.system,
+    )
+    return estimate(work)
 
 
 def _check_spread(model: MatchedModel, options: CompileOptions) -> None:

@@ -28,9 +28,8 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def wanted(self) -> str:
         """The promise, as the table shows it."""
-        if self.at_least is not None:
-            return f"≥ {self.at_least:g}"
-        return f"≤ {self.at_most:g}" if self.at_most is not None else ""
+        bounds = (("≥", self.at_least), ("≤", self.at_most))
+        return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
     @property
     def missed(self) -> bool:

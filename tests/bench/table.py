@@ -15,11 +15,15 @@ HEAD = ["| workload | side | median | beside | ratio | wanted |", "|---|---|---|
 def table(results: list[Result]) -> str:
     """One row a result, in the order in which they were measured."""
     rows = [
-        f"| {r.workload} | {r.side} | {r.value:,.4g} {r.unit} | {r.baseline} | {r.ratio:.2f} "
+        f"| {r.workload} | {r.side} | {_digits(r.value)} {r.unit} | {r.baseline} | {r.ratio:.2f} "
         f"| {r.wanted}{' (missed)' if r.missed else ''} |"
         for r in results
     ]
     return "\n".join([*HEAD, *rows])
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 if __name__ == "__main__":

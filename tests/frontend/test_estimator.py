@@ -1,7 +1,7 @@
 """The estimator on the CPU: evaluations, predictions, warm starts, summaries of a small model."""
 
 import shutil
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from csrun.frontend.estimator import chief
 from csrun.frontend.estimator.compilation import minibatches_in_flight
 from csrun.mode import ExecutionMode
 from csrun.records import checkpoints
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 random = np.random.default_rng(4)
 FEATURES = random.standard_normal((40, 6)).astype(np.float32)
@@ -73,7 +75,8 @@ def logits_of(state):
 def trained(tmp_path_factory):
     """A model_dir with checkpoints at 0, 10, 20 and 30."""
     folder = tmp_path_factory.mktemp("trained")
-    estimator(folder).train(train_input, max_steps=30)
+    with chdir(folder):
+        estimator(folder).train(train_input, max_steps=30)
     return folder
 
 

@@ -60,3 +60,21 @@ def test_compiling_needs_no_system_and_training_waits_for_it(place: FcMnist) -> 
         assert waiting.returncode == 0, err
         assert "Loss for final step" in rest
     assert holder.returncode == 143
+
+
+def test_the_folder_of_the_command_has_a_link_to_the_newest_report(place: FcMnist) -> None:
+    link = place.path / "compile_report.txt"
+    done = place.cpu("--mode=compile_only")
+    assert done.returncode == 0, done.stderr
+    (of_cpu,) = place.model_dir.glob("tfcs_*")
+    assert link.resolve() == of_cpu / "compile_report.txt"
+    said(place, STREAMING, "--mode=compile_only")
+    (streamed,) = set(place.model_dir.glob("tfcs_*")) - {of_cpu}
+    assert link.resolve() == streamed / "compile_report.txt"
+    assert link.read_text().startswith("Estimated Overall Performance\n")
+    assert "Cached compilation found" in place.cpu("--mode=compile_only").stderr
+    assert link.resolve() == of_cpu / "compile_report.txt"
+    link.unlink()
+    link.write_text("my own")
+    assert place.cpu("--mode=compile_only").returncode == 0
+    assert link.read_text() == "my own"

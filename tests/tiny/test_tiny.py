@@ -1,10 +1,13 @@
 """The whole chain in seconds: trace, compile, train, checkpoint, resume, evaluate."""
 
 import numpy as np
+import pytest
 
 from csrun import nn
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 CLASSES, PER_CLASS = 4, 64
 

@@ -13,6 +13,7 @@ from csrun.errors import UsageError
 from csrun.executable import Executable, RunMode
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target
+from csrun.frontend.estimator.report_link import link_report
 from csrun.mode import ExecutionMode
 from csrun.records import messages
 
@@ -57,7 +58,10 @@ def show_stage(stage: Stage) -> None:
 def compile_traced(
     module: ModuleOp, model_dir: Path, run_mode: RunMode, target: Target, minibatches: int
 ) -> Compiled:
-    """Compile for the target, or take the artifacts of an equal compile from model_dir."""
+    """Compile for the target, or take the artifacts of an equal compile from model_dir.
+
+    Either way, compile_report.txt in the working directory then leads to theirs.
+    """
     started = perf_counter()
     options = CompileOptions(
         mode=target.mode,
@@ -68,6 +72,7 @@ def compile_traced(
     result = compile_model(module, model_dir, options, show_stage)
     seconds = perf_counter() - started
     folder = result.executable.directory
+    link_report(folder)
     if result.replaced:
         log.info(messages.compile_replaced(folder))
     if result.cached:

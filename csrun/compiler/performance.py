@@ -1,0 +1,175 @@
+"""The performance model: what a model may reach on a CS system, before anything has run.
+
+A layer on P PEs, alone, with F FLOPs a sample:
+
+    compute       = P * FLOP/s of a PE * efficiency / F
+    transmission  = sqrt(P) * bytes a second of a link / activation bytes a sample     pipelined
+                    I/O bytes a second * batch / weights' bytes a batch                streaming
+
+A PE does two FLOPs a multiply-add, at half precision, whatever the executor's. A pipelined layer's
+activations cross one side of a square of its PEs; all that its kernels write is taken to cross,
+which bounds what does. In training a streamed layer's weights come in twice a batch, and their
+gradients go out once; else the weights come in once.
+
+All layers: pipelined, they work at once, and the slowest sets the pace; streaming, they take their
+turns on the whole wafer. A batch costs a fixed time besides.
+
+    compute       = batch / (batch / pace + overhead)
+    transmission  = the smallest of the layers', and of I/O bytes a second * batch / I/O bytes
+    samples/s     = the smaller of the two
+
+The I/O carries a batch's inputs and, in streaming, all layers' weights and gradients. Utilization
+is the FLOPs done at the model's samples/s, over the peak of the PEs in question.
+
+What is known of a system is in its site file: PEs, clock, multiply-adds, I/O bandwidth. What is not
+is fitted to published throughput: a constant is the geometric mean of what each row that informs it
+implies by itself. scripts/bench estimates predicts every row from the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from csrun.executable import Estimate, Layer, LayerEstimate
+from csrun.mode import ExecutionMode, RunMode
+from csrun.site import System
+
+#: A link between two PEs, in each direction. The WSE-2's 220 Pb/s (its data sheet) over 850,000
+#: cores, four neighbours, two directions and 1.1 GHz come to 29 bits a cycle: links of 32.
+LINK_BYTES_PER_CYCLE = 4
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What no data sheet says.
+
+    efficiency: share of the peak FLOP/s that a layer reaches. batch_overhead_s: what a batch takes
+    besides its layers' work.
+    """
+
+    efficiency: float
+    batch_overhead_s: float
+
+
+#: efficiency: BERT-large at sequence 128 (6,370 samples/s, batch 1024) implies 0.230, GPT-J 6B at
+#: 2048 (21.96 samples/s on two systems, batch 130) 0.130. batch_overhead_s: FC-MNIST 500-300
+#: (479,189 samples/s, batch 256) implies 534 us, 10 x 50 (140,000 samples/s, batch 128) 914 us.
+FITTED = Constants(efficiency=0.173, batch_overhead_s=699e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one system has to do.
+
+    The layers' FLOPs and activations are those of one of the batch's `minibatches`, `input_bytes`
+    the whole batch's. `pes` names each layer's PEs; when it is empty, pipelined layers share the
+    usable PEs by their FLOPs, which no placement beats, and streamed ones have all of them.
+    """
+
+    layers: Sequence[Layer]
+    pes: Mapping[str, int]
+    input_bytes: int
+    batch_size: int
+    minibatches: int
+    mode: ExecutionMode
+    run_mode: RunMode
+    system: System
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the layers take turns."""
+        return self.mode is ExecutionMode.WEIGHT_STREAMING
+
+    def pes_of(self, layer: Layer) -> int:
+        """The PEs of a layer."""
+        if self.pes:
+            return self.pes[layer.name]
+        if self.is_streaming:
+            return self.system.usable_cores
+        share = _flops(layer) / sum(map(_flops, self.layers))
+        return max(int(share * self.system.usable_cores), 1)
+
+    def per_sample(self, of_minibatch: int) -> float:
+        """A minibatch's FLOPs or bytes, of one sample."""
+        return of_minibatch * self.minibatches / self.batch_size
+
+    def streamed_bytes(self, layer: Layer) -> int:
+        """What a layer's weights and gradients take of the I/O in a batch."""
+        if not self.is_streaming:
+            return 0
+        return layer.weight_bytes * (3 if self.run_mode is RunMode.TRAIN else 1)
+
+    @property
+    def io_samples_per_sec(self) -> float:
+        """What the I/O carries."""
+        nbytes = self.input_bytes + sum(map(self.streamed_bytes, self.layers))
+        return _io_bytes_per_sec(self.system) * self.batch_size / nbytes
+
+
+def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
+    """What the system will reach, and each layer alone."""
+    alone = [_Alone.of(layer, work, constants) for layer in work.layers]
+    seconds = [1 / layer.compute for layer in alone]  # a sample
+    pace_s = sum(seconds) if work.is_streaming else max(seconds, default=0.0)
+    compute = 1 / (pace_s + constants.batch_overhead_s / work.batch_size)
+    transmission = min([work.io_samples_per_sec, *(layer.transmission for layer in alone)])
+    rate, usable = min(compute, transmission), work.system.usable_cores
+    pes = [layer.pes for layer in alone]
+    active = max(pes, default=0) if work.is_streaming else sum(pes)
+    flops = sum(layer.flops for layer in alone)
+    return Estimate(
+        rate,
+        compute,
+        transmission,
+        active / usable,
+        flops * rate / (usable * _pe_flops_per_sec(work.system)),
+        tuple(layer.estimate(rate, work.system) for layer in alone),
+    )
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """One layer by itself. Units: flops a sample, rates in samples a second."""
+
+    name: str
+    pes: int
+    flops: float
+    compute: float
+    transmission: float
+
+    @classmethod
+    def of(cls, layer: Layer, work: Work, constants: Constants) -> "_Alone":
+        pes, system = work.pes_of(layer), work.system
+        flops = work.per_sample(_flops(layer))
+        if work.is_streaming:
+            bandwidth = _io_bytes_per_sec(system)
+            nbytes = work.streamed_bytes(layer) / work.batch_size
+        else:
+            bandwidth = sqrt(pes) * LINK_BYTES_PER_CYCLE * system.clock_hz
+            nbytes = work.per_sample(max(layer.activation_bytes, 1))
+        compute = pes * _pe_flops_per_sec(system) * constants.efficiency / flops
+        return cls(layer.name, pes, flops, compute, bandwidth / nbytes)
+
+    def estimate(self, rate: float, system: System) -> LayerEstimate:
+        """The layer's line of the report, where the whole model runs at `rate`."""
+        return LayerEstimate(
+            self.name,
+            self.pes,
+            min(self.compute, self.transmission),
+            self.compute,
+            self.transmission,
+            self.flops * rate / (self.pes * _pe_flops_per_sec(system)),
+        )
+
+
+def _flops(layer: Layer) -> int:
+    """A minibatch's; one for a layer that only moves data, so that its rate is a number."""
+    return max(layer.forward_flops + layer.backward_flops, 1)
+
+
+def _pe_flops_per_sec(system: System) -> float:
+    return 2 * system.multiply_adds_per_core_cycle * system.clock_hz
+
+
+def _io_bytes_per_sec(system: System) -> float:
+    return system.io_gbit_per_s * 1e9 / 8

@@ -1,0 +1,79 @@
+"""compile_report.txt: the estimate, in the form that the original's users know."""
+
+from math import floor, log10
+
+from csrun.compiler.performance import FITTED
+from csrun.executable import Estimate, LayerEstimate
+
+TEXT_FILE = "compile_report.txt"
+DIGITS = 4  # significant, so that nothing but zero reads as zero
+LABEL_WIDTH = 30
+
+
+def text_report(estimate: Estimate) -> str:
+    """The whole file: the model, then a row a layer, and what the two differ by."""
+    overhead = _number(1000 * FITTED.batch_overhead_s)
+    lines = [
+        "Estimated Overall Performance",
+        "",
+        *(f" {label + ':':<{LABEL_WIDTH}}{value}" for label, value in _head(estimate).items()),
+        "",
+        *(f" {line}" for line in _table(list(map(_row, estimate.layers)))),
+        "",
+        f" A row is its kernel alone; a batch takes {overhead} ms besides its kernels' work.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(estimate: Estimate) -> dict[str, str]:
+    return {
+        "Samples/s": _number(estimate.samples_per_sec),
+        "Compute Samples/s": _number(estimate.compute_samples_per_sec),
+        "Transmission Samples/s": _number(estimate.transmission_samples_per_sec),
+        "Active PEs": _percent(estimate.active_pes),
+        "Compute Utilization": _percent(estimate.compute_utilization),
+    }
+
+
+def _row(estimate: LayerEstimate) -> tuple[str, ...]:
+    return (
+        estimate.layer,
+        _number(estimate.samples_per_sec),
+        _number(estimate.compute_samples_per_sec),
+        _number(estimate.transmission_samples_per_sec),
+        str(estimate.active_pes),
+        _percent(estimate.compute_utilization),
+    )
+
+
+COLUMNS = (
+    "Kernel Name",
+    "Samples/s",
+    "Compute Samples/s",
+    "Transmission Samples/s",
+    "Active PEs",
+    "Compute Utilization",
+)
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    return [rule, _cells(COLUMNS, widths), rule, *(_cells(row, widths) for row in rows), rule]
+
+
+def _cells(cells: tuple[str, ...], widths: list[int]) -> str:
+    """Names to the left, numbers to the right."""
+    first, *others = zip(cells, widths, strict=True)
+    parts = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+    return f"| {' | '.join(parts)} |"
+
+
+def _number(value: float) -> str:
+    """Without an exponent, with one decimal or as many as four digits need."""
+    decimals = DIGITS - 1 - floor(log10(value)) if value else 1
+    return f"{value:.{max(decimals, 1)}f}"
+
+
+def _percent(share: float) -> str:
+    return f"{_number(100 * share)}%"

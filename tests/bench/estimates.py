@@ -1,0 +1,22 @@
+"""The compiler's estimates beside published throughput, each without its own model in the fit."""
+
+import workloads  # noqa: F401  puts fc_mnist on the import path
+from published import ROWS, predicted
+from result import Result
+
+WITHIN = 2.0  # promised: the factor between an estimate and the figure it did not know
+
+
+def main() -> None:
+    """One result a published figure."""
+    for row in ROWS:
+        value, factor = predicted(row), WITHIN if row.is_run else None
+        Result(
+            "estimates", row.model, "estimate, fitted without it", "samples/s", value,
+            f"published {row.samples_per_sec:,.7g} ({row.source})", value / row.samples_per_sec, 1,
+            at_least=1 / factor if factor else None, at_most=factor,
+        ).print()  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Published throughput of CS-2 systems, and what the performance model says of it.
+
+FC-MNIST goes through the compiler. Transformers, which it cannot take yet, are counted by formula.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import geometric_mean
+
+from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler.performance import Constants, Work, estimate
+from csrun.executable import Layer, nbytes_of
+from csrun.frontend.estimator.trace import trace_model
+from csrun.mode import ExecutionMode, RunMode
+from csrun.params import load
+from csrun.site import load as load_site
+
+CONFIGS = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "configs"
+SYSTEM = load_site("local").systems[0]
+HALF_BYTES, TOKEN_BYTES = 2, 4
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A stack of blocks. `vocabulary`: of an output layer over every token; 0 without one."""
+
+    blocks: int
+    width: int
+    tokens: int
+    vocabulary: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure of a model in training.
+
+    systems: CS-2s that share the batch. work: one system's part. informs: the constant that the
+    figure says something of. is_run: measured, not itself an estimate.
+    """
+
+    model: str
+    source: str
+    samples_per_sec: float
+    work: Callable[[], Work]
+    systems: int = 1
+    informs: str | None = None
+    is_run: bool = True
+
+
+def implied(row: Row) -> float:
+    """The constant that a row informs, were all of its time due to it."""
+    rate, work = row.samples_per_sec / row.systems, row.work()
+    if row.informs == "batch_overhead_s":
+        return work.batch_size / rate
+    return rate / estimate(work, Constants(1.0, 0.0)).compute_samples_per_sec
+
+
+def fitted(rows: Iterable[Row]) -> Constants:
+    """Each constant as the geometric mean of what the rows that inform it imply."""
+    found: dict[str, list[float]] = {"efficiency": [], "batch_overhead_s": []}
+    for row in rows:
+        if row.informs:
+            found[row.informs].append(implied(row))
+    return Constants(**{name: geometric_mean(values) for name, values in found.items()})
+
+
+def predicted(row: Row) -> float:
+    """The row's samples/s from constants that no figure of its model has informed."""
+    constants = fitted(other for other in ROWS if other.model != row.model)
+    return row.systems * estimate(row.work(), constants).samples_per_sec
+
+
+@cache
+def fc_mnist(config: str) -> Work:
+    """The work of a shipped configuration, compiled for a pipelined training."""
+    from data import train_input_fn
+    from model import model_fn
+    from params import Params
+
+    params = load(Params, CONFIGS / config)
+    traced = trace_model(model_fn, train_input_fn(params), RunMode.TRAIN, params, "float32")
+    options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN, system=SYSTEM)
+    with tempfile.TemporaryDirectory() as folder:
+        plan = compile_model(traced.module, Path(folder), options).executable.plan
+    return Work(
+        layers=plan.layers,
+        pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
+        input_bytes=sum(nbytes_of(spec.shape, spec.dtype) for spec in plan.inputs),
+        batch_size=plan.batch_size,
+        minibatches=plan.minibatches_in_flight,
+        mode=plan.mode,
+        run_mode=plan.run_mode,
+        system=SYSTEM,
+    )
+
+
+def transformer(model: Transformer, batch: int, mode: ExecutionMode) -> Work:
+    """The work of a transformer's blocks and output layer, at half precision.
+
+    A block's matrices have 12 width^2 weights. A token costs it two FLOPs a weight and 4 tokens *
+    width for the attention's two products; backward costs twice that. Between blocks go the
+    outputs, and their gradients back. Norms, embeddings and pooling are left out.
+
+    Source: Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022, appendix B
+    """
+    rows = batch * model.tokens
+    weights, attention = 12 * model.width**2, 4 * model.tokens * model.width
+    layers = [
+        _layer(f"block_{index}", rows, weights, attention, model.width)
+        for index in range(model.blocks)
+    ]
+    if model.vocabulary:
+        layers.append(_layer("out", rows, model.vocabulary * model.width, 0, model.width))
+    return Work(
+        layers=layers,
+        pes={},
+        input_bytes=rows * TOKEN_BYTES,
+        batch_size=batch,
+        minibatches=1,
+        mode=mode,
+        run_mode=RunMode.TRAIN,
+        system=SYSTEM,
+    )
+
+
+def _layer(name: str, rows: int, weights: int, attention: int, width: int) -> Layer:
+    flops = rows * (2 * weights + attention)
+    crossing = 2 * rows * width * HALF_BYTES
+    return Layer(name, "block", 0, (), flops, 2 * flops, weights * HALF_BYTES, crossing)
+
+
+BERT_LARGE = Transformer(blocks=24, width=1024, tokens=128)  # its output layer sees masked tokens
+GPT_J = Transformer(blocks=28, width=4096, tokens=2048, vocabulary=50400)
+FC_500_300 = partial(fc_mnist, "params_500_300.yaml")
+
+ROWS = (
+    Row("FC-MNIST 500-300", "R1.3", 479_189, FC_500_300, informs="batch_overhead_s"),
+    Row("FC-MNIST 500-300", "R1.1", 358_417, FC_500_300),
+    Row("FC-MNIST 500-300", "R1.1, a compile's estimate", 1_270_553, FC_500_300, is_run=False),
+    # A Rate of 132,000 to 150,000 was logged.
+    Row("FC-MNIST 10 x 50", "R1.7", 140_000, partial(fc_mnist, "params.yaml"),
+        informs="batch_overhead_s"),
+    Row("BERT-large, 128 tokens", "pipelined", 6_370,
+        partial(transformer, BERT_LARGE, 1024, ExecutionMode.PIPELINED), informs="efficiency"),
+    Row("GPT-J 6B, 2048 tokens", "streaming, two systems", 21.96,
+        partial(transformer, GPT_J, 130 // 2, ExecutionMode.WEIGHT_STREAMING),
+        systems=2, informs="efficiency"),
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""The performance model: its arithmetic by hand, and published figures that it has not seen."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from bench.published import ROWS, fitted, predicted
+from support.programs import Network, options_of
+
+from csrun.compiler import compile_model
+from csrun.compiler.performance import FITTED, Constants, Work, estimate
+from csrun.executable import Layer
+from csrun.mode import ExecutionMode, RunMode
+from csrun.site import load as load_site
+
+BENCH = Path(__file__).parents[1] / "bench"
+# 1,000 PEs of 2 FLOPs a cycle at 1 GHz: 2e12 FLOP/s; 1e9 bytes a second of I/O.
+SYSTEM = msgspec.structs.replace(
+    load_site("local").systems[0],
+    usable_cores=1000,
+    multiply_adds_per_core_cycle=1,
+    clock_hz=1e9,
+    io_gbit_per_s=8.0,
+)
+IDEAL = Constants(efficiency=1.0, batch_overhead_s=0.0)
+
+
+def layer(name: str, flops: int, weight_bytes: int = 64, activation_bytes: int = 64) -> Layer:
+    return Layer(name, "fc", 0, (), flops // 2, flops // 2, weight_bytes, activation_bytes)
+
+
+def work(*layers: Layer, **others) -> Work:
+    given = {
+        "layers": layers, "pes": {}, "input_bytes": 1000, "batch_size": 10, "minibatches": 1,
+        "mode": ExecutionMode.PIPELINED, "run_mode": RunMode.TRAIN, "system": SYSTEM,
+    }  # fmt: skip
+    return Work(**{**given, **others})
+
+
+STREAMING = {"mode": ExecutionMode.WEIGHT_STREAMING}
+
+
+def test_pipelined_the_slowest_layer_sets_the_pace():
+    found = estimate(work(layer("a", 4000), layer("b", 4000), pes={"a": 100, "b": 400}), IDEAL)
+    # 400 FLOPs a sample on 2e11 and on 8e11 FLOP/s
+    assert [one.compute_samples_per_sec for one in found.layers] == pytest.approx([5e8, 2e9])
+    assert found.compute_samples_per_sec == pytest.approx(5e8)
+    assert [one.active_pes for one in found.layers] == [100, 400]
+    assert found.active_pes == 0.5
+
+
+def test_without_a_placement_the_area_follows_the_flops():
+    found = estimate(work(layer("a", 3000), layer("b", 1000)), IDEAL)
+    assert [one.active_pes for one in found.layers] == [750, 250]
+    assert found.active_pes == 1.0
+
+
+def test_streaming_layers_take_turns_on_the_whole_wafer():
+    found = estimate(work(layer("a", 4000), layer("b", 4000), **STREAMING), IDEAL)
+    assert [one.active_pes for one in found.layers] == [1000, 1000]
+    assert found.compute_samples_per_sec == pytest.approx(2e12 / 800)
+    assert found.active_pes == 1.0
+
+
+@pytest.mark.parametrize(("run_mode", "passes"), [(RunMode.TRAIN, 3), (RunMode.EVAL, 1)])
+def test_streaming_pays_for_weights_and_gradients_once_a_batch(run_mode, passes):
+    layers = layer("a", 4000, weight_bytes=2000), layer("b", 4000, weight_bytes=1000)
+    found = estimate(work(*layers, run_mode=run_mode, **STREAMING), IDEAL)
+    assert found.transmission_samples_per_sec == pytest.approx(10 * 1e9 / (1000 + passes * 3000))
+    alone = [one.transmission_samples_per_sec for one in found.layers]
+    assert alone == pytest.approx([10 * 1e9 / (passes * n) for n in (2000, 1000)])
+
+
+def test_pipelined_the_inputs_or_a_layers_border_bound_the_transmission():
+    few = work(layer("a", 4000, activation_bytes=80), pes={"a": 100})
+    assert estimate(few, IDEAL).transmission_samples_per_sec == pytest.approx(1e9 / 100)
+    many = work(layer("a", 4000, activation_bytes=80_000), pes={"a": 100})
+    # ten links of 4 bytes a nanosecond for 8,000 bytes a sample
+    assert estimate(many, IDEAL).transmission_samples_per_sec == pytest.approx(4e10 / 8000)
+
+
+def test_a_batch_has_its_overhead_and_minibatches_add_up():
+    flops = 8_000_000_000  # five times that are 20 ms of the peak, 100 ms of a fifth of it
+    found = estimate(work(layer("a", flops), minibatches=5), Constants(0.2, 0.1))
+    assert found.compute_samples_per_sec == pytest.approx(10 / (0.1 + 0.1), rel=1e-3)
+    assert found.samples_per_sec == found.compute_samples_per_sec
+    # half of the time at a fifth of the peak
+    assert found.compute_utilization == pytest.approx(0.1, rel=1e-3)
+    assert found.layers[0].compute_utilization == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", list(ExecutionMode))
+@pytest.mark.parametrize("run_mode", list(RunMode))
+def test_every_compile_has_an_estimate_of_each_layer(tmp_path, mode, run_mode):
+    network = Network()
+    options = options_of(mode, run_mode)
+    plan = compile_model(network.trace(run_mode), tmp_path, options).executable.plan
+    found = plan.estimate
+    assert [one.layer for one in found.layers] == [one.name for one in plan.layers]
+    assert (
+        0
+        < found.samples_per_sec
+        == min(found.compute_samples_per_sec, found.transmission_samples_per_sec)
+    )
+    for one in found.layers:
+        assert found.samples_per_sec <= one.samples_per_sec < float("inf")
+        assert 0 < one.compute_utilization < 1
+    assert 0 < found.active_pes <= 1
+
+
+def test_the_constants_are_those_of_the_published_rows(fc_mnist):
+    found = fitted(ROWS)
+    assert found.efficiency == pytest.approx(FITTED.efficiency, rel=5e-3)
+    assert found.batch_overhead_s == pytest.approx(FITTED.batch_overhead_s, rel=5e-3)
+    # By hand: FC-MNIST's two batches over their rates.
+    by_hand = (256 / 479_189 * 128 / 140_000) ** 0.5
+    assert found.batch_overhead_s == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in ROWS if r.is_run], ids=lambda r: f"{r.model} {r.source}"
+)
+def test_a_published_figure_is_met_within_a_factor_of_two_by_the_others(fc_mnist, row):
+    assert 0.5 < predicted(row) / row.samples_per_sec < 2
+
+
+def test_the_benchmark_shows_every_row_and_passes(tmp_path):
+    lines = subprocess.run(
+        [sys.executable, "estimates.py"], cwd=BENCH, check=True, capture_output=True, text=True
+    ).stdout
+    (tmp_path / "results.jsonl").write_text(lines)
+    table = subprocess.run(
+        [sys.executable, "table.py", str(tmp_path / "results.jsonl")],
+        cwd=BENCH, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    for figure in ("479,189", "358,417", "1,270,553", "140,000", "6,370", "21.96"):
+        assert f"published {figure} " in table
+    assert table.count("| ≥ 0.5, ≤ 2 |") == 5
