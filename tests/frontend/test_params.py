@@ -122,6 +122,8 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
         (["--num_csx", "2"], "--num_csx: a run has one CS system, got 2; leave it out"),
         (["--multireplica"], "--multireplica: a system holds one replica of the model; leave it"),
         (["-m", "eval", "--compile_only"], "--compile_only compiles the training, got --mode eval"),
+        (["--compile_only", "--validate_only"], "give validate_only or compile_only, not both"),
+        (["-m", "compile_only", "--validate_only"], "not both"),
         (["-m", "predict", "--validate_only"], "--validate_only compiles the training, got --mode"),
         (
             ["--steps=3", "--max_steps=4"],

@@ -31,7 +31,7 @@ class Mode(StrEnum):
     VALIDATE_ONLY = "validate_only"
 
 
-COMPILING = (Mode.VALIDATE_ONLY, Mode.COMPILE_ONLY)  # the one that stops earlier wins
+COMPILING = (Mode.VALIDATE_ONLY, Mode.COMPILE_ONLY)
 MODES_OF_NO_ONE_CHECKPOINT = (Mode.EVAL_ALL, Mode.TRAIN_AND_EVAL)
 
 
@@ -82,6 +82,11 @@ def _mode(values: dict[str, Any]) -> Mode:
     """What is to be done, of --mode and the two flags."""
     mode = Mode(values.pop("mode"))
     flags = [flag for flag in COMPILING if values.pop(flag.value)]
+    if len({*flags, *({mode} & set(COMPILING))}) > 1:
+        raise UsageError(
+            "give validate_only or compile_only, not both: the first stops where kernels are "
+            "matched, the second leaves the whole compile"
+        )
     if flags and mode not in (Mode.TRAIN, *COMPILING):
         raise UsageError(
             f"--{flags[0]} compiles the training, got --mode {mode} with it: leave one of them out"
