@@ -16,8 +16,10 @@ from csrun.compiler.estimate import estimate
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Show, run_passes
+from csrun.compiler.passes import Show, Stage, run_passes
 from csrun.compiler.placing import Placed, place_model
+from csrun.compiler.report.contents import Report
+from csrun.compiler.report.html import HTML_FILE, render
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.compiler.spread import Spread
 from csrun.executable import (
@@ -61,13 +63,17 @@ def compile_model(
     replaced = target.exists()
     model = match_kernels(module)
     _check_spread(model, options)
-    files = _back_end(module, model, options, checksum)
+    files = _back_end(module, model, options, checksum, stages.stages)
     directory.write(target, {**stages.files, **files})
     return CompileResult(load(target), cached=False, replaced=replaced)
 
 
 def _back_end(
-    module: ModuleOp, model: MatchedModel, options: CompileOptions, checksum: str
+    module: ModuleOp,
+    model: MatchedModel,
+    options: CompileOptions,
+    checksum: str,
+    stages: tuple[Stage, ...],
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
     several = options.minibatches_in_flight > 1
@@ -77,8 +83,10 @@ def _back_end(
     placed = place_model(model, layout, options, batch)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum, program)
+    kernels = _listing(placed.layout)
     return {
-        "kernels.txt": _listing(placed.layout),
+        "kernels.txt": kernels,
+        HTML_FILE: render(Report(plan, options.system, stages, kernels, program)),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
     }
