@@ -1,5 +1,6 @@
 """CIRH to an Executable on disk: the stages in their order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from csrun.compiler import directory
 from csrun.compiler.array import LOSS
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
+from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
@@ -19,6 +21,8 @@ from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Show, Stage, run_passes
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.placing import Placed, place_model
+from csrun.compiler.report.contents import GeneratedKernel, Report
+from csrun.compiler.report.html import HTML_FILE, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.compiler.spread import Spread
@@ -66,16 +70,19 @@ def compile_model(
     replaced = target.exists()
     model = match_kernels(module)
     _check_spread(model, options)
-    lair = Stage(
-        "lair", print_kernels([k.loop.op for k in model.kernels if isinstance(k, Generated)])
-    )
-    files = _back_end(module, model, options, checksum)
+    generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
+    lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
+    files = _back_end(module, model, options, checksum, stages.stages)
     directory.write(target, {**stages.with_stage(lair).files, **files})
     return CompileResult(load(target), cached=False, replaced=replaced)
 
 
 def _back_end(
-    module: ModuleOp, model: MatchedModel, options: CompileOptions, checksum: str
+    module: ModuleOp,
+    model: MatchedModel,
+    options: CompileOptions,
+    checksum: str,
+    stages: tuple[Stage, ...],
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
     several = options.minibatches_in_flight > 1
@@ -85,8 +92,12 @@ def _back_end(
     placed = place_model(model, layout, options, batch)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum, program)
+    kernels = _listing(placed.layout)
     return {
-        "kernels.txt": _listing(placed.layout),
+        "kernels.txt": kernels,
+        HTML_FILE: render(
+            Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
+        ),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
         TEXT_FILE: text_report(plan.estimate),
@@ -197,6 +208,15 @@ def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ..
     if options.run_mode is RunMode.TRAIN:
         return one_forward_one_backward(groups, count)
     return forward_only(groups, count)
+
+
+def _generated(kernels: Sequence[Kernel]) -> tuple[GeneratedKernel, ...]:
+    """What became kernels that the library does not have."""
+    return tuple(
+        GeneratedKernel(kernel.loop.name, kernel.layer, kernel.loop.operators)
+        for kernel in kernels
+        if isinstance(kernel, Generated)
+    )
 
 
 def _listing(layout: Layout) -> str:

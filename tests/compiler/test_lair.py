@@ -36,14 +36,14 @@ def generated(model, most=None):
 def test_a_composition_that_no_rule_knows_is_one_kernel_forward_and_one_backward():
     forward, backward = generated(own_activation)
     assert [forward.phase, backward.phase] == [Phase.FORWARD, Phase.BACKWARD]
-    made_of = [text.data for text in forward.loop.op.operators]
+    made_of = list(forward.loop.operators)
     wanted = ["mul", "sigmoid", "mul", "sum", "div", "div"]
     assert made_of == [f"cirh.{name}" for name in wanted]
 
 
 def test_at_most_one_operator_a_kernel_leaves_them_apart():
     kernels = generated(own_activation, most=1)
-    assert [len(k.loop.op.operators) for k in kernels] == 18 * [1]
+    assert [len(k.loop.operators) for k in kernels] == 18 * [1]
     assert sum(k.flops for k in kernels) == sum(k.flops for k in generated(own_activation))
 
 
@@ -67,7 +67,7 @@ def test_values_that_others_need_between_keep_operators_apart():
         return nn.softmax_cross_entropy(nn.Dense(COLUMNS)(doubled) + doubled, labels), []
 
     forward = [k for k in generated(model) if k.phase is Phase.FORWARD]
-    assert [len(k.loop.op.operators) for k in forward] == [1, 1]
+    assert [len(k.loop.operators) for k in forward] == [1, 1]
 
 
 def test_a_sum_over_rows_is_there_only_after_the_loop():

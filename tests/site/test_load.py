@@ -114,7 +114,7 @@ def test_a_path_resolves_to_what_holds_in_every_folder(
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_sites(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_sites_and_the_page_of_the_report(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for name in ("csrun", "site_configs", "setup.cfg", "pyproject.toml", "README.md"):
@@ -124,4 +124,6 @@ def test_the_wheel_holds_the_sites(tmp_path: Path) -> None:
     wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "-w", tmp_path, source], check=True, env={**os.environ})
     (built,) = tmp_path.glob("*.whl")
-    assert "csrun/site/configs/local.yaml" in zipfile.ZipFile(built).namelist()
+    held = set(zipfile.ZipFile(built).namelist())
+    page = {f"csrun/compiler/report/page/page.{kind}" for kind in ("html", "css", "js")}
+    assert {"csrun/site/configs/local.yaml", *page} <= held

@@ -53,6 +53,8 @@ class Loop:
         self.op = op
         self._writes = writes
         self.rows: int = op.rows.value.data
+        self.name = op.symbol.data
+        self.operators = tuple(text.data for text in op.operators)
         self._body = list(op.body.block.ops)
         self._targets = {
             w.value: writes[w.symbol.data] for w in self._body if isinstance(w, lair.WriteOp)
@@ -61,7 +63,7 @@ class Loop:
             operand: step for step, o in enumerate(self._body) for operand in o.operands
         }
         self._places: dict[SSAValue, _Place] = {}
-        self._scratch = Scratch(op.symbol.data, self.rows)
+        self._scratch = Scratch(self.name, self.rows)
         self._tiled: dict[str, Array] = {}
         self._lines: list[_Line] = []
         self._sums: list[Array] = []

@@ -30,11 +30,12 @@ PASSES: tuple[Pass, ...] = (
 
 @dataclass(frozen=True)
 class Stage:
-    """The module after a pass. `log` says what the pass did and how long it took."""
+    """The module after a pass. `log` says how long the pass took, then what it did."""
 
     name: str
     text: str
     log: tuple[str, ...] = ()
+    milliseconds: float = 0.0
 
 
 Show = Callable[[Stage], None]
@@ -80,7 +81,7 @@ def run_passes(
         module.verify()
         milliseconds = (perf_counter() - started) * 1000
         log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in lines))
-        stages.append(Stage(step.name, print_module(module), log))
+        stages.append(Stage(step.name, print_module(module), log, milliseconds))
     if show is not None:
         show(stages[-1])
     return Stages(tuple(stages))

@@ -1,0 +1,197 @@
+"""What compile_report.html shows, taken from a plan and its passes; how it looks is in `page/`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from csrun.compiler.passes import Stage
+from csrun.compiler.report.quantities import MISSING, count, percent, si
+from csrun.executable import Layer, LayerEstimate, Plan, Rectangle
+from csrun.mode import ExecutionMode
+from csrun.site.model import System
+
+COLOURS = 8  # those of page.css
+LABEL_HEIGHT = 1 / 36  # of the fabric's width
+GLYPH_WIDTH = 0.6  # of a label's height: an average letter's
+
+
+@dataclass(frozen=True)
+class GeneratedKernel:
+    """A kernel made for operators that the library has none for."""
+
+    name: str
+    layer: str
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer with what was decided and expected of it. index: from 1, in plan order."""
+
+    index: int
+    layer: Layer
+    rectangle: Rectangle | None
+    estimate: LayerEstimate | None
+
+    @property
+    def nbytes(self) -> int:
+        """Its memory: weights, and activations of a minibatch."""
+        return self.layer.weight_bytes + self.layer.activation_bytes
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the layers' table: what it sorts by (None: nothing there), how that reads."""
+
+    title: str
+    value: Callable[[Row], Any]
+    read: Callable[[Any], str] = str
+    style: str = "number"  # a class of page.css, or none
+
+    def text(self, row: Row) -> str:
+        """The cell's text."""
+        value = self.value(row)
+        return MISSING if value is None else self.read(value)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rectangle of the floor plan, the layers there, and the label that fits in."""
+
+    rectangle: Rectangle
+    rows: tuple[Row, ...]
+    caption: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole page. kernels, program: the texts of kernels.txt and program.py."""
+
+    plan: Plan
+    system: System
+    stages: tuple[Stage, ...]
+    kernels: str
+    program: str
+    generated: tuple[GeneratedKernel, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was compiled, and for what."""
+        plan, system = self.plan, self.system
+        facts = {
+            "Checksum": plan.checksum,
+            "Mode": f"{_MODES[plan.mode]}, {plan.run_mode}",
+            "System": f"{system.name}, fabric {system.fabric_width} x {system.fabric_height}, "
+            f"{system.usable_cores:,} usable PEs",
+            "Batch size": f"{plan.batch_size:,}",
+            "Minibatches in flight": str(plan.minibatches_in_flight),
+            "Precision": plan.precision,
+            "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",
+        }
+        if not plan.store_in_arena:
+            facts["MemoryX memory"] = si(plan.store.nbytes, "B")
+        return {**facts, "Compiler": f"csrun {plan.compiler_version}"}
+
+    @property
+    def expected(self) -> dict[str, str]:
+        """The estimate of the whole."""
+        estimate = self.plan.estimate
+        return {
+            "Samples/s": count(estimate.samples_per_sec),
+            "Compute samples/s": count(estimate.compute_samples_per_sec),
+            "Transmission samples/s": count(estimate.transmission_samples_per_sec),
+            "Active PEs": percent(estimate.active_pes),
+            "Compute utilization": percent(estimate.compute_utilization),
+        }
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The layers, in plan order."""
+        rectangles = {region.layer: region.rectangle for region in self.plan.floor_plan}
+        estimates = {estimate.layer: estimate for estimate in self.plan.estimate.layers}
+        return tuple(
+            Row(index, layer, rectangles.get(layer.name), estimates.get(layer.name))
+            for index, layer in enumerate(self.plan.layers, 1)
+        )
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the layers' table in which there is anything."""
+        placed = (
+            Column("PEs", lambda row: row.rectangle and row.rectangle.pes, count),
+            Column("Share", lambda row: row.rectangle and self._share(row.rectangle), percent),
+        )
+        everything = (*_LAYER, *placed, *_ESTIMATE, *_SIZES)
+        return tuple(c for c in everything if any(c.value(row) is not None for row in self.rows))
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """The number of each kind of kernel's colour."""
+        kinds = dict.fromkeys(layer.kernel for layer in self.plan.layers)
+        return {kind: index % COLOURS for index, kind in enumerate(kinds)}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The floor plan; layers that take turns on the same PEs are one place."""
+        there: dict[Rectangle, list[Row]] = {}
+        for row in self.rows:
+            if row.rectangle is not None:
+                there.setdefault(row.rectangle, []).append(row)
+        return tuple(self._place(rectangle, rows) for rectangle, rows in there.items())
+
+    @property
+    def label_height(self) -> float:
+        """Height of the floor plan's labels, in PEs."""
+        return self.system.fabric_width * LABEL_HEIGHT
+
+    def _place(self, rectangle: Rectangle, rows: Sequence[Row]) -> Place:
+        alone = len(rows) == 1
+        name = rows[0].layer.name if alone else f"all {len(rows)} layers, one after the other"
+        caption = f"{name}: {rectangle.pes:,} PEs, {percent(self._share(rectangle))} of the usable"
+        labels = (name, str(rows[0].index)) if alone else (name,)
+        label = next((text for text in labels if self._fits(text, rectangle)), "")
+        return Place(rectangle, tuple(rows), caption, label)
+
+    def _share(self, rectangle: Rectangle) -> float:
+        return rectangle.pes / self.system.usable_cores
+
+    def _fits(self, text: str, rectangle: Rectangle) -> bool:
+        width = (len(text) + 1) * GLYPH_WIDTH * self.label_height
+        return width <= rectangle.width and 1.2 * self.label_height <= rectangle.height
+
+
+_MODES = {
+    ExecutionMode.PIPELINED: "layer pipelined",
+    ExecutionMode.WEIGHT_STREAMING: "weight streaming",
+}
+
+
+def _bytes(value: float) -> str:
+    return si(value, "B")
+
+
+def _estimated(title: str, field: str, read: Callable[[Any], str]) -> Column:
+    return Column(title, lambda row: row.estimate and getattr(row.estimate, field), read)
+
+
+_LAYER = (
+    Column("#", lambda row: row.index),
+    Column("Layer", lambda row: row.layer.name, style="name"),
+    Column("Kernel", lambda row: row.layer.kernel, style=""),
+)
+_ESTIMATE = (
+    _estimated("Samples/s", "samples_per_sec", count),
+    _estimated("Compute", "compute_samples_per_sec", count),
+    _estimated("Transmission", "transmission_samples_per_sec", count),
+    _estimated("Utilization", "compute_utilization", percent),
+)
+_SIZES = (
+    Column(
+        "Work",
+        lambda row: row.layer.forward_flops + row.layer.backward_flops,
+        lambda flops: si(flops, "FLOP"),
+    ),
+    Column("Weights", lambda row: row.layer.weight_bytes, _bytes),
+    Column("Activations", lambda row: row.layer.activation_bytes, _bytes),
+)

@@ -1,0 +1,42 @@
+"use strict";
+
+// A head of the layers' table sorts by its column, and the other way round when it is used again.
+const table = document.querySelector(".sortable");
+const heads = [...table.tHead.rows[0].cells];
+
+function sortBy(head) {
+  const sign = head.ariaSort === "ascending" ? -1 : 1;
+  const number = head.classList.contains("number");
+  const value = (row) => row.cells[head.cellIndex].dataset.value;
+  const difference = (a, b) =>
+    number ? value(a) - value(b) : value(a).localeCompare(value(b), "en", { numeric: true });
+  const body = table.tBodies[0];
+  body.append(...[...body.rows].sort((a, b) => sign * difference(a, b)));
+  heads.forEach((other) => other.removeAttribute("aria-sort"));
+  head.ariaSort = sign > 0 ? "ascending" : "descending";
+}
+
+heads.forEach((head) => head.firstElementChild.addEventListener("click", () => sortBy(head)));
+
+// What is pointed at, or has the focus, lights up in the floor plan and in the tables.
+const places = [...document.querySelectorAll(".place")];
+const rows = [...document.querySelectorAll("tr[data-layer]")];
+
+function light(layers) {
+  const lit = (indices) => indices.some((index) => layers.includes(index));
+  places.forEach((place) => place.classList.toggle("lit", lit(place.dataset.layers.split(" "))));
+  rows.forEach((row) => row.classList.toggle("lit", lit([row.dataset.layer])));
+}
+
+function follow(element, layers, show) {
+  for (const event of ["pointerenter", "focus"])
+    element.addEventListener(event, () => { light(layers); show?.(); });
+  for (const event of ["pointerleave", "blur"])
+    element.addEventListener(event, () => light([]));
+}
+
+places.forEach((place) => {
+  const show = () => { document.querySelector("#pointed").textContent = place.ariaLabel; };
+  follow(place, place.dataset.layers.split(" "), show);
+});
+rows.forEach((row) => follow(row, [row.dataset.layer]));

@@ -1,0 +1,84 @@
+"""compile_report.html as a text: what is in it, and when it is made."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from support.programs import Network
+from support.reports import NAMES, report_of
+
+from csrun.compiler.passes.run import PASSES
+from csrun.compiler.report.html import render
+from csrun.compiler.report.quantities import count, percent, si
+from csrun.mode import ExecutionMode
+
+
+def test_a_compile_leaves_its_report_beside_the_program(tmp_path):
+    executable = Network().compile(tmp_path, ExecutionMode.PIPELINED)
+    page = (executable.directory / "compile_report.html").read_text()
+    wanted = [executable.plan.checksum, "dense_1", "cs2-01", "def bind_wafer(v, runtime):"]
+    wanted += [f">{step.name}<" for step in PASSES]
+    assert not [text for text in wanted if text not in page]
+
+
+def test_the_report_needs_nothing_beside_itself(tmp_path):
+    page = render(report_of(tmp_path))
+    assert not [text for text in ("http://", "https://", "src=", "href=", "url(") if text in page]
+
+
+def test_names_are_text_wherever_they_stand(tmp_path):
+    page = render(report_of(tmp_path, kernels="</code></pre><script>alert(1)</script>"))
+    assert NAMES[3] not in page
+    assert page.count("&lt;b&gt;head&lt;/b&gt; &amp; &#34;co&#34;") >= 4
+    assert page.count("<script>") == 1
+
+
+def test_without_places_there_is_no_floor_plan(tmp_path):
+    report = report_of(tmp_path)
+    plan = msgspec.structs.replace(report.plan, floor_plan=())
+    page = render(report_of(tmp_path, plan=plan, generated=()))
+    assert "There is no floor plan" in page
+    assert "<svg" not in page
+    assert ">PEs<" not in page
+    assert "kernels of the library compute every operator" in page
+
+
+def test_a_model_without_layers_has_a_report(tmp_path):
+    plan = msgspec.structs.replace(report_of(tmp_path).plan, layers=(), floor_plan=())
+    assert plan.checksum in render(report_of(tmp_path, plan=plan, stages=()))
+
+
+def test_in_weight_streaming_the_report_names_memoryx(tmp_path):
+    report = report_of(tmp_path, mode=ExecutionMode.WEIGHT_STREAMING)
+    assert report.facts["Mode"] == "weight streaming, train"
+    assert "MemoryX memory" in report.facts
+    assert "MemoryX memory" not in report_of(tmp_path).facts
+
+
+def test_only_a_compile_that_is_written_imports_jinja2():
+    code = "import sys, csrun.compiler; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (count(479188.6), "479,189"),
+        (count(100), "100"),
+        (count(99.94), "99.9"),
+        (count(0.04213), "0.0421"),
+        (count(0), "0"),
+        (percent(1), "100%"),
+        (percent(0.99981), "99.98%"),
+        (percent(0.0000421), "0.00421%"),
+        (si(0, "B"), "0 B"),
+        (si(999, "B"), "999 B"),
+        (si(999_499, "B"), "999 kB"),
+        (si(999_501, "B"), "1 MB"),
+        (si(1_537_600, "B"), "1.54 MB"),
+        (si(6.2e18, "FLOP"), "6.2 EFLOP"),
+    ],
+)
+def test_numbers_have_enough_digits_and_no_more(text, expected):
+    assert text == expected

@@ -1,0 +1,165 @@
+"""compile_report.html in a real browser: drawn to scale, readable, working, without an error."""
+
+import re
+from itertools import combinations
+
+import pytest
+from support.browser import chromium, needs_browser, show
+from support.programs import SYSTEM
+from support.reports import NAMES, RECTANGLES, report_of
+
+from csrun.compiler.report.html import render
+from csrun.mode import ExecutionMode
+
+pytestmark = needs_browser
+
+WIDTHS = (1280, 600)
+SMALLEST_TEXT_PX = 12
+
+BOX = "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]"
+
+#: Every text that is seen: [text, height, colour, the colour behind it].
+TEXTS = r"""
+const clear = "rgba(0, 0, 0, 0)";
+const found = [], range = document.createRange();
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode, parent = node.parentElement, style = getComputedStyle(parent);
+  range.selectNodeContents(node);
+  const height = range.getBoundingClientRect().height;
+  if (!node.data.trim() || !height) continue;
+  let behind = parent, background;
+  while ((background = getComputedStyle(behind).backgroundColor) === clear)
+    behind = behind.parentElement;
+  const inside = parent.matches("svg text");
+  const rect = inside && parent.parentElement.querySelector("rect");
+  found.push([node.data.trim().slice(0, 40), height, inside ? style.fill : style.color,
+              inside ? getComputedStyle(rect).fill : background]);
+}
+return found;
+"""
+
+
+@pytest.fixture
+def browser(tmp_path):
+    with chromium(tmp_path / "profile") as driver:
+        yield driver
+        assert driver.get_log("browser") == []
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "compile_report.html"
+    path.write_text(render(report_of(tmp_path)))
+    return path
+
+
+def all_of(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def one_of(driver, selector):
+    (found,) = all_of(driver, selector)
+    return found
+
+
+def box(driver, element):
+    return driver.execute_script(BOX, element)
+
+
+def layers_of(driver):
+    return [cell.text for cell in all_of(driver, ".sortable tbody td:nth-child(2)")]
+
+
+def luminance(colour):
+    """Relative luminance of rgb(r, g, b). Source: WCAG 2.2, section 'relative luminance'."""
+    assert re.fullmatch(r"rgb\(\d+, \d+, \d+\)", colour), colour
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    """Contrast ratio of two colours. Source: WCAG 2.2, section 'contrast ratio'."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_each_layer_has_its_rectangle_to_scale_and_apart(browser, page):
+    show(browser, page, 1280)
+    left, top, right, bottom = box(browser, one_of(browser, ".fabric"))
+    scale = (right - left) / SYSTEM.fabric_width
+    assert bottom - top == pytest.approx(scale * SYSTEM.fabric_height, abs=0.5)
+    boxes = [box(browser, rect) for rect in all_of(browser, ".place rect")]
+    for drawn, r in zip(boxes, RECTANGLES, strict=True):
+        wanted = (r.x, r.y, r.x + r.width, r.y + r.height)
+        placed = [drawn[0] - left, drawn[1] - top, drawn[2] - left, drawn[3] - top]
+        assert placed == pytest.approx([scale * edge for edge in wanted], abs=0.5)
+    for one, other in combinations(boxes, 2):
+        common = [min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1)]
+        assert min(common) < 0.1
+    labels = [text.text for text in all_of(browser, ".place text")]
+    assert labels == [NAMES[0], NAMES[1], "3"]  # a name too long, and a rectangle too small
+
+
+def test_what_is_pointed_at_or_has_the_focus_is_named_and_lit(browser, page):
+    from selenium.webdriver import ActionChains, Keys
+
+    show(browser, page, 1280)
+    first, second, *_, last = all_of(browser, ".place")
+    browser.execute_script("arguments[0].focus()", first)
+    ActionChains(browser).send_keys(Keys.TAB * 3).perform()
+    assert browser.switch_to.active_element == last
+    assert one_of(browser, "#pointed").text == f"{NAMES[3]}: 12 PEs, 0.00161% of the usable"
+    ActionChains(browser).move_to_element(second).perform()
+    caption = "block_0.attention: 214,200 PEs, 28.73% of the usable"
+    assert second.find_element("css selector", "title").get_attribute("textContent") == caption
+    assert one_of(browser, "#pointed").text == caption
+    lit = [row.get_attribute("data-layer") for row in all_of(browser, "tr.lit")]
+    assert lit == ["2", "2"]  # of the chart, and of the table
+    ActionChains(browser).move_to_element(all_of(browser, "#memory tr")[1]).perform()
+    assert one_of(browser, ".place.lit") == first
+
+
+def test_layers_that_take_turns_on_the_wafer_are_one_rectangle(browser, tmp_path):
+    page = tmp_path / "streaming.html"
+    page.write_text(render(report_of(tmp_path, mode=ExecutionMode.WEIGHT_STREAMING)))
+    show(browser, page, 1280)
+    assert one_of(browser, ".place text").text == "all 4 layers, one after the other"
+    assert "each on all of these PEs" in one_of(browser, "#floor-plan .note").text
+    assert len(layers_of(browser)) == 4
+
+
+def test_heads_sort_by_click_and_by_key(browser, page):
+    from selenium.webdriver import Keys
+
+    show(browser, page, 1280)
+    heads = {head.text.split()[0]: head for head in all_of(browser, ".sortable thead th")}
+    assert layers_of(browser) == list(NAMES)
+    by_share = [NAMES[3], NAMES[1], NAMES[0], NAMES[2]]  # 1.6e-05, 0.287, 0.322, 0.386
+    share = heads["Share"].find_element("css selector", "button")
+    share.click()
+    assert layers_of(browser) == by_share
+    assert heads["Share"].get_attribute("aria-sort") == "ascending"
+    share.send_keys(Keys.ENTER)
+    assert layers_of(browser) == by_share[::-1]
+    assert heads["Share"].get_attribute("aria-sort") == "descending"
+    heads["Layer"].find_element("css selector", "button").send_keys(Keys.SPACE)
+    assert layers_of(browser) == [NAMES[3], NAMES[1], NAMES[2], NAMES[0]]
+    assert one_of(browser, "[aria-sort]") == heads["Layer"]
+
+
+def test_everything_is_readable_in_both_widths_and_schemes(browser, page):
+    for scheme in ("light", "dark"):
+        for width in WIDTHS:
+            show(browser, page, width, scheme)
+            for listing in all_of(browser, "summary"):
+                listing.click()
+            texts = browser.execute_script(TEXTS)
+            assert {NAMES[3], "Compile report", "gradient"} <= {text for text, *_ in texts}
+            assert not [text for text in texts if text[1] < SMALLEST_TEXT_PX]
+            assert not [text for text in texts if contrast(*text[2:]) < 4.5]
+            wide = browser.execute_script("return document.documentElement.scrollWidth")
+            assert wide <= width
+        (behind,) = [luminance(text[3]) for text in texts if text[0] == "Compile report"]
+        assert behind < 0.05 if scheme == "dark" else behind > 0.9

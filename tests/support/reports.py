@@ -1,0 +1,63 @@
+"""Reports of a real compile, placed and estimated by hand."""
+
+from pathlib import Path
+
+import msgspec
+from support.programs import SYSTEM, Network
+
+from csrun.compiler.passes import Stage
+from csrun.compiler.report.contents import GeneratedKernel, Report
+from csrun.executable import Estimate, LayerEstimate, Plan, Rectangle, Region
+from csrun.mode import ExecutionMode
+
+WAFER = Rectangle(0, 0, 757, 984)
+#: Four layers: slabs of different shapes, and one of a few PEs.
+RECTANGLES = (
+    Rectangle(0, 0, 400, 600),
+    Rectangle(400, 0, 357, 600),
+    Rectangle(0, 600, 757, 380),
+    Rectangle(0, 980, 3, 4),
+)
+NAMES = ("embedding", "block_0.attention", "block_0." + "mlp." * 15, '<b>head</b> & "co"')
+KINDS = ("embedding", "attention", "fc", "fc")
+STAGES = (
+    Stage("trace", "module"),
+    Stage("canonical", "module", ("canonical: 1.4 ms", "    view-of-view: 3"), 1.4),
+    Stage("gradient", "module", ("gradient: 7.5 ms", "    8 parameters have a gradient"), 7.5),
+)
+GENERATED = (GeneratedKernel("generated_0", NAMES[2], ("cirh.sine", "cirh.multiply")),)
+
+
+def report_of(folder: Path, **changes) -> Report:
+    """A report of four layers in a pipelined compile, with changes to its fields."""
+    network = Network(sizes=(12, 40, 30, 20, 5))
+    executable = network.compile(folder, changes.pop("mode", ExecutionMode.PIPELINED))
+    fields = {
+        "plan": placed(executable.plan),
+        "system": SYSTEM,
+        "stages": STAGES,
+        "kernels": "forward group 0\n    dense: fc: input/features -> dense/relu\n",
+        "program": executable.program,
+        "generated": GENERATED,
+    }
+    return Report(**{**fields, **changes})
+
+
+def placed(plan: Plan) -> Plan:
+    """The plan with the names, kinds and rectangles above, and an estimate of each layer."""
+    streaming = plan.mode is ExecutionMode.WEIGHT_STREAMING
+    rectangles = (WAFER,) * len(NAMES) if streaming else RECTANGLES
+    layers = tuple(
+        msgspec.structs.replace(layer, name=name, kernel=kind)
+        for layer, name, kind in zip(plan.layers, NAMES, KINDS, strict=True)
+    )
+    each = tuple(
+        LayerEstimate(name, rectangle.pes, rate, rate, 2e6, 0.31)
+        for name, rectangle, rate in zip(NAMES, rectangles, (5e5, 123456.0, 3e5, 4.25), strict=True)
+    )
+    return msgspec.structs.replace(
+        plan,
+        layers=layers,
+        floor_plan=tuple(map(Region, NAMES, rectangles)),
+        estimate=Estimate(123456.0, 123456.0, 2e6, 0.9998, 0.0000421, each),
+    )
