@@ -136,7 +136,7 @@ def _plan(
             for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        floor_plan=(),
+        floor_plan=placed.floor_plan,
         estimate=estimate(layout, inputs, minibatch, options),
         program_digest=program_digest(program),
     )
