@@ -127,7 +127,6 @@ def _plan(
 ) -> Plan:
     layout, minibatch = placed.layout, inputs[0].shape[0]
     count = options.minibatches_in_flight
-    floor_plan: tuple[Region, ...] = ()
     return Plan(
         compiler_version=VERSION,
         checksum=checksum,
@@ -157,8 +156,8 @@ def _plan(
             for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        floor_plan=floor_plan,
-        estimate=_estimate(layout, inputs, floor_plan, options),
+        floor_plan=placed.floor_plan,
+        estimate=_estimate(layout, inputs, placed.floor_plan, options),
         program_digest=program_digest(program),
     )
 

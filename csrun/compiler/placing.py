@@ -1,4 +1,4 @@
-"""The arena: store or weight slots at its front, the buffers behind; and whether it fits."""
+"""The arena: store or weight slots at its front, the buffers behind; and whether all of it fits."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ import msgspec
 
 from csrun.compiler.array import LOSS, Array
 from csrun.compiler.errors import CompileError
-from csrun.compiler.layers import Layout, nbytes_of_parameter
+from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory import Life, lives, place
 from csrun.compiler.options import CompileOptions
+from csrun.compiler.residence import Residence, residence
 from csrun.compiler.updates import Optimizer
-from csrun.executable import Buffer, Store, aligned
+from csrun.executable import Buffer, Region, Store, aligned
 from csrun.mode import ExecutionMode, RunMode
-from csrun.site import System
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A layout with everything at its place."""
+    """A layout with everything at its place, in memory and on the fabric."""
 
     layout: Layout
     store: Store
@@ -29,12 +29,14 @@ class Placed:
     minibatch_stride_bytes: int
     partial_offset_bytes: int
     arena_bytes: int
+    floor_plan: tuple[Region, ...]
 
 
 def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
-    """Place store, slots and buffers.
+    """Place store, slots and buffers in the arena, and the layers on the fabric.
 
-    Raises: CompileError when the arena is larger than the system's memory.
+    Raises: CompileError when the arena, or what the layers of a pipeline keep on PEs of their own,
+        is larger than the system's memory.
     """
     store = _store(layout, model.updates, options.run_mode)
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
@@ -49,12 +51,11 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     stride = aligned(first_end - base)
     partial = base + options.minibatches_in_flight * stride
     end = partial + _partial_bytes(layout, options)
-    system = options.system
-    if end > system.sram_bytes:
-        room = system.sram_bytes - base - (end - partial)
-        fits = _largest_batch(alive, room, batch, options.minibatches_in_flight)
-        raise _too_large(_largest_layer(layout, alive), fits, end, options.mode, system)
-    return Placed(layout, store, tuple(buffers), stride, partial, end)
+    layers = residence(layout, store, options)
+    if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
+        raise _too_large(layers, alive, end, batch)
+    floor_plan = layers.floor_plan(alive) if layout.layers else ()
+    return Placed(layout, store, tuple(buffers), stride, partial, end, floor_plan)
 
 
 def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
@@ -85,46 +86,40 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
     return replace(layout, groups=groups), sum(sizes)
 
 
-REMEDIES = {
-    ExecutionMode.PIPELINED: "use weight streaming (csrun_wse with python-ws)",
-    ExecutionMode.WEIGHT_STREAMING: "give the layer fewer units, or use a larger system",
-}
-
-
-def _too_large(
-    largest: tuple[str, int], fits: int, arena: int, mode: ExecutionMode, system: System
-) -> CompileError:
-    """`fits` is the largest batch that would fit, 0 when none does."""
-    (layer, nbytes), remedy = largest, f"lower batch_size to {fits}" if fits else REMEDIES[mode]
+def _too_large(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> CompileError:
+    """Names the layer that keeps most, and what helps."""
+    options, system = layers.options, layers.options.system
+    sizes = layers.layer_bytes(alive)
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    needed = max(arena, layers.needed_bytes(alive))
+    fits = _largest_batch(layers, alive, arena, batch)
     return CompileError(
-        f"layer {layer} needs {nbytes:,} bytes of {arena:,} on the wafer, "
-        f"{system.name} has {system.sram_bytes:,}: {remedy}"
+        f"layer {layers.layers[largest].name} needs {sizes[largest]:,} bytes of {needed:,} "
+        f"on the wafer, {system.name} has {system.sram_bytes:,}: {_remedy(options.mode, fits)}"
     )
 
 
-def _largest_layer(layout: Layout, alive: Sequence[Life]) -> tuple[str, int]:
-    """The layer whose weights, or one of whose buffers, are largest, and their size."""
-    layer_of = {
-        array.name: kernel.layer
-        for kernel in chain(*layout.forward, *layout.backward)
-        for array in (*kernel.writes, *kernel.scratch)
-    }
-    sizes = [(layer_of.get(life.array.name, "model"), life.nbytes) for life in alive]
-    for layer in layout.layers:
-        own = [p for p in layout.parameters if p.layer == layer.name]
-        sizes.append((layer.name, sum(map(nbytes_of_parameter, own))))
-    return max(sizes, key=lambda size: size[1])
+def _remedy(mode: ExecutionMode, fits: int) -> str:
+    """`fits` is the largest batch that would fit, 0 when none does."""
+    smaller = [f"lower batch_size to {fits}"] if fits else []
+    if mode is ExecutionMode.PIPELINED:
+        return " or ".join(["use weight streaming (csrun_wse with python-ws)", *smaller])
+    return next(iter(smaller), "give the layer fewer units, or use a larger system")
 
 
-def _largest_batch(alive: Sequence[Life], room: int, batch: int, minibatches: int) -> int:
-    """The largest batch below `batch` whose buffers take at most `room` bytes; 0 when none does."""
+def _largest_batch(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> int:
+    """The largest batch that fits, 0 when none does; `batch` itself takes an arena of `arena`."""
+    options = layers.options
+    minibatches = options.minibatches_in_flight
     rows = batch // minibatches
+    buffers = aligned(place(alive, 0)[1])
 
     def nbytes(fewer: int) -> int:
         scaled = [replace(life, array=_with_rows(life.array, rows, fewer)) for life in alive]
-        return minibatches * aligned(place(scaled, 0)[1])
+        saved = minibatches * (buffers - aligned(place(scaled, 0)[1]))
+        return max(arena - saved, layers.needed_bytes(scaled))
 
-    fitting = bisect_right(range(1, rows), room, key=nbytes)
+    fitting = bisect_right(range(1, rows), options.system.sram_bytes, key=nbytes)
     return fitting * minibatches
 
 

@@ -236,3 +236,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     program_digest: str  # SHA-256 of program.py
+
+    @property
+    def placed_pes(self) -> int:
+        """PEs of the fabric that have a layer."""
+        return sum(rectangle.pes for rectangle in {region.rectangle for region in self.floor_plan})

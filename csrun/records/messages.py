@@ -84,6 +84,12 @@ def saving_checkpoint(step: int) -> str:
     return f"Saving checkpoint at global step {step}"
 
 
+def coordinator_up(used_cores: int, cores: int) -> str:
+    """After the fabric has the program."""
+    used = f"{used_cores / cores:.2%} out of {cores}"
+    return f"Coordinator fully up. Waiting for Streaming (using {used} cores on the fabric)"
+
+
 def waiting_for_streamers(count: int) -> str:
     """While the rings are empty."""
     return f"Waiting for {count} streamer(s) to prime the data pipeline"

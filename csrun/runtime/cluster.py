@@ -47,7 +47,8 @@ class RunRequest:
     """What the chief needs to know to set a run up.
 
     first: the first global step; its batch has the same index. last: the first that is not run.
-    streamers: their ranks. system: the name of the CS system, leased by the caller.
+    streamers: their ranks. system: the name of the CS system, leased by the caller, and cores: how
+    many of its cores a program can use.
     """
 
     executable: Executable
@@ -56,6 +57,7 @@ class RunRequest:
     last: int | None
     streamers: tuple[int, ...]
     system: str
+    cores: int
 
 
 class Cluster:
@@ -114,6 +116,7 @@ class Cluster:
             _close(ring)
         ready, (arena, results) = self._expect(wafer, WaferReady, 2)
         notify(messages.PROGRAMMED)
+        notify(messages.coordinator_up(plan.placed_pes, request.cores))
         notify(messages.waiting_for_streamers(len(streamers)))
         for name in streamers:
             self._expect(name, Primed, 0)

@@ -46,9 +46,36 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multiply_adds_per_core_cycle: Positive
 
     @property
+    def usable_width(self) -> int:
+        """Columns of the part of the fabric that takes programs.
+
+        It is the largest rectangle of at most `usable_cores`, and of several such the one most like
+        the fabric in shape; the columns and rows around it stay free.
+        """
+
+        def size_and_shape(columns: int) -> tuple[int, int]:
+            rows = self._usable_rows(columns)
+            return columns * rows, -abs(columns * self.fabric_height - rows * self.fabric_width)
+
+        return max(range(1, self.fabric_width + 1), key=size_and_shape)
+
+    @property
+    def usable_height(self) -> int:
+        """Rows of that part."""
+        return self._usable_rows(self.usable_width)
+
+    @property
     def sram_bytes(self) -> int:
         """Memory of all cores that a program can use."""
-        return self.usable_cores * self.sram_kb_per_core * 1024
+        return self.usable_width * self.usable_height * self.sram_bytes_per_core
+
+    @property
+    def sram_bytes_per_core(self) -> int:
+        """Memory of one core."""
+        return self.sram_kb_per_core * 1024
+
+    def _usable_rows(self, columns: int) -> int:
+        return min(self.fabric_height, self.usable_cores // columns)
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

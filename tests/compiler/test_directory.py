@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -152,30 +153,55 @@ def test_a_directory_that_lost_a_file_is_compiled_again(tmp_path, name):
     assert again.executable == executable
 
 
-def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(tmp_path):
-    network = Network(sizes=(12, 64, 9, 5), batch=256)
-    need = compiled(tmp_path, network).executable.plan.arena_bytes
-    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=need // 1024 - 20)
-    options = msgspec.structs.replace(OPTIONS, system=small)
-    with pytest.raises(CompileError, match=r"layer dense\S* needs [\d,]+ bytes of") as caught:
-        compiled(tmp_path, network, options)
-    fits = int(str(caught.value).rpartition("lower batch_size to ")[2])
-    assert 0 < fits < 256
-    for batch, good in ((fits, True), (256, False)):
-        plan = compiled(tmp_path, Network(network.sizes, batch)).executable.plan
-        assert (plan.arena_bytes <= small.sram_bytes) is good
+@pytest.mark.parametrize(
+    ("mode", "minibatches", "cores", "remedy"),
+    [
+        (ExecutionMode.PIPELINED, 1, 190, r"use weight streaming \(\S+ with \S+\) or lower"),
+        (ExecutionMode.PIPELINED, 4, 190, r"use weight streaming \(\S+ with \S+\) or lower"),
+        (ExecutionMode.WEIGHT_STREAMING, 1, 100, "lower"),
+    ],
+)
+def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(
+    tmp_path, mode, minibatches, cores, remedy
+):
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=cores)
+    options = options_of(mode, system=small, minibatches_in_flight=minibatches)
+
+    def compiled_in(batch: int) -> int:
+        network = Network((12, 64, 9, 5), batch // minibatches)
+        return compiled(tmp_path, network, options).executable.plan.arena_bytes
+
+    with pytest.raises(CompileError, match=r"layer dense needs [\d,]+ bytes of") as caught:
+        compiled_in(512)
+    there = re.search(
+        rf"of ([\d,]+) on .* has ([\d,]+): {remedy} batch_size to ", str(caught.value)
+    )
+    assert there is not None
+    needed, has = (int(number.replace(",", "")) for number in there.groups())
+    assert needed > has == cores * 1024
+    fits = int(str(caught.value).rpartition(" ")[2])
+    assert 0 < fits < 512
+    assert compiled_in(fits) <= has
+    with pytest.raises(CompileError, match=f"{remedy} batch_size to {fits}$"):
+        compiled_in(fits + minibatches)
 
 
 @pytest.mark.parametrize(
-    ("mode", "remedy"),
+    ("mode", "copies", "remedy"),
     [
-        (ExecutionMode.PIPELINED, r"use weight streaming \(csrun_wse with python-ws\)"),
-        (ExecutionMode.WEIGHT_STREAMING, "give the layer fewer units, or use a larger system"),
+        (ExecutionMode.PIPELINED, 3, r"use weight streaming \(csrun_wse with python-ws\)"),
+        (ExecutionMode.WEIGHT_STREAMING, 1, "give the layer fewer units, or use a larger system"),
     ],
 )
-def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(tmp_path, mode, remedy):
+def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
+    tmp_path, mode, copies, remedy
+):
+    """Kernel and bias; in a pipeline with gradients and momentum. Then buffers for one sample."""
     network = Network(sizes=(12, 7, 4000, 5), batch=1)
     small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=100)
     options = msgspec.structs.replace(OPTIONS, system=small, mode=mode)
-    with pytest.raises(CompileError, match=rf"^layer dense_1 needs 128,000 bytes .*: {remedy}$"):
+    weights = 4 * (7 + 1) * 4000
+    buffers = 4 * 4000 + (4000 + 32) + 64  # output, its mask of bytes, the input's gradient
+    needed = f"{copies * weights + buffers:,}"
+    with pytest.raises(CompileError, match=rf"^layer dense_1 needs {needed} bytes .*: {remedy}$"):
         compiled(tmp_path, network, options)

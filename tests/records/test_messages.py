@@ -32,6 +32,13 @@ def test_the_lines_at_the_end() -> None:
     )
 
 
+def test_the_coordinators_line_is_the_published_one() -> None:
+    assert messages.coordinator_up(1295, 308274) == (
+        "Coordinator fully up. Waiting for Streaming "
+        "(using 0.42% out of 308274 cores on the fabric)"
+    )
+
+
 def test_a_finished_model_dir_says_what_to_do() -> None:
     line = messages.already_trained(Path("model_dir"), 100, 100)
     assert re.search("model_dir is at global step 100.*raise --max_steps or choose", line)

@@ -42,7 +42,9 @@ def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
 def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int):
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, data, streamers, mode)
-    request = RunRequest(make(tmp_path / "exe", mode), SEED, 0, None, tuple(range(streamers)), "cs")
+    request = RunRequest(
+        make(tmp_path / "exe", mode), SEED, 0, None, tuple(range(streamers)), "cs", 9
+    )
     said = []
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)
@@ -50,6 +52,8 @@ def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int):
         result = run_all(machine)
         machine.close({"loss": 1.5})
     peers.join()
+    used = "33.33%" if mode is PIPELINED else "100.00%"
+    assert f"(using {used} out of 9 cores on the fabric)" in said[-3]
     assert said[-1] == "Streamers are ready"
     assert peers.errors == {}
     assert peers.results["streamer 0"] == {"loss": 1.5}
@@ -102,7 +106,7 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path):
     data.all[5] = (np.zeros((4, 7), "f"), data.all[5][1])
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, data, 2, PIPELINED)
-    request = RunRequest(make(tmp_path / "exe", PIPELINED), SEED, 0, None, (0, 1), "cs")
+    request = RunRequest(make(tmp_path / "exe", PIPELINED), SEED, 0, None, (0, 1), "cs", 9)
     with pytest.raises(PeerLost, match="streamer 1"), Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, print)
         run_all(machine)
@@ -113,7 +117,7 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path):
 def test_lost_chief_is_peer_lost_for_all(tmp_path):
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, Data(1000), 2, STREAMING)
-    request = RunRequest(make(tmp_path / "exe", STREAMING), SEED, 0, None, (0, 1), "cs")
+    request = RunRequest(make(tmp_path / "exe", STREAMING), SEED, 0, None, (0, 1), "cs", 9)
     with Cluster(folder) as cluster:
         cluster.start(request, lambda: None, print)
     peers.join()

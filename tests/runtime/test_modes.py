@@ -41,7 +41,7 @@ def in_job(tmp_path, mode, group_bytes, streamers):
     executable = NETWORK.compile(tmp_path, mode, group_bytes)
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, Data(), streamers, mode)
-    request = RunRequest(executable, SEED, 0, None, tuple(range(streamers)), "cs")
+    request = RunRequest(executable, SEED, 0, None, tuple(range(streamers)), "cs", 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         results = run(machine)

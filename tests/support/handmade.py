@@ -23,6 +23,8 @@ from csrun.executable import (
     Output,
     Parameter,
     Plan,
+    Rectangle,
+    Region,
     RunMode,
     Store,
     load,
@@ -119,10 +121,17 @@ def _plan(mode: ExecutionMode) -> Plan:
         loss_buffer="loss",
         outputs=(Output("y", "y", Combine.SAMPLES),),
         learning_rate=Constant(RATE),
-        floor_plan=(),
+        floor_plan=_floor_plan(streaming),
         estimate=Estimate(1.0, 1.0, 1.0, 1.0, 1.0, ()),
         program_digest=program_digest(PROGRAM),
     )
+
+
+def _floor_plan(streaming: bool) -> tuple[Region, ...]:
+    """Of a fabric of nine PEs: all in turn, or two and one."""
+    whole, left, right = Rectangle(0, 0, 3, 3), Rectangle(0, 0, 2, 1), Rectangle(2, 0, 1, 1)
+    places = (whole, whole) if streaming else (left, right)
+    return tuple(Region(name.split("/")[0], r) for name, r in zip(SIZES, places, strict=True))
 
 
 class Data:

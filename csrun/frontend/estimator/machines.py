@@ -77,7 +77,13 @@ def loaded_machine(
             stack.enter_context(OwnStreamer(folder, dataset))
         stack.enter_context(cluster)  # left first: that ends the streamer, which is waited for
         request = RunRequest(
-            executable, seed, first, last, target.context.streamers, target.system.name
+            executable,
+            seed,
+            first,
+            last,
+            target.context.streamers,
+            target.system.name,
+            target.system.usable_cores,
         )
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
 

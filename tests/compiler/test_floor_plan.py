@@ -1,0 +1,104 @@
+"""The floor plan: every layer inside, none over another, and no faster one by a tenth."""
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.programs import SYSTEM
+from support.rectangles import apart, inside
+
+from csrun.compiler.floor_plan import (
+    Demands,
+    Wire,
+    arrange,
+    pes_needed,
+    usable_part,
+    wire_length,
+)
+from csrun.executable import Rectangle
+
+PART = usable_part(SYSTEM)
+LIMIT_S = 5
+WITHIN = 0.9  # of the bound
+
+
+@st.composite
+def networks(draw, most_memory: float = 0.8) -> tuple[list[int], list[int]]:
+    """FLOPs and PEs for memory of 2 to 60 layers, over four orders of magnitude each."""
+    count = draw(st.integers(2, 60))
+    exponents = st.lists(st.floats(0, 4), min_size=count, max_size=count)
+    flops = [int(10 ** (6 + exponent)) for exponent in draw(exponents)]
+    sizes = [10**exponent for exponent in draw(exponents)]
+    pes = draw(st.floats(0, most_memory)) * PART.pes
+    return flops, [max(1, int(pes * size / sum(sizes))) for size in sizes]
+
+
+def rate_bound(flops: Sequence[int], memory: Sequence[int], pes: int) -> float:
+    """PEs for each FLOP, shared out exactly; layers whose memory takes more have just that."""
+    order = sorted(range(len(flops)), key=lambda i: memory[i] / flops[i])
+    work, rate = sum(flops), pes / sum(flops)
+    for i in reversed(order):
+        if memory[i] <= rate * flops[i]:
+            break
+        pes, work = pes - memory[i], work - flops[i]
+        rate = pes / work if work else float("inf")
+    return rate
+
+
+def chain(count: int) -> list[Wire]:
+    return [Wire(i, j) for i, j in pairwise(range(count))]
+
+
+@settings(derandomize=True, deadline=1000 * LIMIT_S)
+@given(networks())
+def test_a_plan_is_sound_and_nearly_as_fast_as_its_area_allows(network):
+    flops, memory = network
+    plan = arrange(Demands(flops, memory), chain(len(flops)), PART)
+    assert len(plan) == len(flops)
+    assert all(inside(r, PART) for r in plan)
+    assert all(apart(a, b) for a, b in combinations(plan, 2))
+    assert all(r.pes >= pes for r, pes in zip(plan, memory, strict=True))
+    rate = min(r.pes / work for r, work in zip(plan, flops, strict=True))
+    assert rate >= WITHIN * rate_bound(flops, memory, PART.pes)
+
+
+@settings(derandomize=True)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 9))
+def test_small_parts_are_used_or_refused(memory, width, height):
+    part, demands = Rectangle(2, 5, width, height), Demands([1] * len(memory), memory)
+    needed = pes_needed(demands, part)
+    assert needed >= sum(memory)
+    if needed > part.pes:
+        with pytest.raises(ValueError, match="does not fit"):
+            arrange(demands, [], part)
+        return
+    plan = arrange(demands, [], part)
+    assert all(inside(r, part) for r in plan)
+    assert all(apart(a, b) for a, b in combinations(plan, 2))
+    assert all(r.pes >= pes for r, pes in zip(plan, memory, strict=True))
+
+
+def test_four_equal_layers_share_a_square_and_a_ring_of_wires_closes():
+    """Worked out by hand: three unit steps and the way back, in two strips of two."""
+    ring = [*chain(4), Wire(3, 0)]
+    plan = arrange(Demands([1] * 4, [1] * 4), ring, Rectangle(0, 0, 2, 2))
+    assert plan == tuple(Rectangle(x, y, 1, 1) for x, y in ((0, 0), (0, 1), (1, 1), (1, 0)))
+    assert wire_length(plan, ring) == pytest.approx(4)
+
+
+def test_the_published_fabric_leaves_seven_columns_and_two_rows():
+    """757 x 996 cores, of which 745,500 = 750 x 994 take programs."""
+    assert usable_part(SYSTEM) == Rectangle(3, 1, 750, 994)
+
+
+@pytest.mark.parametrize(
+    ("cores", "shape"), [(9, (3, 3)), (7, (1, 7)), (10**6, (757, 996)), (757 * 900, (757, 900))]
+)
+def test_the_usable_part_is_the_largest_and_likest(cores, shape):
+    system = msgspec.structs.replace(SYSTEM, usable_cores=cores)
+    part = usable_part(system)
+    assert (part.width, part.height) == shape
+    assert inside(part, Rectangle(0, 0, system.fabric_width, system.fabric_height))
