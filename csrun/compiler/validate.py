@@ -11,7 +11,7 @@ def validate_model(module: ModuleOp, show: Show | None = None) -> MatchedModel:
 
     `module` is changed. `show` gets each stage of the passes.
 
-    Raises: CompileError naming operator and layer when no kernel matches
+    Raises: CompileError naming operator, layer and the user's line when no kernel matches
     """
     run_passes(module, show=show)
     return match_kernels(module)
