@@ -1,8 +1,9 @@
 """Writing operators one after the other, each with the type that follows from its operands."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from xdsl.dialects.builtin import LocationAttr, UnknownLoc
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -12,11 +13,17 @@ from csrun.cirh.types import Tensor
 
 
 class Builder:
-    """Inserts operators at one place of a block, in the current name scope."""
+    """Inserts operators at one place of a block, in the current name scope.
 
-    def __init__(self, place: InsertPoint, scope: str = "") -> None:
+    `locate` gives each operator its place in the user's files, which is no part of its text.
+    """
+
+    def __init__(
+        self, place: InsertPoint, scope: str = "", locate: Callable[[], LocationAttr] = UnknownLoc
+    ) -> None:
         self._place = place
         self.scope = scope
+        self.locate = locate
 
     def emit(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> SSAValue:
         """Insert an operator and give its result.
@@ -51,5 +58,6 @@ class Builder:
         return {"scope": self.scope, **properties} if self.scope else properties
 
     def _insert(self, op: Operation) -> Operation:
+        op.location = self.locate()
         Rewriter.insert_op(op, self._place)
         return op

@@ -3,10 +3,13 @@
 from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Show, Stage
+from csrun.compiler.passes import Begin, Show, Stage
+from csrun.compiler.stages import STAGES
 from csrun.compiler.validate import validate_model
 
 __all__ = [
+    "STAGES",
+    "Begin",
     "CompileError",
     "CompileOptions",
     "CompileResult",

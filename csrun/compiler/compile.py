@@ -18,7 +18,7 @@ from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Show, Stage, run_passes
+from csrun.compiler.passes import Begin, Show, Stage, run_passes, unseen
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.placing import Placed, place_model
 from csrun.compiler.report.contents import GeneratedKernel, Report
@@ -26,6 +26,7 @@ from csrun.compiler.report.html import HTML_FILE, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
 from csrun.compiler.spread import Spread
+from csrun.compiler.stages import GENERATING, MATCHING, PLACING, REPORT
 from csrun.executable import (
     Combine,
     Estimate,
@@ -54,25 +55,31 @@ class CompileResult:
 
 
 def compile_model(
-    module: ModuleOp, root: Path, options: CompileOptions, show: Show | None = None
+    module: ModuleOp,
+    root: Path,
+    options: CompileOptions,
+    show: Show | None = None,
+    begin: Begin = unseen,
 ) -> CompileResult:
     """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
 
-    `module` is changed; `show` gets each stage of the passes.
+    `module` is changed; `show` gets each stage of the passes, `begin` the name of each
+    stage that begins.
 
     Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
     """
-    stages = run_passes(module, show=show)
+    stages = run_passes(module, show=show, begin=begin)
     checksum = directory.checksum_of(stages.canonical_text, options)
     target = directory.path_of(root, checksum)
     if (found := directory.read(target)) is not None:
         return CompileResult(found, cached=True)
     replaced = target.exists()
+    begin(MATCHING)
     model = match_kernels(module)
     _check_spread(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
-    files = _back_end(module, model, options, checksum, stages.stages)
+    files = _back_end(module, model, options, checksum, stages.stages, begin)
     directory.write(target, {**stages.with_stage(lair).files, **files})
     return CompileResult(load(target), cached=False, replaced=replaced)
 
@@ -83,15 +90,19 @@ def _back_end(
     options: CompileOptions,
     checksum: str,
     stages: tuple[Stage, ...],
+    begin: Begin,
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
+    begin(PLACING)
     several = options.minibatches_in_flight > 1
     layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
     inputs = _inputs(model)
     batch = inputs[0].shape[0] * options.minibatches_in_flight
     placed = place_model(model, layout, options, batch)
+    begin(GENERATING)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum, program)
+    begin(REPORT)
     kernels = _listing(placed.layout)
     return {
         "kernels.txt": kernels,

@@ -9,8 +9,9 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import ViewOp
+from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.array import Array
-from csrun.compiler.errors import CompileError
+from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.copy import copy_out
@@ -56,7 +57,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
 
     `most`: operators that a generated kernel may have.
 
-    Raises: CompileError naming operator and layer when no kernel computes one.
+    Raises: CompileError naming operator, layer and the user's line when no kernel computes one.
     """
     graph = Graph(module)
     placed: list[tuple[int, Kernel]] = []
@@ -110,7 +111,9 @@ def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:
 
 
 def _no_kernel(operation: Operation, graph: Graph) -> CompileError:
-    return CompileError(
-        f"layer {graph.layer_of(operation)}: no kernel of the library computes {operation.name} "
-        "here; compose the model of csrun.nn's layers"
+    kinds = [f"{dtype_of(kind)}{text_of(kind)}" for kind in map(type_of, operation.operands)]
+    return refused(
+        operation,
+        f"layer {graph.layer_of(operation)}: no kernel computes {operation.name} of "
+        f"{' and '.join(kinds)} here; compose the model of other functions of csrun.nn",
     )

@@ -3,15 +3,20 @@
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.compiler.matching import MatchedModel, match_kernels
-from csrun.compiler.passes import Show, run_passes
+from csrun.compiler.passes import Begin, Show, run_passes, unseen
+from csrun.compiler.stages import MATCHING
 
 
-def validate_model(module: ModuleOp, show: Show | None = None) -> MatchedModel:
+def validate_model(
+    module: ModuleOp, show: Show | None = None, begin: Begin = unseen
+) -> MatchedModel:
     """Run the passes and match kernels; nothing is placed, planned or written.
 
-    `module` is changed. `show` gets each stage of the passes.
+    `module` is changed. `show` gets each stage of the passes, `begin` the name of each
+    stage that begins.
 
-    Raises: CompileError naming operator and layer when no kernel matches
+    Raises: CompileError naming operator, layer and the user's line when no kernel matches
     """
-    run_passes(module, show=show)
+    run_passes(module, show=show, begin=begin)
+    begin(MATCHING)
     return match_kernels(module)

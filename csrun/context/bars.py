@@ -15,7 +15,7 @@ from csrun.context.link import Progress
 
 
 class Bars:
-    """One bar an operation; what is printed meanwhile stays above them."""
+    """One bar an operation that is not done; what is printed meanwhile stays above them."""
 
     def __init__(self) -> None:
         self._progress = RichProgress(
@@ -27,7 +27,6 @@ class Bars:
             transient=True,
             redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         )
-        self._progress.start()
         self._tasks: dict[str, TaskID] = {}
 
     def write(self, text: str) -> None:
@@ -36,6 +35,7 @@ class Bars:
 
     def update(self, progress: Progress) -> None:
         """Show how far an operation is; without a total until one is known."""
+        self._progress.start()
         total = progress.total or None
         if progress.what not in self._tasks:
             self._tasks[progress.what] = self._progress.add_task(
@@ -44,6 +44,8 @@ class Bars:
         self._progress.update(
             self._tasks[progress.what], completed=progress.done, total=total, text=progress.text
         )
+        if progress.done == total:
+            self._progress.remove_task(self._tasks.pop(progress.what))
 
     def close(self) -> None:
         """Take the bars down."""

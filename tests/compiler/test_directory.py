@@ -4,16 +4,19 @@ import errno
 import os
 import re
 import signal
+from enum import Enum
 from pathlib import Path
 
 import msgspec
 import pytest
 from support.programs import SYSTEM, Network, options_of
 
+from csrun import nn
 from csrun.compiler import CompileError, CompileOptions, compile_model, directory
 from csrun.errors import CsrunError
 from csrun.executable import load
 from csrun.mode import ExecutionMode
+from csrun.site import System
 
 OPTIONS = options_of()
 SMALLER = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
@@ -36,7 +39,13 @@ def test_an_equal_compile_is_taken_from_where_it_lies(tmp_path):
     "change",
     [
         {"network": Network(learning_rate=0.06)},
+        {"network": Network(momentum=0.8)},
+        {"network": Network(optimizer=nn.Adam(0.05))},
         {"network": Network(batch=8)},
+        {"network": Network(sizes=(12, 9, 7, 5))},
+        {"network": Network(activation="gelu")},
+        {"network": Network(dropout=0.5)},
+        {"network": Network(precision="float64")},
         {"options": msgspec.structs.replace(OPTIONS, mode=ExecutionMode.WEIGHT_STREAMING)},
         {"options": msgspec.structs.replace(OPTIONS, group_bytes=1)},
         {"options": msgspec.structs.replace(OPTIONS, system=SMALLER)},
@@ -48,21 +57,33 @@ def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
     )
 
 
+def another(value):
+    """A value unlike this one, of its kind."""
+    if isinstance(value, Enum):
+        return next(member for member in type(value) if member is not value)
+    return f"{value}0" if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("name", sorted({*CompileOptions.__struct_fields__} - {"system"}))
+def test_every_option_counts(name):
+    changed = msgspec.structs.replace(OPTIONS, **{name: another(getattr(OPTIONS, name))})
+    assert directory.checksum_of("ir", changed) != directory.checksum_of("ir", OPTIONS)
+
+
+@pytest.mark.parametrize("name", System.__struct_fields__)
+def test_what_the_system_is_counts_and_who_it_is_does_not(name):
+    system = msgspec.structs.replace(SYSTEM, **{name: another(getattr(SYSTEM, name))})
+    changed = msgspec.structs.replace(OPTIONS, system=system)
+    same = directory.checksum_of("ir", changed) == directory.checksum_of("ir", OPTIONS)
+    assert same == (name in ("name", "address", "mode"))
+
+
 def test_another_version_compiles_anew_beside(tmp_path, monkeypatch):
     first = compiled(tmp_path).executable
     monkeypatch.setattr(directory, "VERSION", "0.0.9")
     second = compiled(tmp_path)
     assert not second.cached
     assert second.executable.directory != first.directory
-
-
-def test_equal_systems_share_artifacts_whatever_their_names(tmp_path):
-    renamed = msgspec.structs.replace(SYSTEM, name="other", address="127.0.0.9")
-    sums = [
-        directory.checksum_of("ir", msgspec.structs.replace(OPTIONS, system=s))
-        for s in (SYSTEM, renamed, SMALLER)
-    ]
-    assert sums[0] == sums[1] != sums[2]
 
 
 @pytest.mark.parametrize("outdated", [False, True])

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -329,3 +330,23 @@ def test_shapes_that_do_not_fit(place: FcMnist, old: str, new: str, message: str
     done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
     assert_refused(done, 2, message)
     assert not place.model_dir.exists()
+
+
+@pytest.mark.parametrize("command", ["cpu", "wse"])
+@pytest.mark.parametrize("option", ["--validate_only", "--compile_only"])
+def test_an_operator_without_kernel_names_the_users_line(
+    place: FcMnist, command: str, option: str
+) -> None:
+    right = "[labels, digits]"
+    source = (Path(RUN).parent / "model.py").read_text()
+    (line,) = [n for n, text in enumerate(source.splitlines(), 1) if right in text]
+    script = place.copy(model=source.replace(right, "[nn.exp(labels), digits]"))
+    arguments = [script, *place.own((option,))]
+    done = (
+        subprocess.run([sys.executable, *arguments], cwd=place.path, capture_output=True, text=True)
+        if command == "cpu"
+        else place.run(*TWO_STREAMERS, "python-ws", *arguments)
+    )
+    where = rf"copy/model\.py:{line}: layer model: no kernel computes cirh\.exp of int32\[\d+\]"
+    assert_refused(done, 2, where)
+    assert not list(place.path.glob("model_dir/tfcs_*"))

@@ -12,6 +12,8 @@ from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
 STEPS = 300
 WSE = [sys.executable, "-m", "csrun.cli.csrun_wse", *TWO_STREAMERS, "python-ws"]
 COMMANDS = {"cpu": [sys.executable], "wse": WSE}
+DEEP = [8] * 200  # layers: compiled in more than a second
+STAGE = re.compile(r"compiling .*━.* \d+/\d+ (folding|gradient|learning|canonical|common|dead)")
 BAR = re.compile(r"training .*━.* \d+/300 .*loss \d")
 
 
@@ -21,7 +23,7 @@ def long_place(place: FcMnist) -> FcMnist:
     return place
 
 
-def on_a_terminal(place: FcMnist, command: list[str]) -> str:
+def on_a_terminal(place: FcMnist, command: list[str], *arguments: str) -> str:
     """What a terminal of 200 columns gets."""
     ours, theirs = pty.openpty()
     environment = {
@@ -31,7 +33,7 @@ def on_a_terminal(place: FcMnist, command: list[str]) -> str:
         "COLUMNS": "200",
     }
     with subprocess.Popen(
-        [*command, RUN, *place.own(())],
+        [*command, RUN, *place.own(arguments)],
         cwd=place.path, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
     ) as process:  # fmt: skip
         os.close(theirs)
@@ -46,14 +48,43 @@ def on_a_terminal(place: FcMnist, command: list[str]) -> str:
     return shown.decode()
 
 
+def lines_of(shown: str) -> list[str]:
+    """The lines that were drawn, without colours."""
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_shows_a_bar_below_the_log_lines(long_place: FcMnist, command: str) -> None:
     shown = on_a_terminal(long_place, COMMANDS[command])
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
+    lines = lines_of(shown)
     assert any(BAR.search(line) for line in lines), shown
     logged = [line for line in lines if "global_step = " in line]
     assert len(logged) == 1 + STEPS // 50  # the first step, too
     assert all(line.startswith("INFO:csrun:global_step") for line in logged), logged
+
+
+@pytest.mark.parametrize("option", ["--validate_only", "--compile_only"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_terminal_shows_the_stage_of_a_long_compile(
+    place: FcMnist, command: str, option: str
+) -> None:
+    place.configure(model__hidden_sizes=DEEP)
+    shown = on_a_terminal(place, COMMANDS[command], option)
+    assert any(STAGE.search(line) for line in lines_of(shown)), shown
+    assert "\x1b[2K" in shown.rpartition("compiling")[2]  # its line is erased
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_compile_has_no_bar_any_more_while_it_trains(place: FcMnist, command: str) -> None:
+    place.configure(
+        model__hidden_sizes=DEEP,
+        runconfig__max_steps=20,
+        runconfig__save_checkpoints_steps=20,
+    )
+    before, training, after = on_a_terminal(place, COMMANDS[command]).partition("training ")
+    assert "compiling" in before
+    assert training
+    assert "compiling" not in after
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,7 +14,7 @@ from csrun.cirh.ops.elementwise import AddOp
 from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of
-from csrun.compiler.errors import CompileError
+from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.passes.base import Pass
 
 
@@ -22,8 +22,9 @@ from csrun.compiler.passes.base import Pass
 class Gradient(Pass):
     """Before: forward operators and at most one `minimize`.
 
-    After: no `minimize`; the backward operators in reverse order, each in the scope of the operator
-    that it is the gradient of, then one `apply_gradient` for each parameter the loss depends on.
+    After: no `minimize`; the backward operators in reverse order, each in the scope and with the
+    location of the operator that it is the gradient of, then one `apply_gradient` for each
+    parameter the loss depends on.
     Source: reverse accumulation, Griewank and Walther 2008, section 3.2
     """
 
@@ -67,8 +68,9 @@ class _Differentiation:
         assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
         rule = RULES.get(type(op))
         if rule is None:
-            raise CompileError(f"{op.where}: {op.name} has no gradient")
+            raise refused(op, f"layer {op.where}: {op.name} has no gradient")
         wanted = tuple(o in self._active for o in op.operands)
+        self._builder.locate = lambda: op.location
         with self._builder.in_scope(op.scope.data if op.scope else ""):
             grads = rule(Backward(op, self._grads[op.results[0]], wanted, self._builder))
             for operand, grad in zip(op.operands, grads, strict=True):

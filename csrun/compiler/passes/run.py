@@ -39,6 +39,11 @@ class Stage:
 
 
 Show = Callable[[Stage], None]
+Begin = Callable[[str], None]
+
+
+def unseen(name: str) -> None:
+    """Nobody watches which stage begins."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,14 @@ class Stages:
 
 
 def run_passes(
-    module: ModuleOp, passes: Sequence[Pass] = PASSES, show: Show | None = None
+    module: ModuleOp,
+    passes: Sequence[Pass] = PASSES,
+    show: Show | None = None,
+    begin: Begin = unseen,
 ) -> Stages:
-    """Run the passes over `module`, which is changed; `show` gets each stage as soon as it is.
+    """Run the passes over `module`, which is changed.
+
+    `begin` gets the name of each pass before it runs, `show` each stage as soon as it is.
 
     Raises: xDSL's VerifyException when a pass leaves an invalid module, which is a compiler bug
     """
@@ -76,6 +86,7 @@ def run_passes(
     for step in passes:
         if show is not None:
             show(stages[-1])
+        begin(step.name)
         started = perf_counter()
         lines = step.apply(module)
         module.verify()

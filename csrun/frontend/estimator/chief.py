@@ -23,7 +23,7 @@ from csrun.frontend.estimator.compilation import (
 )
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
-from csrun.frontend.estimator.progress import Show, progress_display
+from csrun.frontend.estimator.progress import Show, compile_display, progress_display
 from csrun.frontend.estimator.trace import ModelFunction, TracedModel, trace_model
 from csrun.frontend.estimator.warm_start import WarmTensors
 from csrun.records import checkpoints, events, messages, model_dir, params
@@ -137,7 +137,8 @@ class Chief:
         """Match kernels, and leave nothing; no system is needed."""
         target = find_target(self.context, self.config.cs_ip)
         traced = self._trace(dataset, mode, target)
-        model = validate_model(traced.module, show_stage)
+        with compile_display(self.context) as begin:
+            model = validate_model(traced.module, show_stage, begin)
         layers = len({op.scope for op in model.parameters})
         log.info(messages.validated(layers, len(model.kernels)))
         return {}
@@ -207,7 +208,10 @@ class Chief:
         traced = self._trace(dataset, run_mode, target)
         self._write_params(run_mode)
         minibatches = minibatches_in_flight(self.config, target.mode)
-        compiled = compile_traced(traced.module, self.model_dir, run_mode, target, minibatches)
+        with compile_display(self.context) as begin:
+            compiled = compile_traced(
+                traced.module, self.model_dir, run_mode, target, minibatches, begin
+            )
         return compiled, traced
 
     def _trace(self, dataset: Dataset, run_mode: RunMode, target: Target) -> TracedModel:

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.compiler import CompileOptions, Stage, compile_model
+from csrun.compiler import Begin, CompileOptions, Stage, compile_model
 from csrun.context import DebugLevel, debug_level
 from csrun.errors import UsageError
 from csrun.executable import Executable, RunMode
@@ -56,11 +56,17 @@ def show_stage(stage: Stage) -> None:
 
 
 def compile_traced(
-    module: ModuleOp, model_dir: Path, run_mode: RunMode, target: Target, minibatches: int
+    module: ModuleOp,
+    model_dir: Path,
+    run_mode: RunMode,
+    target: Target,
+    minibatches: int,
+    begin: Begin,
 ) -> Compiled:
     """Compile for the target, or take the artifacts of an equal compile from model_dir.
 
-    Either way, compile_report.txt in the working directory then leads to theirs.
+    Either way, compile_report.txt in the working directory then leads to theirs. `begin` gets the
+    name of each stage that begins.
     """
     started = perf_counter()
     options = CompileOptions(
@@ -69,7 +75,7 @@ def compile_traced(
         system=target.system,
         minibatches_in_flight=minibatches,
     )
-    result = compile_model(module, model_dir, options, show_stage)
+    result = compile_model(module, model_dir, options, show_stage, begin)
     seconds = perf_counter() - started
     folder = result.executable.directory
     link_report(folder)

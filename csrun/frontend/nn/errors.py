@@ -4,7 +4,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr
 from xdsl.utils.exceptions import VerifyException
 
 import csrun
@@ -23,10 +25,21 @@ class ShapeError(TraceError):
 
 def user_line() -> str:
     """`file:line` of the innermost frame outside csrun and the standard library's contextlib."""
+    frame = _user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_location() -> FileLineColLoc:
+    """The same, as the location of an operator."""
+    frame = _user_frame()
+    return FileLineColLoc(StringAttr(frame.f_code.co_filename), IntAttr(frame.f_lineno), IntAttr(0))
+
+
+def _user_frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame
 
 
 def _is_inside(filename: str) -> bool:

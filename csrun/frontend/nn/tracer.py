@@ -15,7 +15,7 @@ from csrun.cirh.ops.base import CirhOp, Plain, attribute
 from csrun.cirh.ops.learning import MinimizeOp
 from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, ParameterOp
 from csrun.cirh.types import tensor_type
-from csrun.frontend.nn.errors import TraceError, located, user_line
+from csrun.frontend.nn.errors import TraceError, located, user_line, user_location
 from csrun.frontend.nn.names import LayerNames
 from csrun.frontend.nn.optimizer import TrainOp
 from csrun.frontend.nn.summary import SummaryKind
@@ -30,7 +30,7 @@ class Tracer:
         self.precision = precision
         self.names = LayerNames()
         self.module = new_module(precision, RunMode.PREDICT)
-        self.builder = Builder(InsertPoint.at_end(self.module.body.block))
+        self.builder = Builder(InsertPoint.at_end(self.module.body.block), locate=user_location)
         self._inputs: dict[object, InputOp] = {}
         self._streams = count()
         self.summaries: dict[str, tuple[SummaryKind, Tensor]] = {}

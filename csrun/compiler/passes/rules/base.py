@@ -40,5 +40,6 @@ def replace_by_value(op: Operation, value: SSAValue) -> bool:
 def replace_by_operator(op: Operation, new: Operation) -> bool:
     """Put another operator with the same result in an operator's place."""
     new.results[0].name_hint = op.results[0].name_hint
+    new.location = op.location
     Rewriter.insert_op(new, InsertPoint.before(op))
     return replace_by_value(op, new.results[0])

@@ -1,0 +1,64 @@
+"""Operators that cannot be compiled: named with their layer and the user's line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from csrun import nn
+from csrun.cirh import parse_module, print_module
+from csrun.compiler import CompileError, validate_model
+from csrun.frontend.nn import Tracer
+from csrun.mode import RunMode
+
+
+def halves(features, labels):
+    return labels / 2  # refused
+
+
+def exponentials_in_a_layer(features, labels):
+    with labels.tracer.layer("head", None):
+        return nn.exp(labels)  # refused
+
+
+def two_losses_of_the_same_logits(features, labels):
+    logits = nn.Dense(5)(features)
+    first = nn.softmax_cross_entropy(logits, labels)  # refused
+    return first + nn.softmax_cross_entropy(logits, labels + 1)
+
+
+MODELS = {
+    halves: "layer model: no kernel computes cirh.div of int32[4] and int32[] here",
+    exponentials_in_a_layer: "layer head: no kernel computes cirh.exp of int32[4] here",
+    two_losses_of_the_same_logits: "layer model: no kernel computes cirh.log_softmax of "
+    "float32[4, 5] here",
+}
+
+
+def traced(model):
+    with Tracer("float32") as tracer:
+        features = tracer.input("features", (4, 6), "float32")
+        labels = tracer.input("labels", (4,), "int32")
+        loss = nn.softmax_cross_entropy(nn.Dense(5)(features), labels)
+        outputs = [("out", model(features, labels))]
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), outputs)
+
+
+def line_of(model):
+    start = model.__code__.co_firstlineno
+    lines = Path(__file__).read_text().splitlines()[start:]
+    return 1 + start + next(i for i, line in enumerate(lines) if line.endswith("# refused"))
+
+
+@pytest.mark.parametrize(("model", "message"), MODELS.items())
+def test_the_users_line_comes_first(model, message):
+    with pytest.raises(CompileError) as caught:
+        validate_model(traced(model))
+    assert str(caught.value).startswith(f"{__file__}:{line_of(model)}: {message}")
+
+
+def test_the_line_is_no_part_of_the_text():
+    text = print_module(traced(halves))
+    assert Path(__file__).stem not in text
+    with pytest.raises(CompileError, match=f"^{re.escape(MODELS[halves])}"):
+        validate_model(parse_module(text))
