@@ -4,14 +4,17 @@ from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Show, Stage
+from csrun.compiler.replicas import Choice, choose_replicas
 from csrun.compiler.validate import validate_model
 
 __all__ = [
+    "Choice",
     "CompileError",
     "CompileOptions",
     "CompileResult",
     "Show",
     "Stage",
+    "choose_replicas",
     "compile_model",
     "validate_model",
 ]
