@@ -32,6 +32,7 @@ from csrun.executable import (
     Estimate,
     Executable,
     InputSpec,
+    Layer,
     Output,
     PipelineStep,
     Plan,
@@ -94,10 +95,10 @@ def _back_end(
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
     begin(PLACING)
-    several = options.minibatches_in_flight > 1
+    several = options.minibatches > 1
     layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
-    inputs = _inputs(model)
-    batch = inputs[0].shape[0] * options.minibatches_in_flight
+    inputs = inputs_of(model)
+    batch = inputs[0].shape[0] * options.minibatches
     placed = place_model(model, layout, options, batch)
     begin(GENERATING)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
@@ -111,11 +112,12 @@ def _back_end(
         ),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
-        TEXT_FILE: text_report(plan.estimate),
+        TEXT_FILE: text_report(plan.estimate, plan.replicas),
     }
 
 
-def _inputs(model: MatchedModel) -> tuple[InputSpec, ...]:
+def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
+    """The arrays of a minibatch."""
     return tuple(
         InputSpec(
             op.symbol.data,
@@ -137,7 +139,7 @@ def _plan(
     program: str,
 ) -> Plan:
     layout, minibatch = placed.layout, inputs[0].shape[0]
-    count = options.minibatches_in_flight
+    count = options.minibatches
     return Plan(
         compiler_version=VERSION,
         checksum=checksum,
@@ -145,7 +147,8 @@ def _plan(
         run_mode=options.run_mode,
         precision=precision_of(module),
         batch_size=count * minibatch,
-        minibatches_in_flight=count,
+        replicas=options.replicas,
+        minibatches_in_flight=options.minibatches_in_flight,
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
         schedule=_schedule(layout, options),
@@ -168,20 +171,21 @@ def _plan(
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         floor_plan=placed.floor_plan,
-        estimate=_estimate(layout, inputs, placed.floor_plan, options),
+        estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options),
         program_digest=program_digest(program),
     )
 
 
-def _estimate(
-    layout: Layout,
-    inputs: tuple[InputSpec, ...],
-    floor_plan: tuple[Region, ...],
+def estimate_of(
+    layers: Sequence[Layer],
+    inputs: Sequence[InputSpec],
+    floor_plan: Sequence[Region],
     options: CompileOptions,
 ) -> Estimate:
-    count = options.minibatches_in_flight
+    """What placed layers will reach; their work and `inputs` are those of a minibatch."""
+    count = options.minibatches
     work = Work(
-        layers=layout.layers,
+        layers=layers,
         pes={region.layer: region.rectangle.pes for region in floor_plan},
         input_bytes=count * sum(nbytes_of(spec.shape, spec.dtype) for spec in inputs),
         batch_size=count * inputs[0].shape[0],
@@ -189,14 +193,14 @@ def _estimate(
         mode=options.mode,
         run_mode=options.run_mode,
         system=options.system,
+        replicas=options.replicas,
     )
     return estimate(work)
 
 
 def _check_spread(model: MatchedModel, options: CompileOptions) -> None:
     """Raises: CompileError for a value that no minibatch knows its part of."""
-    count = options.minibatches_in_flight
-    if count == 1:
+    if options.minibatches == 1:
         return
     mixed = [f"output {output.name}" for output in model.outputs if output.spread is Spread.MIXED]
     if model.has_loss and model.loss_spread is not Spread.PART:
@@ -204,7 +208,8 @@ def _check_spread(model: MatchedModel, options: CompileOptions) -> None:
     if mixed:
         raise CompileError(
             f"{mixed[0]} must be made of samples, or of sums over samples, to be computed in "
-            f"minibatches, got {count} minibatches in flight: set minibatches_in_flight to 1"
+            f"minibatches, got {options.minibatches} minibatches: set minibatches_in_flight to 1, "
+            "and multireplica to false"
         )
 
 
@@ -212,7 +217,7 @@ _COMBINE = {Spread.SAMPLES: Combine.SAMPLES, Spread.PART: Combine.SUM}
 
 
 def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ...]:
-    groups, count = len(layout.forward), options.minibatches_in_flight
+    groups, count = len(layout.forward), options.minibatches
     if count == 1:
         return ()
     if options.run_mode is RunMode.TRAIN:

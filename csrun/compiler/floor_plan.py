@@ -70,6 +70,32 @@ def usable_part(system: System) -> Rectangle:
     return Rectangle(x, y, width, height)
 
 
+def equal_parts(part: Rectangle, count: int) -> tuple[Rectangle, ...]:
+    """Equal parts beside and below each other: the largest there are, and the squarest of those."""
+
+    def size(columns: int) -> tuple[int, int]:
+        return part.width // columns, part.height // -(-count // columns)
+
+    def area_and_shape(columns: int) -> tuple[int, int]:
+        width, height = size(columns)
+        return width * height, -abs(width - height)
+
+    columns = max(range(1, min(count, part.width) + 1), key=area_and_shape)
+    width, height = size(columns)
+    return tuple(
+        Rectangle(
+            part.x + index % columns * width, part.y + index // columns * height, width, height
+        )
+        for index in range(count)
+    )
+
+
+def moved(rectangle: Rectangle, source: Rectangle, target: Rectangle) -> Rectangle:
+    """A rectangle of one part at the same place of another."""
+    x, y = rectangle.x + target.x - source.x, rectangle.y + target.y - source.y
+    return Rectangle(x, y, rectangle.width, rectangle.height)
+
+
 def pes_needed(demands: Demands, part: Rectangle) -> int:
     """PEs in whole columns of `part` that hold the layers' memory: maybe more than there are."""
     areas = demands.areas(0.0)

@@ -15,7 +15,8 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Options of one compile; equal options and an equal model give an equal Executable.
 
     `system` is the CS system whose memory the model must fit. `blas_threads` belongs to the
-    arithmetic: a matrix product on more threads may sum in another order.
+    arithmetic: a matrix product on more threads may sum in another order. Each of the model's
+    `replicas` on the fabric has `minibatches_in_flight`.
     """
 
     mode: ExecutionMode
@@ -23,4 +24,10 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     system: System
     group_bytes: Positive = GROUP_BYTES
     blas_threads: Positive = 1
+    replicas: Positive = 1
     minibatches_in_flight: Positive = 1
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of a step, of all replicas."""
+        return self.replicas * self.minibatches_in_flight

@@ -11,6 +11,11 @@ activations cross one side of a square of its PEs; all that its kernels write is
 which bounds what does. In training a streamed layer's weights come in twice a batch, and their
 gradients go out once; else the weights come in once.
 
+R replicas of a pipelined model work at once, each on 1 / R of the batch: a layer's rates are R
+times those of one replica. In training they sum their gradients in a ring: once a batch,
+2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, besides the
+activations.
+
 All layers: pipelined, they work at once, and the slowest sets the pace; streaming, they take their
 turns on the whole wafer. A batch costs a fixed time besides.
 
@@ -24,6 +29,8 @@ is the FLOPs done at the model's samples/s, over the peak of the PEs in question
 What is known of a system is in its site file: PEs, clock, multiply-adds, I/O bandwidth. What is not
 is fitted to published throughput: a constant is the geometric mean of what each row that informs it
 implies by itself. scripts/bench estimates predicts every row from the others.
+
+Source: own design; of the ring, Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,8 +69,9 @@ class Work:
     """What one system has to do.
 
     The layers' FLOPs and activations are those of one of the batch's `minibatches`, `input_bytes`
-    the whole batch's. `pes` names each layer's PEs; when it is empty, pipelined layers share the
-    usable PEs by their FLOPs, which no placement beats, and streamed ones have all of them.
+    the whole batch's. `pes` names each layer's PEs in one of the `replicas`; when it is empty,
+    pipelined layers share the usable PEs by their FLOPs, which no placement beats, and streamed
+    ones have all of them.
     """
 
     layers: Sequence[Layer]
@@ -74,6 +82,7 @@ class Work:
     mode: ExecutionMode
     run_mode: RunMode
     system: System
+    replicas: int = 1
 
     @property
     def is_streaming(self) -> bool:
@@ -81,17 +90,23 @@ class Work:
         return self.mode is ExecutionMode.WEIGHT_STREAMING
 
     def pes_of(self, layer: Layer) -> int:
-        """The PEs of a layer."""
+        """The PEs of a layer in one replica."""
         if self.pes:
             return self.pes[layer.name]
         if self.is_streaming:
             return self.system.usable_cores
         share = _flops(layer) / sum(map(_flops, self.layers))
-        return max(int(share * self.system.usable_cores), 1)
+        return max(int(share * self.system.usable_cores / self.replicas), 1)
 
     def per_sample(self, of_minibatch: int) -> float:
         """A minibatch's FLOPs or bytes, of one sample."""
         return of_minibatch * self.minibatches / self.batch_size
+
+    def link_bytes(self, layer: Layer) -> float:
+        """What a layer of a replica sends a sample: its activations, and its gradients' share."""
+        gradients = layer.weight_bytes if self.run_mode is RunMode.TRAIN else 0
+        summed = 2 * (self.replicas - 1) * gradients / self.batch_size
+        return self.per_sample(max(layer.activation_bytes, 1)) + summed
 
     def streamed_bytes(self, layer: Layer) -> int:
         """What a layer's weights and gradients take of the I/O in a batch."""
@@ -129,7 +144,7 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
 
 @dataclass(frozen=True)
 class _Alone:
-    """One layer by itself. Units: flops a sample, rates in samples a second."""
+    """One layer by itself, in all replicas. Units: flops a sample, rates in samples a second."""
 
     name: str
     pes: int
@@ -139,14 +154,15 @@ class _Alone:
 
     @classmethod
     def of(cls, layer: Layer, work: Work, constants: Constants) -> "_Alone":
-        pes, system = work.pes_of(layer), work.system
+        own, system = work.pes_of(layer), work.system
+        pes = work.replicas * own
         flops = work.per_sample(_flops(layer))
         if work.is_streaming:
             bandwidth = _io_bytes_per_sec(system)
             nbytes = work.streamed_bytes(layer) / work.batch_size
         else:
-            bandwidth = sqrt(pes) * LINK_BYTES_PER_CYCLE * system.clock_hz
-            nbytes = work.per_sample(max(layer.activation_bytes, 1))
+            bandwidth = work.replicas * sqrt(own) * LINK_BYTES_PER_CYCLE * system.clock_hz
+            nbytes = work.link_bytes(layer)
         compute = pes * _pe_flops_per_sec(system) * constants.efficiency / flops
         return cls(layer.name, pes, flops, compute, bandwidth / nbytes)
 

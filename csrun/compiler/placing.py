@@ -1,7 +1,7 @@
 """The arena: store or weight slots at its front, the buffers behind; and whether all of it fits."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -14,7 +14,6 @@ from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory import Life, lives, place
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.residence import Residence, residence
-from csrun.compiler.updates import Optimizer
 from csrun.executable import Buffer, Region, Store, aligned
 from csrun.mode import ExecutionMode, RunMode
 
@@ -38,18 +37,15 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     Raises: CompileError when the arena, or what the layers of a pipeline keep on PEs of their own,
         is larger than the system's memory.
     """
-    store = _store(layout, model.updates, options.run_mode)
+    store = store_of(layout, model, options)
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         layout, base = _with_slots(layout)
     else:
         base = store.nbytes
-    kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
-    kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
-    weights = {p.name for p in layout.parameters}
-    alive = lives(kernels, kept, weights)
+    alive = alive_in(layout, model)
     buffers, first_end = place(alive, base)
     stride = aligned(first_end - base)
-    partial = base + options.minibatches_in_flight * stride
+    partial = base + options.minibatches * stride
     end = partial + _partial_bytes(layout, options)
     layers = residence(layout, store, options)
     if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
@@ -58,18 +54,31 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     return Placed(layout, store, tuple(buffers), stride, partial, end, floor_plan)
 
 
+def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
+    """The buffers of a minibatch."""
+    kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
+    kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
+    return lives(kernels, kept, {p.name for p in layout.parameters})
+
+
+def with_rows(alive: Sequence[Life], rows: int, fewer: int) -> list[Life]:
+    """The buffers of a minibatch of `rows`, with another number of them."""
+    return [replace(life, array=_with_rows(life.array, rows, fewer)) for life in alive]
+
+
 def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
     """One group's gradients of a later minibatch, before they are added to the first one's."""
-    if options.minibatches_in_flight == 1 or options.run_mode is not RunMode.TRAIN:
+    if options.minibatches == 1 or options.run_mode is not RunMode.TRAIN:
         return 0
     return max((group.nbytes for group in layout.groups), default=0)
 
 
-def _store(layout: Layout, updates: Mapping[str, Optimizer], run_mode: RunMode) -> Store:
+def store_of(layout: Layout, model: MatchedModel, options: CompileOptions) -> Store:
+    """The state of a training, or the weights alone."""
     region = layout.region_bytes
-    if run_mode is not RunMode.TRAIN:
+    if options.run_mode is not RunMode.TRAIN:
         return Store(region, 0, None, ())
-    names = dict.fromkeys(slot for optimizer in updates.values() for slot in optimizer.slots)
+    names = dict.fromkeys(slot for optimizer in model.updates.values() for slot in optimizer.slots)
     slots = tuple((name, (2 + index) * region) for index, name in enumerate(names))
     return Store((2 + len(slots)) * region, 0, region, slots)
 
@@ -110,12 +119,12 @@ def _remedy(mode: ExecutionMode, fits: int) -> str:
 def _largest_batch(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> int:
     """The largest batch that fits, 0 when none does; `batch` itself takes an arena of `arena`."""
     options = layers.options
-    minibatches = options.minibatches_in_flight
+    minibatches = options.minibatches
     rows = batch // minibatches
     buffers = aligned(place(alive, 0)[1])
 
     def nbytes(fewer: int) -> int:
-        scaled = [replace(life, array=_with_rows(life.array, rows, fewer)) for life in alive]
+        scaled = with_rows(alive, rows, fewer)
         saved = minibatches * (buffers - aligned(place(scaled, 0)[1]))
         return max(arena - saved, layers.needed_bytes(scaled))
 

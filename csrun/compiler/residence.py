@@ -3,18 +3,27 @@
 An operator without weights lives with the layer before it. In a pipeline each layer has PEs of its
 own, which hold its copies of the weights (gradients and optimizer state are as large) and the
 buffers of all minibatches in flight; in weight streaming layers have the whole wafer in turn.
+Replicas of a pipeline lie in equal parts of the fabric, the layers of each in the same places.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from csrun.compiler.floor_plan import Demands, Wire, arrange, pes_needed, usable_part
+from csrun.compiler.floor_plan import (
+    Demands,
+    Wire,
+    arrange,
+    equal_parts,
+    moved,
+    pes_needed,
+    usable_part,
+)
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.layers import Layout
 from csrun.compiler.memory import Life, place
 from csrun.compiler.options import CompileOptions
-from csrun.executable import Layer, Region, Store, aligned
+from csrun.executable import Layer, Rectangle, Region, Store, aligned
 from csrun.mode import ExecutionMode, RunMode
 
 WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)
@@ -35,7 +44,7 @@ class Residence:
     wires: tuple[Wire, ...]
 
     def layer_bytes(self, alive: Sequence[Life]) -> list[int]:
-        """What each layer keeps on the wafer."""
+        """What each layer of a replica keeps on the wafer."""
         buffers: list[list[Life]] = [[] for _ in self.layers]
         for life in alive:
             buffers[self.home_of[life.array.name]].append(life)
@@ -46,20 +55,31 @@ class Residence:
         ]
 
     def needed_bytes(self, alive: Sequence[Life]) -> int:
-        """Memory of all PEs that a pipeline takes at least; 0 where layers share the wafer."""
+        """Memory of all PEs that a pipeline takes at least; 0 where layers share the wafer.
+
+        With replicas: the share that one takes of its part, of the whole wafer.
+        """
         if not self._is_pipeline:
             return 0
-        part = usable_part(self.options.system)
-        return pes_needed(self._demands(alive), part) * self.options.system.sram_bytes_per_core
+        own = self._parts[0]
+        return pes_needed(self._demands(alive), own) * self.options.system.sram_bytes // own.pes
 
     def floor_plan(self, alive: Sequence[Life]) -> tuple[Region, ...]:
-        """A region for each layer, for a model that fits."""
+        """A region for each layer of each replica, for a model that fits."""
         names = [layer.name for layer in self.layers]
-        part = usable_part(self.options.system)
+        first, *_ = parts = self._parts
         if not self._is_pipeline:
-            return tuple(Region(name, part) for name in names)
-        plan = arrange(self._demands(alive), self.wires, part)
-        return tuple(map(Region, names, plan))
+            return tuple(Region(name, first) for name in names)
+        plan = arrange(self._demands(alive), self.wires, first)
+        return tuple(
+            Region(name, moved(rectangle, first, part), replica)
+            for replica, part in enumerate(parts)
+            for name, rectangle in zip(names, plan, strict=True)
+        )
+
+    @property
+    def _parts(self) -> tuple[Rectangle, ...]:
+        return equal_parts(usable_part(self.options.system), self.options.replicas)
 
     @property
     def _is_pipeline(self) -> bool:

@@ -162,10 +162,11 @@ class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where on the fabric a layer is; in weight streaming all layers are there in turn."""
+    """Where on the fabric a layer of a replica is; in weight streaming all are there in turn."""
 
     layer: str
     rectangle: Rectangle
+    replica: int = 0
 
 
 class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,7 +205,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last forward group, the *sum* of the loss over the valid rows of the batch (None: no loss).
     `learning_rate` is the schedule of a training's updates.
 
-    With several minibatches in flight the program works on one minibatch; `inputs` are those of the
+    A batch is split over `replicas` of the model on the fabric, and each one's share flows in
+    `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
+
+    With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
     j * `minibatch_stride_bytes` further on, `schedule` is the order of the calls, and gradients of
     all but the first minibatch are written to `partial_offset_bytes` in the arena, to be added to
@@ -217,6 +221,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_mode: RunMode
     precision: str  # float32 | float64
     batch_size: int
+    replicas: int
     minibatches_in_flight: int
     minibatch_stride_bytes: int
     partial_offset_bytes: int
@@ -236,6 +241,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     program_digest: str  # SHA-256 of program.py
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of a step, of all replicas."""
+        return self.replicas * self.minibatches_in_flight
 
     @property
     def placed_pes(self) -> int:

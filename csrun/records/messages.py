@@ -115,6 +115,14 @@ def compiled(directory: Path, seconds: float) -> str:
     return f"Compiled in {seconds:.2f} seconds: {directory}"
 
 
+def replicas_chosen(count: int, most: int, gain: float) -> str:
+    """How many replicas of the model --multireplica came to."""
+    if count > 1:
+        return f"Multireplica: {count} replicas of the model, estimated {gain:.2f} x as fast as one"
+    why = f"up to {most} fit, and none is estimated to be faster" if most > 1 else "no more fit"
+    return f"Multireplica: one replica of the model: {why}"
+
+
 def compile_found(directory: Path) -> str:
     """In place of a compile."""
     return f"Cached compilation found for this model configuration: {directory}"

@@ -29,7 +29,7 @@ def make_compute(
     executable: Executable, arena: Bytes, store: Bytes, runtime: Runtime, weights: Weights
 ) -> Compute:
     """The way of computing that the plan asks for."""
-    kind = WholeBatch if executable.plan.minibatches_in_flight == 1 else Minibatches
+    kind = WholeBatch if executable.plan.minibatches == 1 else Minibatches
     return kind(executable, arena, store, runtime, weights)
 
 
@@ -68,7 +68,9 @@ class WholeBatch:
 
 
 class Minibatches:
-    """Several equal minibatches in flight, in the order of the plan's schedule; one update a step.
+    """Several equal minibatches, in the order of the plan's schedule; one update a step.
+
+    Replicas of the model are minibatches here: what each does, the one arena does after the other.
 
     The first minibatch's gradients are written to the store, those of the others beside and added,
     in the order of the minibatches. Weights must be resident.
@@ -84,14 +86,14 @@ class Minibatches:
     ) -> None:
         plan = executable.plan
         self._plan, self._weights = plan, weights
-        flights = range(plan.minibatches_in_flight)
+        flights = range(plan.minibatches)
         programs = [executable.wafer_program(arena, store, runtime, j) for j in flights]
         views = [wafer_views(plan, arena, store, j) for j in flights]
         self.outputs: list[list[Array]] = [[v[o.buffer] for v in views] for o in plan.outputs]
         self._losses = [v[plan.loss_buffer] for v in views] if plan.loss_buffer else []
         self._programs = programs
         self._sums = _gradient_sums(plan, arena, store)
-        self._rows = plan.batch_size // plan.minibatches_in_flight
+        self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: Step) -> float:
         """One step; the update comes after the last minibatch, group by group from the end."""

@@ -29,7 +29,7 @@ class StepResult:
 class ResultSlots:
     """Result slots over memory: a header float64[2] = (loss sum, rows) and every output's arrays.
 
-    An output has one array a minibatch in flight, one behind the other.
+    An output has one array a minibatch, one behind the other.
     """
 
     def __init__(self, plan: Plan, memory: Bytes) -> None:
@@ -42,7 +42,7 @@ class ResultSlots:
             offset += ALIGNMENT_BYTES
             arrays = []
             for buffer in _output_buffers(plan):
-                shape = plan.minibatches_in_flight, *buffer.shape
+                shape = plan.minibatches, *buffer.shape
                 arrays.append(view(memory, offset, shape, buffer.dtype))
                 offset += aligned(arrays[-1].nbytes)
             self._arrays.append(arrays)
@@ -74,7 +74,7 @@ class ResultSlots:
 
 def result_slot_bytes(plan: Plan) -> int:
     """Size of one result slot."""
-    count = plan.minibatches_in_flight
+    count = plan.minibatches
     sizes = (nbytes_of(buffer.shape, buffer.dtype) for buffer in _output_buffers(plan))
     return ALIGNMENT_BYTES + sum(aligned(count * nbytes) for nbytes in sizes)
 

@@ -14,6 +14,7 @@ from csrun.compiler.floor_plan import (
     Demands,
     Wire,
     arrange,
+    equal_parts,
     pes_needed,
     usable_part,
     wire_length,
@@ -23,6 +24,23 @@ from csrun.executable import Rectangle
 PART = usable_part(SYSTEM)
 LIMIT_S = 5
 WITHIN = 0.9  # of the bound
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.data())
+def test_equal_parts_are_as_large_as_a_grid_allows(width, height, data):
+    part = Rectangle(7, 3, width, height)
+    count = data.draw(st.integers(1, min(part.pes, 60)))
+    parts = equal_parts(part, count)
+    assert len(parts) == count
+    assert all(inside(one, part) for one in parts)
+    assert all(apart(a, b) for a, b in combinations(parts, 2))
+    assert len({(one.width, one.height) for one in parts}) == 1
+    grids = [(columns, -(-count // columns)) for columns in range(1, count + 1)]
+    assert parts[0].pes == max((width // columns) * (height // rows) for columns, rows in grids)
+
+
+def test_of_equally_large_parts_the_squarest():
+    assert equal_parts(Rectangle(0, 0, 40, 40), 4)[3] == Rectangle(20, 20, 20, 20)
 
 
 @st.composite

@@ -73,6 +73,21 @@ def test_streaming_pays_for_weights_and_gradients_once_a_batch(run_mode, passes)
     assert alone == pytest.approx([10 * 1e9 / (passes * n) for n in (2000, 1000)])
 
 
+@pytest.mark.parametrize(("run_mode", "sums"), [(RunMode.TRAIN, 1), (RunMode.EVAL, 0)])
+def test_replicas_work_at_once_and_sum_their_gradients(run_mode, sums):
+    """Four of 100 PEs for a batch of 10; ten links of 4 bytes a nanosecond out of each.
+
+    A ring of four moves 3/2 of 2,000 bytes once for the 2.5 samples of each: 1,200 a sample.
+    """
+    one = layer("a", 4000, weight_bytes=2000, activation_bytes=80_000 // 4)
+    four = work(one, pes={"a": 100}, replicas=4, minibatches=4, run_mode=run_mode)
+    found = estimate(four, IDEAL)
+    assert [x.active_pes for x in found.layers] == [400]
+    assert found.compute_samples_per_sec == pytest.approx(4 * 2e11 / 1600)
+    (alone,) = found.layers
+    assert alone.transmission_samples_per_sec == pytest.approx(4 * 4e10 / (8000 + sums * 1200))
+
+
 def test_pipelined_the_inputs_or_a_layers_border_bound_the_transmission():
     few = work(layer("a", 4000, activation_bytes=80), pes={"a": 100})
     assert estimate(few, IDEAL).transmission_samples_per_sec == pytest.approx(1e9 / 100)

@@ -5,9 +5,10 @@ import sys
 
 import msgspec
 import pytest
-from support.programs import Network
+from support.programs import Network, options_of
 from support.reports import NAMES, report_of
 
+from csrun.compiler import compile_model
 from csrun.compiler.passes.run import PASSES
 from csrun.compiler.report.html import render
 from csrun.compiler.report.quantities import count, percent, si
@@ -32,6 +33,19 @@ def test_names_are_text_wherever_they_stand(tmp_path):
     assert NAMES[3] not in page
     assert page.count("&lt;b&gt;head&lt;/b&gt; &amp; &#34;co&#34;") >= 4
     assert page.count("<script>") == 1
+
+
+def test_every_replica_is_drawn_and_a_row_counts_all_their_pes(tmp_path):
+    network = Network(sizes=(12, 40, 5), batch=4)
+    executable = compile_model(network.trace(), tmp_path, options_of(replicas=3)).executable
+    page = (executable.directory / "compile_report.html").read_text()
+    assert "<dt>Replicas</dt><dd>3</dd>" in page
+    plan = executable.plan
+    for layer in plan.layers:
+        regions = [r for r in plan.floor_plan if r.layer == layer.name]
+        for number in (1, 2, 3):
+            assert f"<title>{layer.name}, replica {number} of 3: " in page
+        assert f'data-value="{sum(r.rectangle.pes for r in regions)}"' in page
 
 
 def test_without_places_there_is_no_floor_plan(tmp_path):

@@ -52,6 +52,36 @@ def test_a_pipelines_areas_go_by_the_work_of_its_layers(tmp_path, run_mode):
     assert areas == pytest.approx([n / sum(products) for n in products], rel=0.1)
 
 
+def test_replicas_lie_apart_and_all_alike(tmp_path):
+    network = Network(sizes=(200, 400, 100, 10), batch=8)
+    options = options_of(replicas=6)
+    plan = compile_model(network.trace(), tmp_path, options).executable.plan
+    rectangles = [region.rectangle for region in plan.floor_plan]
+    assert len(rectangles) == 6 * 3
+    assert all(apart(a, b) for a, b in combinations(rectangles, 2))
+    assert all(inside(r, PART) for r in rectangles)
+    by_replica = [[r for r in plan.floor_plan if r.replica == number] for number in range(6)]
+    for regions in by_replica:
+        assert [r.layer for r in regions] == [layer.name for layer in plan.layers]
+        shapes = [(r.rectangle.width, r.rectangle.height) for r in regions]
+        assert shapes == [(r.rectangle.width, r.rectangle.height) for r in by_replica[0]]
+    assert plan.placed_pes > 0.9 * PART.pes
+    assert plan.estimate.active_pes == pytest.approx(plan.placed_pes / SYSTEM.usable_cores)
+
+
+def test_replicas_that_do_not_fit_together_are_refused(tmp_path):
+    """Four fit 40 x 40 cores of 1 KiB, a hundred of the same weights do not."""
+    network = Network(sizes=(64, 64, 8), batch=1)
+    small = msgspec.structs.replace(
+        SYSTEM, fabric_width=40, fabric_height=40, usable_cores=1600, sram_kb_per_core=1
+    )
+    compile_model(network.trace(), tmp_path, options_of(system=small, replicas=4))
+    with pytest.raises(
+        CompileError, match=r"layer dense needs [\d,]+ bytes of [\d,]+ on the wafer"
+    ):
+        compile_model(network.trace(), tmp_path, options_of(system=small, replicas=100))
+
+
 def test_in_weight_streaming_each_layer_has_the_whole_wafer(tmp_path):
     plan = Network().compile(tmp_path, ExecutionMode.WEIGHT_STREAMING).plan
     assert [r.layer for r in plan.floor_plan] == [layer.name for layer in plan.layers]

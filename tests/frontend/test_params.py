@@ -59,6 +59,13 @@ def test_one_system_is_what_a_run_has(path):
     assert parse(Params, path, ["--num_csx", "1"]) == parse(Params, path, [])
 
 
+def test_replicas_are_asked_for_by_the_command_line_or_the_file(path):
+    assert not parse(Params, path, []).params.runconfig.multireplica
+    assert parse(Params, path, ["--multireplica"]).params.runconfig.multireplica
+    path.write_text("model: {hidden_size: 1}\nrunconfig: {multireplica: true}\n")
+    assert parse(Params, path, []).params.runconfig.multireplica
+
+
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])
 def test_a_checkpoint_is_given_where_it_means_something(path, mode):
     arguments = parse(Params, path, ["--mode", mode, "--checkpoint_path", "there"])
@@ -120,7 +127,6 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
         (["-o", ""], "'--model_dir': must not be empty; is a variable of the shell unset?"),
         (["--cs_ip="], "'--cs_ip': must not be empty"),
         (["--num_csx", "2"], "--num_csx: a run has one CS system, got 2; leave it out"),
-        (["--multireplica"], "--multireplica: a system holds one replica of the model; leave it"),
         (["-m", "eval", "--compile_only"], "--compile_only compiles the training, got --mode eval"),
         (["--compile_only", "--validate_only"], "give validate_only or compile_only, not both"),
         (["-m", "compile_only", "--validate_only"], "not both"),

@@ -1,4 +1,4 @@
-"""Several minibatches in flight: gradients as PyTorch has them, and masks that do not move."""
+"""Several minibatches of a step: gradients as PyTorch has them, and masks that do not move."""
 
 import msgspec
 import numpy as np
@@ -33,10 +33,10 @@ class Collected:
         pass
 
 
-def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode.TRAIN):
+def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode.TRAIN, replicas=1):
     """Loss, gradients by parameter, outputs and deliveries of one step, weights seeded."""
-    network = Network(SIZES, BATCH // minibatches, dropout=dropout)
-    options = options_of(run_mode=run_mode, minibatches_in_flight=minibatches)
+    network = Network(SIZES, BATCH // (replicas * minibatches), dropout=dropout)
+    options = options_of(run_mode=run_mode, minibatches_in_flight=minibatches, replicas=replicas)
     executable = compile_model(network.trace(run_mode), root, options).executable
     plan = executable.plan
     arena = np.full(plan.arena_bytes, 0xFF, np.uint8)  # NaN everywhere: nothing unwritten is read
@@ -63,8 +63,12 @@ def batch_of(rows=BATCH):
 
 
 @pytest.mark.parametrize("rows", [BATCH, 11, 3])
-@pytest.mark.parametrize("minibatches", [2, 4, 16])
-def test_loss_and_gradients_are_those_of_the_whole_batch_in_pytorch(tmp_path, minibatches, rows):
+@pytest.mark.parametrize(
+    ("replicas", "minibatches"), [(1, 2), (1, 4), (1, 16), (2, 1), (8, 1), (16, 1), (4, 2)]
+)
+def test_loss_and_gradients_are_those_of_the_whole_batch_in_pytorch(
+    tmp_path, replicas, minibatches, rows
+):
     torch = pytest.importorskip("torch", reason="PyTorch is the oracle here")
     x, labels = batch_of(rows)
     tensors = {
@@ -79,7 +83,9 @@ def test_loss_and_gradients_are_those_of_the_whole_batch_in_pytorch(tmp_path, mi
     expected = torch.nn.functional.cross_entropy(hidden, targets, ignore_index=PADDING_LABEL)
     expected.backward()
 
-    loss, gradients, outputs, delivered = one_step(tmp_path, minibatches, (x, labels), rows)
+    loss, gradients, outputs, delivered = one_step(
+        tmp_path, minibatches, (x, labels), rows, replicas=replicas
+    )
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     for name, tensor in tensors.items():
         reference = tensor.grad.numpy()
@@ -92,8 +98,8 @@ def test_loss_and_gradients_are_those_of_the_whole_batch_in_pytorch(tmp_path, mi
 def test_dropout_draws_the_same_masks_however_the_batch_is_split(tmp_path):
     batch = batch_of()
     whole = one_step(tmp_path, 1, batch, dropout=0.5)
-    for minibatches in (2, 8):
-        split = one_step(tmp_path, minibatches, batch, dropout=0.5)
+    for replicas, minibatches in ((1, 2), (1, 8), (4, 1), (2, 4)):
+        split = one_step(tmp_path, minibatches, batch, dropout=0.5, replicas=replicas)
         np.testing.assert_allclose(split[2]["logits"], whole[2]["logits"], rtol=1e-5, atol=1e-6)
     without = one_step(tmp_path, 1, batch)
     assert not np.allclose(without[2]["logits"], whole[2]["logits"])
@@ -102,10 +108,11 @@ def test_dropout_draws_the_same_masks_however_the_batch_is_split(tmp_path):
 def test_evaluation_in_minibatches_gives_the_same_outputs(tmp_path):
     batch = batch_of(13)
     whole = one_step(tmp_path, 1, batch, 13, run_mode=RunMode.EVAL)
-    split = one_step(tmp_path, 4, batch, 13, run_mode=RunMode.EVAL)
-    assert split[0] == pytest.approx(whole[0], rel=1e-6)
-    np.testing.assert_array_equal(split[2]["prediction"], whole[2]["prediction"])
-    assert len(split[2]["logits"]) == 13
+    for replicas, minibatches in ((1, 4), (4, 1), (2, 2)):
+        split = one_step(tmp_path, minibatches, batch, 13, run_mode=RunMode.EVAL, replicas=replicas)
+        assert split[0] == pytest.approx(whole[0], rel=1e-6)
+        np.testing.assert_array_equal(split[2]["prediction"], whole[2]["prediction"])
+        assert len(split[2]["logits"]) == 13
 
 
 def test_the_plan_says_where_every_minibatch_is(tmp_path):

@@ -94,6 +94,7 @@ def _plan(mode: ExecutionMode) -> Plan:
         run_mode=RunMode.TRAIN,
         precision="float32",
         batch_size=BATCH,
+        replicas=1,
         minibatches_in_flight=1,
         minibatch_stride_bytes=0,
         partial_offset_bytes=0,

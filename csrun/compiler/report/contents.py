@@ -1,5 +1,6 @@
 """What compile_report.html shows, taken from a plan and its passes; how it looks is in `page/`."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +27,14 @@ class GeneratedKernel:
 
 @dataclass(frozen=True)
 class Row:
-    """A layer with what was decided and expected of it. index: from 1, in plan order."""
+    """A layer with what was decided and expected of it. index: from 1, in plan order.
+
+    pes: of all replicas; None where the layer has no place.
+    """
 
     index: int
     layer: Layer
-    rectangle: Rectangle | None
+    pes: int | None
     estimate: LayerEstimate | None
 
     @property
@@ -85,6 +89,7 @@ class Report:
             "System": f"{system.name}, fabric {system.fabric_width} x {system.fabric_height}, "
             f"{system.usable_cores:,} usable PEs",
             "Batch size": f"{plan.batch_size:,}",
+            "Replicas": str(plan.replicas),
             "Minibatches in flight": str(plan.minibatches_in_flight),
             "Precision": plan.precision,
             "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",
@@ -108,10 +113,12 @@ class Report:
     @property
     def rows(self) -> tuple[Row, ...]:
         """The layers, in plan order."""
-        rectangles = {region.layer: region.rectangle for region in self.plan.floor_plan}
+        pes = Counter[str]()
+        for region in self.plan.floor_plan:
+            pes[region.layer] += region.rectangle.pes
         estimates = {estimate.layer: estimate for estimate in self.plan.estimate.layers}
         return tuple(
-            Row(index, layer, rectangles.get(layer.name), estimates.get(layer.name))
+            Row(index, layer, pes.get(layer.name), estimates.get(layer.name))
             for index, layer in enumerate(self.plan.layers, 1)
         )
 
@@ -119,8 +126,8 @@ class Report:
     def columns(self) -> tuple[Column, ...]:
         """Columns of the layers' table in which there is anything."""
         placed = (
-            Column("PEs", lambda row: row.rectangle and row.rectangle.pes, count),
-            Column("Share", lambda row: row.rectangle and self._share(row.rectangle), percent),
+            Column("PEs", lambda row: row.pes, count),
+            Column("Share", lambda row: row.pes and self._share(row.pes), percent),
         )
         everything = (*_LAYER, *placed, *_ESTIMATE, *_SIZES)
         return tuple(c for c in everything if any(c.value(row) is not None for row in self.rows))
@@ -134,27 +141,30 @@ class Report:
     @property
     def places(self) -> tuple[Place, ...]:
         """The floor plan; layers that take turns on the same PEs are one place."""
-        there: dict[Rectangle, list[Row]] = {}
-        for row in self.rows:
-            if row.rectangle is not None:
-                there.setdefault(row.rectangle, []).append(row)
-        return tuple(self._place(rectangle, rows) for rectangle, rows in there.items())
+        rows = {row.layer.name: row for row in self.rows}
+        there: dict[tuple[Rectangle, int], list[Row]] = {}
+        for region in self.plan.floor_plan:
+            there.setdefault((region.rectangle, region.replica), []).append(rows[region.layer])
+        return tuple(self._place(*where, rows) for where, rows in there.items())
 
     @property
     def label_height(self) -> float:
         """Height of the floor plan's labels, in PEs."""
         return self.system.fabric_width * LABEL_HEIGHT
 
-    def _place(self, rectangle: Rectangle, rows: Sequence[Row]) -> Place:
+    def _place(self, rectangle: Rectangle, replica: int, rows: Sequence[Row]) -> Place:
         alone = len(rows) == 1
         name = rows[0].layer.name if alone else f"all {len(rows)} layers, one after the other"
-        caption = f"{name}: {rectangle.pes:,} PEs, {percent(self._share(rectangle))} of the usable"
+        replicas = self.plan.replicas
+        which = f", replica {replica + 1} of {replicas}" if replicas > 1 else ""
+        share = percent(self._share(rectangle.pes))
+        caption = f"{name}{which}: {rectangle.pes:,} PEs, {share} of the usable"
         labels = (name, str(rows[0].index)) if alone else (name,)
         label = next((text for text in labels if self._fits(text, rectangle)), "")
         return Place(rectangle, tuple(rows), caption, label)
 
-    def _share(self, rectangle: Rectangle) -> float:
-        return rectangle.pes / self.system.usable_cores
+    def _share(self, pes: int) -> float:
+        return pes / self.system.usable_cores
 
     def _fits(self, text: str, rectangle: Rectangle) -> bool:
         width = (len(text) + 1) * GLYPH_WIDTH * self.label_height

@@ -10,7 +10,7 @@ DIGITS = 4  # significant, so that nothing but zero reads as zero
 LABEL_WIDTH = 30
 
 
-def text_report(estimate: Estimate) -> str:
+def text_report(estimate: Estimate, replicas: int) -> str:
     """The whole file: the model, then a row a layer, and what the two differ by."""
     overhead = _number(1000 * FITTED.batch_overhead_s)
     lines = [
@@ -20,7 +20,8 @@ def text_report(estimate: Estimate) -> str:
         "",
         *(f" {line}" for line in _table(list(map(_row, estimate.layers)))),
         "",
-        f" A row is its kernel alone; a batch takes {overhead} ms besides its kernels' work.",
+        f" Replicas of the model: {replicas}. A row is its kernel alone, in all of them.",
+        f" A batch takes {overhead} ms besides its kernels' work.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -10,16 +10,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from csrun.compiler import validate_model
+from csrun.compiler import CompileOptions, validate_model
 from csrun.context import TaskContext, Terminated
 from csrun.data import Dataset
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.executable import RunMode
 from csrun.frontend.estimator.compilation import (
     Compiled,
+    compile_options,
     compile_traced,
-    minibatches_in_flight,
     show_stage,
+    with_replicas,
 )
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
@@ -76,7 +77,8 @@ class Chief:
         last = min((limit for limit in limits if limit is not None), default=None)
         target = find_target(self.context, self.config.cs_ip)
         if found is not None and last is not None and first >= last:
-            found.require_same(self._trace(dataset, RunMode.TRAIN, target).weights())
+            traced = self._trace(dataset, compile_options(self.config, RunMode.TRAIN, target))
+            found.require_same(traced.weights())
             log.info(messages.already_trained(self.model_dir, first, last))
             return {"global_step": float(first)}
         compiled, traced = self._compile(dataset, RunMode.TRAIN, target)
@@ -136,7 +138,7 @@ class Chief:
     def validate_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Match kernels, and leave nothing; no system is needed."""
         target = find_target(self.context, self.config.cs_ip)
-        traced = self._trace(dataset, mode, target)
+        traced = self._trace(dataset, compile_options(self.config, mode, target))
         with compile_display(self.context) as begin:
             model = validate_model(traced.module, show_stage, begin)
         layers = len({op.scope for op in model.parameters})
@@ -205,21 +207,26 @@ class Chief:
     def _compile(
         self, dataset: Dataset, run_mode: RunMode, target: Target
     ) -> tuple[Compiled, TracedModel]:
-        traced = self._trace(dataset, run_mode, target)
+        options = compile_options(self.config, run_mode, target)
+        traced = self._trace(dataset, options)
+        if self.config.multireplica:
+            options = with_replicas(traced.module, options)
+            if options.replicas > 1:
+                traced = self._trace(dataset, options)
         self._write_params(run_mode)
-        minibatches = minibatches_in_flight(self.config, target.mode)
         with compile_display(self.context) as begin:
-            compiled = compile_traced(
-                traced.module, self.model_dir, run_mode, target, minibatches, begin
-            )
-        return compiled, traced
+            return compile_traced(traced.module, self.model_dir, options, begin), traced
 
-    def _trace(self, dataset: Dataset, run_mode: RunMode, target: Target) -> TracedModel:
-        minibatches = minibatches_in_flight(self.config, target.mode)
+    def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
         log.info(messages.RUNNING_CLIENT)
         log.info(messages.CALLING_MODEL_FN)
         traced = trace_model(
-            self.model_fn, dataset, run_mode, self.params, self.config.precision, minibatches
+            self.model_fn,
+            dataset,
+            options.run_mode,
+            self.params,
+            self.config.precision,
+            options.minibatches,
         )
         log.info(messages.DONE_CALLING_MODEL_FN)
         return traced

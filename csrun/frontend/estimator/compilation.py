@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.compiler import Begin, CompileOptions, Stage, compile_model
+from csrun.compiler import Begin, CompileOptions, Stage, choose_replicas, compile_model
 from csrun.context import DebugLevel, debug_level
 from csrun.errors import UsageError
 from csrun.executable import Executable, RunMode
@@ -45,6 +46,32 @@ def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
     return count
 
 
+def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> CompileOptions:
+    """Options of a compile for the target, with one replica of the model.
+
+    Raises: UsageError for a configuration that weight streaming cannot have
+    """
+    if config.multireplica and target.mode is ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            "runconfig.multireplica must be false in weight streaming, where each layer has the "
+            "whole wafer in turn: run the script with python on a PIPELINED system, or leave "
+            "--multireplica out"
+        )
+    return CompileOptions(
+        mode=target.mode,
+        run_mode=run_mode,
+        system=target.system,
+        minibatches_in_flight=minibatches_in_flight(config, target.mode),
+    )
+
+
+def with_replicas(module: ModuleOp, options: CompileOptions) -> CompileOptions:
+    """The options with as many replicas as pay of the module, which was traced for one."""
+    choice = choose_replicas(module, options)
+    log.info(messages.replicas_chosen(choice.replicas, choice.most, choice.gain))
+    return msgspec.structs.replace(options, replicas=choice.replicas)
+
+
 def show_stage(stage: Stage) -> None:
     """Show on the console as much of a stage of the compiler as CSRUN_DEBUG asks for."""
     level = debug_level()
@@ -56,25 +83,14 @@ def show_stage(stage: Stage) -> None:
 
 
 def compile_traced(
-    module: ModuleOp,
-    model_dir: Path,
-    run_mode: RunMode,
-    target: Target,
-    minibatches: int,
-    begin: Begin,
+    module: ModuleOp, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
-    """Compile for the target, or take the artifacts of an equal compile from model_dir.
+    """Compile, or take the artifacts of an equal compile from model_dir.
 
     Either way, compile_report.txt in the working directory then leads to theirs. `begin` gets the
     name of each stage that begins.
     """
     started = perf_counter()
-    options = CompileOptions(
-        mode=target.mode,
-        run_mode=run_mode,
-        system=target.system,
-        minibatches_in_flight=minibatches,
-    )
     result = compile_model(module, model_dir, options, show_stage, begin)
     seconds = perf_counter() - started
     folder = result.executable.directory

@@ -35,6 +35,8 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     keep_checkpoint_max: how many checkpoints stay in model_dir.
     minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
     on the wafer; None leaves it to the compiler, which takes 1.
+    multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
+    the batch; a step is that of the whole batch.
     warm_start: part of another training's weights, for a training that starts at step 0.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
@@ -45,6 +47,7 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     keep_checkpoint_max: Positive = 5
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
+    multireplica: bool = False
     precision: Literal["float32", "float64"] = "float32"
     warm_start: WarmStart | None = None
 

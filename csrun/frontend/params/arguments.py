@@ -63,7 +63,7 @@ def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Argumen
 
 def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
     path, mode = values.pop("params"), _mode(values)
-    _refuse_unavailable(num_csx=values.pop("num_csx"), multireplica=values.pop("multireplica"))
+    _refuse_several_systems(values.pop("num_csx"))
     overrides = {key: value for key, value in values.items() if value is not None}
     _check(mode, overrides)
     if any(limit in overrides for limit in LIMITS):  # the file's other limit would hold as well
@@ -71,11 +71,9 @@ def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
     return Arguments(mode, load(schema, Path(path), overrides))
 
 
-def _refuse_unavailable(*, num_csx: int | None, multireplica: bool) -> None:
+def _refuse_several_systems(num_csx: int | None) -> None:
     if num_csx is not None and num_csx > 1:
         raise UsageError(f"--num_csx: a run has one CS system, got {num_csx}; leave it out")
-    if multireplica:
-        raise UsageError("--multireplica: a system holds one replica of the model; leave it out")
 
 
 def _mode(values: dict[str, Any]) -> Mode:
@@ -132,7 +130,12 @@ def _command(callback: Callable[..., Any], default_params: Path) -> click.Comman
         click.Option(["--eval_steps"], type=count, help="Evaluate this many batches."),
         click.Option(["--checkpoint_path"], type=text, help="Checkpoint, or folder of them."),
         click.Option(["--num_csx"], type=count, help="CS systems of the run: 1."),
-        click.Option(["--multireplica"], is_flag=True, hidden=True),
+        click.Option(
+            ["--multireplica"],
+            is_flag=True,
+            default=None,
+            help="As many replicas of the model as fit the system and pay.",
+        ),
         click.Option(["--compile_only"], is_flag=True, help="Compile, and run nothing."),
         click.Option(["--validate_only"], is_flag=True, help="Match kernels, and stop there."),
     ]

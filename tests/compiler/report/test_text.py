@@ -43,14 +43,18 @@ def cells(lines: list[str]) -> list[list[str]]:
 
 
 def test_head_and_table_read_as_the_originals_do():
-    report = text_report(ESTIMATE)
+    report = text_report(ESTIMATE, 1)
     assert report.startswith(EXPECTED)
     assert cells(table(report)) == ROWS
     assert len({len(line) for line in table(report)}) == 1
 
 
+def test_the_replicas_are_told():
+    assert " Replicas of the model: 4." in text_report(ESTIMATE, 4)
+
+
 def test_a_model_without_layers_has_a_head_and_no_rows():
-    assert cells(table(text_report(Estimate(1.0, 1.0, 2.0, 0.0, 0.0, ())))) == ROWS[:1]
+    assert cells(table(text_report(Estimate(1.0, 1.0, 2.0, 0.0, 0.0, ()), 1))) == ROWS[:1]
 
 
 def test_a_compile_leaves_the_report_of_its_estimate(tmp_path):

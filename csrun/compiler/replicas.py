@@ -1,0 +1,99 @@
+"""How many replicas of a model the fabric is to hold: as many as fit and pay.
+
+Each gets an equal share of the batch, so their number divides it. More replicas have fewer PEs for
+each layer, and the shorter way across; but each keeps all weights, and they sum their gradients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from xdsl.dialects.builtin import ModuleOp
+
+from csrun.compiler.compile import estimate_of, inputs_of
+from csrun.compiler.floor_plan import usable_part
+from csrun.compiler.layers import lay_out
+from csrun.compiler.memory import Life
+from csrun.compiler.options import CompileOptions
+from csrun.compiler.placing import alive_in, store_of, with_rows
+from csrun.compiler.residence import Residence, residence
+from csrun.compiler.validate import validate_model
+from csrun.executable import InputSpec, Layer
+
+AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The replicas chosen, and why.
+
+    most: the largest number that fits; gain: estimated samples/s, over those of one replica.
+    """
+
+    replicas: int
+    most: int
+    gain: float
+
+
+def choose_replicas(module: ModuleOp, options: CompileOptions) -> Choice:
+    """The fewest replicas that are about as fast as any number is estimated to be.
+
+    `module`, traced for one replica, is left as it is. A model that does not even fit once gets
+    one, so that its compile says so.
+
+    Raises: UsageError for an operator without kernel
+    """
+    model = validate_model(module.clone())
+    layout = lay_out(model, 0)
+    if not layout.layers:
+        return Choice(1, 1, 1.0)
+    home = residence(layout, store_of(layout, model, options), options)
+    one = _Replica(home, alive_in(layout, model), inputs_of(model))
+    most = min(one.rows, usable_part(options.system).pes)
+    counts = [count for count in range(1, most + 1) if one.rows % count == 0]
+    rates = {count: rate for count in counts if (rate := one.of(count).rate())}
+    best = next((n for n, rate in rates.items() if rate >= AS_FAST * max(rates.values())), 1)
+    return Choice(best, max(rates, default=1), rates[best] / rates[1] if rates else 1.0)
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """One of a model's replicas, with its share of the batch."""
+
+    home: Residence
+    alive: Sequence[Life]
+    inputs: Sequence[InputSpec]
+
+    @property
+    def rows(self) -> int:
+        return self.inputs[0].shape[0]
+
+    def of(self, count: int) -> "_Replica":
+        """One of so many: weights stay as they are, everything else is divided."""
+        rows = self.rows // count
+        return _Replica(
+            replace(
+                self.home,
+                layers=tuple(_divided(layer, count) for layer in self.home.layers),
+                options=msgspec.structs.replace(self.home.options, replicas=count),
+            ),
+            with_rows(self.alive, self.rows, rows),
+            [msgspec.structs.replace(x, shape=(rows, *x.shape[1:])) for x in self.inputs],
+        )
+
+    def rate(self) -> float | None:
+        """Estimated samples/s of all replicas; None when they do not fit."""
+        options = self.home.options
+        if self.home.needed_bytes(self.alive) > options.system.sram_bytes:
+            return None
+        floor_plan = self.home.floor_plan(self.alive)
+        return estimate_of(self.home.layers, self.inputs, floor_plan, options).samples_per_sec
+
+
+def _divided(layer: Layer, count: int) -> Layer:
+    return msgspec.structs.replace(
+        layer,
+        forward_flops=layer.forward_flops // count,
+        backward_flops=layer.backward_flops // count,
+        activation_bytes=layer.activation_bytes // count,
+    )

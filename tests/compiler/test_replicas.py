@@ -1,0 +1,85 @@
+"""How many replicas: the choice from one trace is that from a compile of every number."""
+
+import msgspec
+import pytest
+from support.programs import SYSTEM, Network, options_of
+from support.sites import SLOWLY_LINKED
+
+from csrun import nn
+from csrun.compiler import Choice, CompileError, choose_replicas, compile_model
+from csrun.frontend.nn import Tracer
+from csrun.mode import RunMode
+
+BATCH = 256
+
+
+def compiled_rates(root, sizes, **options):
+    """Estimated samples/s of the compile with each number of replicas that fits."""
+    rates = {}
+    for replicas in (2**n for n in range(BATCH.bit_length())):
+        network = Network(sizes, BATCH // replicas)
+        wanted = options_of(replicas=replicas, **options)
+        run_mode = wanted.run_mode
+        try:
+            plan = compile_model(network.trace(run_mode), root, wanted).executable.plan
+        except CompileError:
+            continue
+        rates[replicas] = plan.estimate.samples_per_sec
+    return rates
+
+
+@pytest.mark.parametrize("run_mode", [RunMode.TRAIN, RunMode.EVAL])
+@pytest.mark.parametrize("sizes", [(2, 400, 2), (12, 40, 30, 20, 5), (784, 5, 10)])
+def test_the_choice_is_the_fewest_that_are_as_fast_as_the_fastest(tmp_path, sizes, run_mode):
+    options = {"system": SLOWLY_LINKED, "run_mode": run_mode}
+    rates = compiled_rates(tmp_path, sizes, **options)
+    choice = choose_replicas(Network(sizes, BATCH).trace(run_mode), options_of(**options))
+    assert choice.replicas > 1
+    assert choice.most == max(rates)
+    best = max(rates.values())
+    assert rates[choice.replicas] > 0.98 * best
+    assert all(rate < best for replicas, rate in rates.items() if replicas < choice.replicas)
+    assert choice.gain == pytest.approx(rates[choice.replicas] / rates[1], rel=0.02)
+
+
+def test_where_a_batchs_fixed_time_decides_one_is_enough():
+    assert choose_replicas(Network(batch=8).trace(), options_of()) == Choice(1, 8, 1.0)
+
+
+def test_gradients_that_take_longer_than_they_save_keep_it_at_one():
+    """Weights of 1.25 MB in each of several replicas, summed for eight samples."""
+    network = Network(sizes=(784, 400, 10), batch=8)
+    assert choose_replicas(network.trace(), options_of(system=SLOWLY_LINKED)).replicas == 1
+
+
+def test_no_more_than_fit(tmp_path):
+    """40 x 40 cores of 1 KiB; each replica keeps all the weights."""
+    small = msgspec.structs.replace(
+        SLOWLY_LINKED, fabric_width=40, fabric_height=40, usable_cores=1600, sram_kb_per_core=1
+    )
+    sizes = (2, 400, 2)
+    rates = compiled_rates(tmp_path, sizes, system=small)
+    choice = choose_replicas(Network(sizes, BATCH).trace(), options_of(system=small))
+    assert 1 < choice.replicas <= choice.most == max(rates) < BATCH
+
+
+def test_each_replica_has_its_minibatches_in_flight():
+    """The trace is of a minibatch; four of them leave a quarter of the batch to share out."""
+    options = options_of(system=SYSTEM, minibatches_in_flight=4)
+    assert choose_replicas(Network(batch=4).trace(), options).most == 4
+
+
+def test_a_model_that_does_not_fit_once_is_left_to_its_compile():
+    tiny = msgspec.structs.replace(SYSTEM, usable_cores=1, sram_kb_per_core=1)
+    module = Network(batch=64).trace()
+    options = options_of(system=tiny)
+    before = str(module)
+    assert choose_replicas(module, options) == Choice(1, 1, 1.0)
+    assert str(module) == before
+
+
+def test_a_model_without_weights_has_one():
+    with Tracer("float32") as tracer:
+        x = tracer.input("features", (64, 6), "float32")
+        module = tracer.finish(RunMode.PREDICT, None, None, [("out", nn.relu(x))])
+    assert choose_replicas(module, options_of(run_mode=RunMode.PREDICT)).replicas == 1

@@ -1,0 +1,118 @@
+"""`--multireplica` as a person uses it: trained, resumed either way, refused where it cannot be."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support.fc_mnist import TWO_STREAMERS, FcMnist
+from support.rectangles import apart
+from support.sites import slowly_linked_site
+
+from csrun.executable import Plan
+
+PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
+CHOSEN = r"INFO:csrun:Multireplica: (\d+) replicas of the model, estimated [\d.]+ x as fast as one"
+
+
+@pytest.fixture
+def site(place: FcMnist, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site where replicas of a small model pay."""
+    place.configure(
+        model__hidden_sizes=[8],
+        train_input__batch_size=256,
+        runconfig__max_steps=20,
+        runconfig__save_checkpoints_steps=10,
+    )
+    path = slowly_linked_site(place.path)
+    monkeypatch.setenv("CSRUN_SITE", str(path))
+    return path
+
+
+def state(place: FcMnist, step: int, model_dir: str = "model_dir") -> dict[str, np.ndarray]:
+    return load_file(place.checkpoint(step, model_dir))
+
+
+def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_job_trains_in_replicas_as_without_them(place: FcMnist, site: Path) -> None:
+    layout = ("--site", str(site), *PIPELINED)
+    done = place.wse("--multireplica", layout=layout, interpreter="python")
+    assert done.returncode == 0, done.stderr
+    (replicas,) = map(int, re.findall(CHOSEN, done.stdout))
+    assert replicas > 1
+    (plan_file,) = place.model_dir.glob("tfcs_*/plan.json")
+    plan = msgspec.json.decode(plan_file.read_bytes(), type=Plan)
+    assert (plan.replicas, plan.batch_size) == (replicas, 256)
+    places = [region.rectangle for region in plan.floor_plan]
+    assert len(places) == replicas * len(plan.layers)
+    assert all(apart(a, b) for i, a in enumerate(places) for b in places[:i])
+    report = (place.path / "compile_report.txt").read_text()
+    assert f"Replicas of the model: {replicas}." in report
+    page = (plan_file.parent / "compile_report.html").read_text()
+    assert page.count('class="place') == len(places)
+    alone = place.cpu("--model_dir", "alone")
+    assert alone.returncode == 0, alone.stderr
+    assert "Multireplica" not in alone.stderr
+    assert_same(state(place, 20), state(place, 20, "alone"))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_either_way_resumes_the_other(place: FcMnist, site: Path, first: bool) -> None:
+    """Ten steps with replicas and ten without are twenty steps of the same batches."""
+    options = [("--multireplica",), ()] if first else [(), ("--multireplica",)]
+    for steps, option in zip(("10", "20"), options, strict=True):
+        done = place.cpu("--max_steps", steps, *option)
+        assert done.returncode == 0, done.stderr
+        assert bool(re.search(CHOSEN, done.stderr)) == bool(option)
+    assert "model-ckpt-10" in done.stderr
+    assert "WARNING" not in done.stderr
+    place.cpu("--model_dir", "alone")
+    assert_same(state(place, 20), state(place, 20, "alone"))
+
+
+def test_the_params_file_asks_for_it_as_well_and_evaluations_have_replicas(
+    place: FcMnist, site: Path
+) -> None:
+    place.configure(
+        model__hidden_sizes=[8],
+        train_input__batch_size=256,
+        eval_input__batch_size=256,  # the second of 360 samples has 104
+        runconfig__max_steps=20,
+        runconfig__multireplica=True,
+    )
+    done = place.cpu("--mode", "train_and_eval")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(CHOSEN, done.stderr)) == 2
+    assert "multireplica: true" in (place.model_dir / "train" / "params_train.yaml").read_text()
+    (accuracy,) = re.findall(r"global step 20: (accuracy = [\d.]+)", done.stderr)
+    place.configure(model__hidden_sizes=[8])
+    assert f"global step 20: {accuracy}" in place.cpu("--mode", "eval").stderr
+
+
+def test_one_replica_is_said_to_be_best(place: FcMnist) -> None:
+    done = place.cpu("--multireplica", "--compile_only")
+    assert done.returncode == 0, done.stderr
+    best = (
+        r"Multireplica: one replica of the model: up to \d+ fit, and none is estimated to be fast"
+    )
+    assert re.search(best, done.stderr)
+    (report,) = place.model_dir.glob("tfcs_*/compile_report.txt")
+    assert "Replicas of the model: 1." in report.read_text()
+
+
+@pytest.mark.parametrize("mode", ["train", "compile_only", "validate_only"])
+def test_weight_streaming_has_none(place: FcMnist, mode: str) -> None:
+    done = place.wse("--multireplica", "--mode", mode, layout=TWO_STREAMERS)
+    text = done.stdout + done.stderr
+    assert done.returncode == 2, text
+    assert "Traceback" not in text
+    (line,) = [line for line in text.splitlines() if "error: " in line]
+    assert "runconfig.multireplica must be false in weight streaming" in line
+    assert "leave --multireplica out" in line
+    assert not place.checkpoint(0).exists()
