@@ -89,7 +89,7 @@ def loaded_machine(
 
 
 def _say_waiting(name: str) -> Callable[[str], None]:
-    return lambda holder: log.info(messages.system_busy(name, holder))
+    return lambda obstacle: log.info(messages.system_busy(name, obstacle))
 
 
 def _spawn_wafer(target: Target, folder: RunFolder) -> None:
