@@ -11,6 +11,11 @@ from types import FrameType
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
+def cs() -> None:
+    """The console command."""
+    _enter("cs")
+
+
 def csrun_cpu() -> None:
     """The console command."""
     _enter("csrun_cpu")

@@ -1,9 +1,9 @@
 """What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
 
 from csrun.context.debug import DebugLevel, debug_level
-from csrun.context.job import JobFile, Role, TaskEntry
+from csrun.context.job import JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
-from csrun.context.paths import site_state_dir, state_dir
+from csrun.context.paths import jobs_dir_of, site_state_dir, state_dir
 from csrun.context.task import TaskContext, current
 from csrun.context.terminated import Terminated
 
@@ -18,9 +18,11 @@ __all__ = [
     "TaskEntry",
     "TaskReport",
     "TaskReportKind",
+    "Telemetry",
     "Terminated",
     "current",
     "debug_level",
+    "jobs_dir_of",
     "site_state_dir",
     "state_dir",
 ]

@@ -11,6 +11,8 @@ from csrun.mode import ExecutionMode
 JOB_FILE = "job.json"
 SECRET_FILE = "secret"
 ENDED_DIR = "ended"
+LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
+TELEMETRY_FILE = "telemetry.json"
 
 
 def ended_file(job_dir: Path, rank: int) -> Path:
@@ -65,3 +67,33 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def read(job_dir: Path) -> "JobFile":
         """Read the file of a job's folder."""
         return msgspec.json.decode((job_dir / JOB_FILE).read_bytes(), type=JobFile)
+
+
+class Telemetry(msgspec.Struct, frozen=True):
+    """`telemetry.json`: how far the run on a CS system is, said by its chief now and then.
+
+    run: e.g. `training`; last_step and step_rate_per_s: None when unknown; detail: e.g. its loss.
+
+    Units: said_s in seconds since the epoch
+    """
+
+    system: str
+    run: str
+    step: int
+    last_step: int | None
+    step_rate_per_s: float | None
+    arena_bytes: int
+    detail: str
+    said_s: float
+
+    def write(self, job_dir: Path) -> None:
+        """Write the file into `job_dir`, whole or not at all."""
+        write_whole(job_dir / TELEMETRY_FILE, msgspec.json.encode(self), durable=False)
+
+    @staticmethod
+    def read(job_dir: Path) -> "Telemetry | None":
+        """Read the file of a job's folder; None when there is none, or not one like this."""
+        try:
+            return msgspec.json.decode((job_dir / TELEMETRY_FILE).read_bytes(), type=Telemetry)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None

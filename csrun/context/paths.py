@@ -15,3 +15,8 @@ def state_dir() -> Path:
 def site_state_dir(site_name: str) -> Path:
     """The part of the state that belongs to one site: its systems, nodes and jobs."""
     return state_dir() / site_name
+
+
+def jobs_dir_of(site_name: str) -> Path:
+    """The folder of the site's job folders."""
+    return site_state_dir(site_name) / "jobs"

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.context import JobFile, TaskReport, site_state_dir
-from csrun.context.job import ENDED_DIR, SECRET_FILE, ended_file
+from csrun.context import JobFile, TaskReport
+from csrun.context.job import ENDED_DIR, LIVE_LOCK, SECRET_FILE, ended_file
 from csrun.context.link import LINK_SOCKET, REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
 
 KEPT_JOBS = 20
 SECRET_BYTES = 32
-LIVE_LOCK = "live.lock"
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,6 @@ class JobFolder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(self.path / SECRET_FILE, flags, 0o600), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
-
-
-def jobs_dir_of(site_name: str) -> Path:
-    """The folder of the site's job folders."""
-    return site_state_dir(site_name) / "jobs"
 
 
 def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:

@@ -25,6 +25,7 @@ from csrun.frontend.estimator.compilation import (
 from csrun.frontend.estimator.config import CSRunConfig
 from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
 from csrun.frontend.estimator.progress import Show, compile_display, progress_display
+from csrun.frontend.estimator.telemetry import telemetry_published
 from csrun.frontend.estimator.trace import ModelFunction, TracedModel, trace_model
 from csrun.frontend.estimator.warm_start import WarmTensors
 from csrun.records import checkpoints, events, messages, model_dir, params
@@ -240,8 +241,9 @@ class Chief:
             loaded_machine(
                 compiled.executable, dataset, self.config.seed, first, last, target, self.folder
             ) as machine,
+            telemetry_published(show, target, machine.plan.arena_bytes) as show_everywhere,
         ):
-            yield machine, show
+            yield machine, show_everywhere
 
     def _set_state(
         self, machine: Machine, found: checkpoints.Checkpoint | None, warm: WarmTensors | None

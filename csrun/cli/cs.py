@@ -1,0 +1,91 @@
+"""cs: the admin shell of a site's CS systems."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+
+if TYPE_CHECKING:
+    from csrun.context.login import LoginRole
+    from csrun.system.shell import Asking, Shell
+
+NAME = "cs"
+
+
+@click.command(NAME, context_settings=frame.SETTINGS, epilog=f"'{NAME} help' lists the commands.")
+@click.option("--system", metavar="NAME", help="The system; else the site's first.")
+@click.option("--site", metavar="NAME|PATH", help="The site; else CSRUN_SITE, else local.")
+@click.option(
+    "--ssh-login",
+    is_flag=True,
+    help="Take command and role from sshd, which forces this command on a log-in.",
+)
+@click.argument("command", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login: bool) -> int:
+    """Show and change the CS systems of a site: one COMMAND, or the cs> prompt.
+
+    When standard input is not a terminal, it is read as commands, one a line; the first that fails
+    ends it, with its exit code.
+    """
+    from csrun.context.login import LoginRole
+
+    if not ssh_login:
+        return _run(command, _shell(site, system, LoginRole.ADMIN))
+    role, command = _login(command)
+    return _run(command, _shell(site, system, role))
+
+
+def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
+    """Role and command of a log-in; a client may begin the command with `cs`."""
+    from csrun.context.login import ssh_login
+    from csrun.system.shell.tree import split
+
+    if command:
+        raise click.UsageError("--ssh-login takes the command from the log-in, not from here")
+    login = ssh_login()
+    words = split(login.command or "")
+    return login.role, tuple(words[1:] if words[:1] == [NAME] else words)
+
+
+def _shell(site_name: str | None, system: str | None, role: "LoginRole") -> "Shell":
+    from csrun.site import load
+    from csrun.system.shell import Shell
+
+    site = load(site_name)
+    return Shell(site, site.systems[0], role, _asking()).on(system)
+
+
+def _asking() -> "Asking":
+    import sys
+
+    from csrun.system.shell import LineAsking
+    from csrun.system.shell.asking import KeyAsking
+
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    return KeyAsking() if is_terminal else LineAsking()
+
+
+def _run(command: tuple[str, ...], shell: "Shell") -> int:
+    from csrun.system.shell import LeaveShell, run_command
+    from csrun.system.shell.loop import prompt_for_lines, read_lines
+
+    if not command:
+        if not shell.asking.is_terminal:
+            return read_lines(shell)
+        system = shell.system
+        click.echo(f"{system.name} ({system.endpoint}) of site {shell.site.name}; try 'help'")
+        return prompt_for_lines(shell)
+    try:
+        return run_command(command, shell)
+    except LeaveShell:
+        return 0
+
+
+def main() -> None:
+    """The console command."""
+    frame.main(cs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of the admin shell, a noun a file."""

@@ -1,0 +1,20 @@
+"""software show: what is installed."""
+
+import platform
+from importlib import metadata
+
+from csrun.system.shell import reply
+from csrun.system.shell.shell import Shell
+from csrun.system.shell.words import leaf
+from csrun.version import VERSION
+
+COMPUTES_WITH = ("numpy", "xdsl")
+
+
+@leaf("show")
+def show(shell: Shell, output_format: str) -> None:
+    """Show the versions of csrun and of what it computes and compiles with."""
+    versions = {"csrun": VERSION, "python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in COMPUTES_WITH}
+    rows = [{"software": name, "version": version} for name, version in versions.items()]
+    reply.show(rows, output_format)

@@ -1,0 +1,64 @@
+"""What a command answers: records, as text for a person or as JSON for a program."""
+
+from collections.abc import Mapping, Sequence
+
+import click
+import msgspec
+
+Value = str | int | float | None
+Record = Mapping[str, Value]
+
+TABLE, JSON = "table", "json"
+_NAMES = {"sram": "SRAM", "io": "I/O", "cs": "CS"}  # where title case would be wrong
+_UNITS = {"gbit_per_s": "Gbit/s", "per_s": "/s", "s": "s", "hz": "Hz", "bytes": "bytes"}
+
+
+def show(reply: Record | Sequence[Record], output_format: str, if_empty: str = "") -> None:
+    """Print a record, or a list of them."""
+    if output_format == JSON:
+        click.echo(msgspec.json.format(msgspec.json.encode(reply), indent=2).decode())
+    elif isinstance(reply, Mapping):
+        click.echo(lines(reply))
+    elif reply:
+        _print_table(reply)
+    else:
+        click.echo(if_empty)
+
+
+def lines(record: Record) -> str:
+    width = max(len(_label(key)) for key in record)
+    return "\n".join(f"{_label(k):{width}} : {_text(k, value)}" for k, value in record.items())
+
+
+def _print_table(records: Sequence[Record]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*map(_label, records[0]))
+    for record in records:
+        table.add_row(*(_text(key, value) for key, value in record.items()))
+    Console(highlight=False, markup=False).print(table)
+
+
+def _label(key: str) -> str:
+    words = _without_unit(key)[0].split("_")
+    return " ".join(_NAMES.get(word, word.title()) for word in words)
+
+
+def _text(key: str, value: Value) -> str:
+    if value is None:
+        return "-"
+    unit = _without_unit(key)[1]
+    if isinstance(value, float):
+        value = f"{value:,.1f}".removesuffix(".0")
+    elif isinstance(value, int) and unit:
+        value = f"{value:,}"
+    return f"{value}{' ' * (bool(unit) and unit[0] != '/')}{unit}"
+
+
+def _without_unit(key: str) -> tuple[str, str]:
+    """A name of the house's, `sram_bytes`, as its words and its unit."""
+    for suffix, unit in _UNITS.items():
+        if key.endswith(f"_{suffix}"):
+            return key.removesuffix(f"_{suffix}"), unit
+    return key, ""
