@@ -59,8 +59,7 @@ def _shell(site_name: str | None, system: str | None, role: "LoginRole") -> "She
 def _asking() -> "Asking":
     import sys
 
-    from csrun.system.shell import LineAsking
-    from csrun.system.shell.asking import KeyAsking
+    from csrun.system.shell.asking import KeyAsking, LineAsking
 
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return KeyAsking() if is_terminal else LineAsking()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from support.jobs import until
 
 READ_BYTES = 1 << 16
+SIZE = (30, 120)  # lines, columns
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Until the command has printed this."""
-        until(lambda: text.encode() in self._read())
+        until(lambda: text.encode() in self.read())
 
     def exit_code(self) -> int:
         until(self._has_ended)
@@ -41,12 +42,13 @@ class Terminal:
         return bool(modes & termios.ICANON) and bool(modes & termios.ECHO)
 
     def _has_ended(self) -> bool:
-        self._read()
+        self.read()
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         self.status = status if pid else None
         return pid != 0
 
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
+        """All that the command has printed."""
         with suppress(OSError):  # nothing new, or nobody at the other end any more
             self.shown += os.read(self.master, READ_BYTES)
         return self.shown
@@ -58,6 +60,7 @@ def terminal(*argv: str, environment: dict[str, str]) -> Iterator[Terminal]:
     pid, master = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, environment)
+    termios.tcsetwinsize(master, SIZE)
     os.set_blocking(master, False)
     opened = Terminal(pid, master)
     try:

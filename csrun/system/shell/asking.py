@@ -66,9 +66,12 @@ class KeyAsking(LineAsking):
         super().__init__(is_terminal=True)
 
     def choose(self, question: str, labels: Mapping[str, str], default: str, remedy: str) -> str:
-        """Move to a choice and press Enter; Ctrl-C gives up."""
+        """Move to a choice and press Enter; Ctrl-C gives up. A dumb terminal gets a line."""
         from prompt_toolkit.shortcuts import choice
+        from prompt_toolkit.utils import is_dumb_terminal
 
+        if is_dumb_terminal():
+            return super().choose(question, labels, default, remedy)
         return choice(question, options=list(labels.items()), default=default)
 
 
