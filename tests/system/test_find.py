@@ -1,5 +1,7 @@
 """Which system a run gets."""
 
+import time
+
 import pytest
 
 from csrun.errors import CsrunError, UsageError
@@ -35,6 +37,15 @@ def test_a_system_in_standby_is_no_choice() -> None:
         find(SITE, "cs2-02", STREAMING)
     with pytest.raises(CsrunError, match="no ACTIVE system in WEIGHT_STREAMING"):
         find(SITE, None, STREAMING)
+
+
+def test_a_system_that_boots_will_be_ready_but_another_is_ready_now() -> None:
+    booting = SystemState(Power.BOOTING, STREAMING, time.time() + 1000)
+    save_state(SITE, SITE.systems[0], booting)
+    assert find(SITE, "cs2-01", STREAMING).name == "cs2-01"
+    assert find(SITE, None, STREAMING).name == "cs2-02"
+    save_state(SITE, SITE.systems[1], SystemState(Power.ACTIVE, PIPELINED))
+    assert find(SITE, None, STREAMING).name == "cs2-01"
 
 
 def test_the_configured_mode_counts_not_the_site_files() -> None:

@@ -156,6 +156,22 @@ def test_commands_in_a_pipe_answer_their_questions_themselves() -> None:
     ]
 
 
+HEAVY = ("prompt_toolkit", "rich", "numpy", "logging", "importlib.metadata")
+LOADED = f"""
+import sys
+from csrun.cli.cs import cs
+from csrun.cli.frame import run
+assert run(cs, sys.argv[1:]) == 0
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+
+
+def test_a_one_shot_command_imports_nothing_heavy() -> None:
+    command = [sys.executable, "-c", LOADED, "config", "execmode", "show"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Configured Execution Mode : PIPELINED", "[]"]
+
+
 FAILING = [
     ("system activate\nsystem standby --yes\n", 2, "system activate: 'system activate' is not"),
     ("system standby\nno\nsystem standby --yes\n", 1, "not confirmed: cs2-01 stays as it is"),

@@ -11,7 +11,9 @@ from support.jobs import until
 from support.terminals import Terminal, terminal
 
 DOWN, TAB, CTRL_C, CTRL_D = "\x1b[B", "\t", "\x03", "\x04"
-ESCAPES = re.compile(rb"\x1b\[[0-9;?]*(?:[A-Za-z]|$)|\x1b[=>]?|\r")  # the last one may be half there
+ESCAPES = re.compile(
+    rb"\x1b\[[0-9;?]*(?:[A-Za-z]|$)|\x1b[=>]?|\r"
+)  # the last one may be half there
 CS = (sys.executable, "-m", "csrun.cli.cs")
 
 
