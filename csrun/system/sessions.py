@@ -33,7 +33,7 @@ class Session(msgspec.Struct, frozen=True):
     job: int
     state: SessionState
     process: int
-    user: str
+    user: str | None
 
 
 def holder(site: Site, system: System) -> str | None:
@@ -45,16 +45,10 @@ def holder(site: Site, system: System) -> str | None:
 
 def sessions(site: Site, system: System) -> list[Session]:
     """The holder, then those who wait, in their order."""
-    waiting = WaitingLine(line_dir(site, system)).holders()
-    texts = [(holder(site, system), SessionState.RUNNING)]
-    texts += [(text, SessionState.WAITING) for text in waiting]
-    found: dict[int, Session] = {}
-    for text, state in texts:
-        if match := _HOLDER.fullmatch(text or ""):
-            process = int(match["process"])
-            session = Session(int(match["job"]), state, process, _user_of(process) or "")
-            found.setdefault(session.job, session)  # one may get the system between two looks
-    return list(found.values())
+    running = _sessions([holder(site, system) or ""], SessionState.RUNNING)
+    line = WaitingLine(line_dir(site, system))
+    waiting = _sessions(line.holders(), SessionState.WAITING)
+    return [*running, *(s for s in waiting if s.job not in {r.job for r in running})]
 
 
 def cancel(site: Site, system: System, job: int) -> int:
@@ -85,6 +79,16 @@ def telemetry(site: Site, system: System) -> Telemetry | None:
     return said if said is not None and said.system == system.name else None
 
 
+def _sessions(holders: list[str], state: SessionState) -> list[Session]:
+    """Those of the holders that are jobs; an administrator's command may be one, for a moment."""
+    found = (_HOLDER.fullmatch(text) for text in holders)
+    return [
+        Session(int(match["job"]), state, int(match["process"]), _user_of(match["process"]))
+        for match in found
+        if match
+    ]
+
+
 def _launcher(site: Site, job: int) -> int:
     lock_file = jobs_dir_of(site.name) / str(job) / LIVE_LOCK
     match = _HOLDER.fullmatch(holder_of(lock_file))
@@ -93,7 +97,8 @@ def _launcher(site: Site, job: int) -> int:
     return int(match["process"])
 
 
-def _user_of(process: int) -> str | None:
+def _user_of(process: int | str) -> str | None:
+    """The name of a process's user; None when it runs on another machine, or no more."""
     try:
         uid = Path(f"/proc/{process}").stat().st_uid
     except FileNotFoundError:

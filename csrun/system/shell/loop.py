@@ -12,6 +12,7 @@ from csrun.system.shell.tree import PROGRAM, root, run_command, split
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
 
 PROMPT = f"{PROGRAM}> "
 EXIT_INTERRUPTED = 130
@@ -65,15 +66,25 @@ def _fail(message: str, code: int) -> int:
 
 def _session(shell: Shell) -> "PromptSession[str]":
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory
 
     from csrun.system.shell.completer import TreeCompleter
 
-    folder = state_dir()
-    folder.mkdir(parents=True, exist_ok=True)
     return PromptSession(
         PROMPT,
-        history=FileHistory(folder / HISTORY),
+        history=_history(),
         completer=TreeCompleter(root, shell),
         complete_while_typing=False,
     )
+
+
+def _history() -> "History":
+    """The lines of all the user's shells; of this one alone where none can be kept."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    path = state_dir() / HISTORY
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(path)

@@ -125,6 +125,18 @@ def test_lines_are_remembered(state: str) -> None:
     assert [line for line in lines if line.startswith("+")] == ["+software show", "+exit"] * 2
 
 
+def test_a_shell_whose_history_cannot_be_kept_works(tmp_path: Path) -> None:
+    nowhere = tmp_path / "a file, no folder"
+    nowhere.touch()
+    with terminal(*CS, environment=environment(str(nowhere))) as opened:
+        person = Person(opened)
+        person.does("software show")
+        person.sees("numpy")
+        person.does("session list")
+        person.sees("set CSRUN_STATE_DIR to a folder that can be written")
+        assert person.leaves() == 0
+
+
 def test_a_terminal_without_abilities_gets_lines(state: str) -> None:
     with terminal(*CS, environment=environment(state, TERM="dumb")) as opened:
         person = Person(opened)
