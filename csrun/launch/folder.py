@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.context import JobFile, TaskReport
+from csrun.context import jobs_dir_of as jobs_dir_of
 from csrun.context.job import ENDED_DIR, LIVE_LOCK, SECRET_FILE, ended_file
 from csrun.context.link import LINK_SOCKET, REPORT_DIR
 from csrun.system import FileLock, lock, try_lock

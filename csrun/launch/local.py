@@ -12,11 +12,11 @@ from time import monotonic
 
 import msgspec
 
-from csrun.context import JobFile, Progress, Role, SpawnWafer, jobs_dir_of
+from csrun.context import JobFile, Progress, Role, SpawnWafer
 from csrun.errors import OutputError
 from csrun.launch import queue
 from csrun.launch.failure import describe_cause, describe_server_loss
-from csrun.launch.folder import JobFolder, create, prune
+from csrun.launch.folder import JobFolder, create, jobs_dir_of, prune
 from csrun.launch.logs import Console, LogTail
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.prctl import become_subreaper

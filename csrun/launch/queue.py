@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from csrun.context import jobs_dir_of, site_state_dir
+from csrun.context import site_state_dir
 from csrun.errors import UsageError
 from csrun.files import write_whole
-from csrun.launch.folder import job_ids
+from csrun.launch.folder import job_ids, jobs_dir_of
 from csrun.site import Site
 from csrun.system import FileLock, WaitingLine, holder_of, lock, try_lock, wait_in_line
 

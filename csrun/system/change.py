@@ -79,7 +79,9 @@ def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
     with changing(site, system):
         held = try_lock(path, f"{command} --force (process {os.getpid()})")
     if held is None:
-        raise CsrunError(f"{holder_of(path)} is waiting for {system.name} already")
+        raise CsrunError(
+            f"{holder_of(path)} is waiting for {system.name} already; wait for it, or end it"
+        )
     with held:
         yield
 

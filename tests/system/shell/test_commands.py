@@ -156,6 +156,20 @@ def test_commands_in_a_pipe_answer_their_questions_themselves() -> None:
     ]
 
 
+def test_help_lists_the_commands_and_explains_one(capsys: Output) -> None:
+    assert do("help") == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.partition("  ")[0] for line in listed] == [
+        *("config execmode show", "config execmode setup"),
+        *(f"system {word}" for word in ("show", "status", "standby", "activate", "reboot")),
+        *("software show", "session list", "session cancel", "telemetry", "help", "exit"),
+    ]
+    assert do("help system standby") == 0
+    assert "Usage: cs system standby [OPTIONS]" in capsys.readouterr().out
+    assert do("help system stanby") == 2
+    assert "Did you mean 'standby'" in capsys.readouterr().err
+
+
 HEAVY = ("prompt_toolkit", "rich", "numpy", "logging", "importlib.metadata")
 LOADED = f"""
 import sys

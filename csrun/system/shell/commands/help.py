@@ -9,10 +9,20 @@ from csrun.system.shell.shell import LeaveShell, Shell
 
 
 @click.command("help")
-@click.pass_obj
-def help_command(shell: Shell) -> None:
-    """List the commands; `COMMAND --help` explains one."""
-    root = click.get_current_context().find_root().command
+@click.argument("command", metavar="[COMMAND...]", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, command: tuple[str, ...]) -> None:
+    """List the commands, or explain one."""
+    top = context.find_root()
+    if command:
+        words = [*command, "--help"]
+        top.command.main(words, top.info_name, standalone_mode=False, obj=context.obj)
+    else:
+        _list(top.command, context.obj)
+
+
+def _list(root: click.Command, shell: Shell) -> None:
+    """What the shell's user may do, a line a command."""
     rows = [
         (path, command.get_short_help_str(80))
         for path, command in leaves(root)
