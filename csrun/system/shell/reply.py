@@ -26,6 +26,7 @@ def show(reply: Record | Sequence[Record], output_format: str, if_empty: str = "
 
 
 def lines(record: Record) -> str:
+    """A record as text: `Name : value`, a line each."""
     width = max(len(_label(key)) for key in record)
     return "\n".join(f"{_label(k):{width}} : {_text(k, value)}" for k, value in record.items())
 
@@ -53,7 +54,7 @@ def _text(key: str, value: Value) -> str:
         value = f"{value:,.1f}".removesuffix(".0")
     elif isinstance(value, int) and unit:
         value = f"{value:,}"
-    return f"{value}{' ' * (bool(unit) and unit[0] != '/')}{unit}"
+    return f"{value}{unit}" if unit.startswith("/") else f"{value} {unit}".rstrip()
 
 
 def _without_unit(key: str) -> tuple[str, str]:

@@ -96,7 +96,7 @@ OTHERS = [
     ("`touch {evil}`", "No such command '`"),
     ("config execmode show | tee {evil}", "unexpected extra argument"),
     ("config execmode show > {evil}", "unexpected extra argument"),
-    ("help\ntouch {evil}", "unexpected extra argument"),
+    ("help\ntouch {evil}", "No such command 'touch'"),
     ("--site {evil} config execmode show", "No such option '--site'"),
     ("scp -t {evil}", "No such command 'scp'"),
     ("'", "no closing quotation"),
