@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 
-import platformdirs
-
 
 def state_dir() -> Path:
     """The folder of csrun's durable state: `CSRUN_STATE_DIR`, or the user's state folder."""
-    override = os.environ.get("CSRUN_STATE_DIR")
-    return Path(override) if override else Path(platformdirs.user_state_dir("csrun"))
+    if override := os.environ.get("CSRUN_STATE_DIR"):
+        return Path(override)
+    import platformdirs  # not needed where a site sets the folder
+
+    return Path(platformdirs.user_state_dir("csrun"))
 
 
 def site_state_dir(site_name: str) -> Path:
