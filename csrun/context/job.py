@@ -45,6 +45,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `mode` is the execution mode that the interpreter of the command needs, None for a command
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
+    `system` is the CS system that a cluster's scheduler has given the job, if it has.
     """
 
     job_id: int
@@ -55,6 +56,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: int
     cpus_per_task: int
     tasks: tuple[TaskEntry, ...]
+    system: str | None = None
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""

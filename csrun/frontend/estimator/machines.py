@@ -10,6 +10,7 @@ from csrun import system
 from csrun.context import SpawnWafer, TaskContext
 from csrun.context.job import SECRET_FILE
 from csrun.data import Dataset
+from csrun.errors import UsageError
 from csrun.executable import Executable
 from csrun.mode import ExecutionMode
 from csrun.records import messages
@@ -47,7 +48,12 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
             log.warning(messages.cs_ip_without_launcher(cs_ip))
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
     here = load_site(context.job.site)
-    found = system.find(here, cs_ip, context.mode)
+    found = system.find(here, cs_ip or context.job.system, context.mode)
+    if context.job.system not in (None, found.name):
+        raise UsageError(
+            f"cs_ip {cs_ip}: the job was given {context.job.system}, not {found.name}: name the"
+            " system on the command line of csrun_wse, as --cs_ip after the script"
+        )
     if cs_ip is None:
         log.info(messages.system_taken(found.name, found.address, context.mode))
     return Target(context, here, found, context.mode)
