@@ -30,6 +30,10 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
 @click.option("--label", is_flag=True, help="Show all tasks' output, each line after its rank.")
+@click.option("--sbatch", is_flag=True, help="Slurm: submit the job and do not wait for it.")
+@click.option(
+    "--compile-first", is_flag=True, help="Slurm: compile in a job of its own, without a CS system."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
@@ -44,6 +48,8 @@ def csrun_wse(
     single_task_nodes: int | None,
     cyclic: bool,
     label: bool,
+    sbatch: bool,
+    compile_first: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -72,6 +78,8 @@ def csrun_wse(
         site=resolve(site),
         preload=PRELOAD,
         label=label,
+        sbatch=sbatch,
+        compile_first=compile_first,
     )
     if dry_run:
         return _show_plan(request, load(site), as_json)

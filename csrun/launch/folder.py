@@ -11,7 +11,7 @@ import msgspec
 
 from csrun.context import JobFile, TaskReport, site_state_dir
 from csrun.context.job import ENDED_DIR, SECRET_FILE, ended_file
-from csrun.context.link import LINK_SOCKET, REPORT_DIR
+from csrun.context.link import REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
 
 KEPT_JOBS = 20
@@ -44,10 +44,14 @@ class JobFolder:
 
     def prepare(self, job: JobFile) -> None:
         """Fill the folder with all that a task needs at its start."""
+        self.furnish()
+        job.write(self.path)
+
+    def furnish(self) -> None:
+        """Make the folders of a job, and its secret."""
         for name in ("logs", REPORT_DIR, ENDED_DIR, "cache"):
             (self.path / name).mkdir(exist_ok=True)
         self._write_secret()
-        job.write(self.path)
 
     def mark_ended(self, rank: int) -> None:
         """Let a task's peers know that it has ended well; on a full disk they just are not told."""
@@ -57,8 +61,8 @@ class JobFolder:
     def clear(self) -> None:
         """Remove what is of no use, or secret, after the job's end."""
         shutil.rmtree(self.cache, ignore_errors=True)
-        for name in (SECRET_FILE, LINK_SOCKET):
-            (self.path / name).unlink(missing_ok=True)
+        for path in (self.path / SECRET_FILE, *self.path.glob("link*.sock")):
+            path.unlink(missing_ok=True)
 
     def _write_secret(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

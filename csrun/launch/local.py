@@ -10,19 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-import msgspec
-
 from csrun.context import JobFile, Progress, Role, SpawnWafer
 from csrun.errors import OutputError
 from csrun.launch import queue
-from csrun.launch.failure import describe_cause, describe_server_loss
+from csrun.launch.failure import describe_cause
 from csrun.launch.folder import JobFolder, create, jobs_dir_of, prune
 from csrun.launch.logs import Console, LogTail
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.prctl import become_subreaper
-from csrun.launch.protocol import SignalTasks, StartTask, TaskEnded, TasksReady, ToLauncher
+from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.request import JobRequest
-from csrun.launch.server import ServerProcess, start_server
+from csrun.launch.server import TaskServer, start_server
 from csrun.launch.state import (
     DeadlinePassed,
     Event,
@@ -74,7 +72,7 @@ def _run_allocated(request: JobRequest, folder: JobFolder, locks: tuple[FileLock
     job = JobFile.read(folder.path)
     modules = request.preload if job.mode is not None else ()
     become_subreaper()
-    with _signals() as signals:
+    with ending_signals() as signals:
         server = start_server(folder, modules, locks)
         return LocalJob(job, folder, server, signals, request.label).run()
 
@@ -86,7 +84,7 @@ class LocalJob:
         self,
         job: JobFile,
         folder: JobFolder,
-        server: ServerProcess,
+        server: TaskServer,
         signals: socket.socket,
         label: bool,
     ) -> None:
@@ -100,7 +98,6 @@ class LocalJob:
         self._tails = {
             _name(rank): self._tail(rank, text) for rank, text in zip(shown, labels, strict=True)
         }
-        self._decoder = msgspec.msgpack.Decoder(ToLauncher)
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
@@ -116,7 +113,7 @@ class LocalJob:
             for instruction in self._state.begin():
                 self._do(instruction)
             with selectors.DefaultSelector() as selector:
-                selector.register(self._server.control, selectors.EVENT_READ, self._from_server)
+                selector.register(self._server, selectors.EVENT_READ, self._from_server)
                 selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
                 while not self._is_finished:
                     self._turn(selector)
@@ -169,22 +166,23 @@ class LocalJob:
 
     def _send(self, message: StartTask | SignalTasks) -> None:
         try:
-            self._server.control.send(message)
+            self._server.send(message)
         except OSError:
             return  # the server is gone; reading from it says so, with its exit code
 
     def _from_server(self) -> Iterator[Event]:
-        bodies = self._server.control.receive()
-        if bodies is None:
+        messages = self._server.receive()
+        if messages is None:
             yield ServerLost(self._server.end())
-        for body in bodies or ():
-            message = self._decoder.decode(body)
+        for message in messages or ():
             match message:
                 case TaskEnded():
-                    report = self._folder.report(self._report_names[message.name])
+                    report = message.report or self._folder.report(self._report_names[message.name])
                     yield TaskExited(message.name, message.exit_code, message.time_s, report)
                 case TasksReady():
                     self._say_ready(message)
+                case Stopped():
+                    yield Interrupted(message.signum, monotonic())
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.argv)
                 case Progress():
@@ -217,7 +215,7 @@ class LocalJob:
             shown = cause.name in self._tails
             _say(describe_cause(cause, self._folder.log(cause.name), shown))
         elif state.server_exit_code is not None:
-            _say(describe_server_loss(state.server_exit_code, self._folder.path))
+            _say(self._server.describe_loss(state.server_exit_code, self._folder))
         elif state.signum is not None:
             name = signal.Signals(state.signum).name
             _say(f"csrun_wse: {name}: the job was ended; logs: {self._folder.path / 'logs'}")
@@ -253,7 +251,7 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[socket.socket]:
+def ending_signals() -> Iterator[socket.socket]:
     """A socket that gets the number of every signal that asks to end."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)

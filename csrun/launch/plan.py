@@ -179,7 +179,7 @@ def _place(
         tasks_on[node_id] = local_rank + 1
         alone = node_id < layout.single_task_nodes
         wanted = site.nodes.cpus if alone else layout.cpus_per_task
-        cpus = _cpu_set(real_cpus, next_cpu, wanted)
+        cpus = cpu_set(real_cpus, next_cpu, wanted)
         placed.append(PlannedTask(rank, _role(rank, mode), node_id, local_rank, cpus))
         next_cpu += wanted
     return tuple(placed)
@@ -195,7 +195,7 @@ def _role(rank: int, mode: ExecutionMode | None) -> Role:
     return Role.STREAMER
 
 
-def _cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:
+def cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:
     """Nominal CPU i of the job is real CPU i modulo their number: the tasks take them in turn."""
     count = min(wanted, len(real_cpus))
     return tuple(sorted(real_cpus[(first + i) % len(real_cpus)] for i in range(count)))

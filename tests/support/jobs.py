@@ -16,17 +16,25 @@ END_S = 5.0  # the promise: by then nothing of a job is left
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with a user's script, and a state folder beside it."""
+    """A folder with a user's script, and a state folder beside it.
+
+    `site` is the file of another site than the shipped one, `variables` are added to the
+    environment.
+    """
 
     path: Path
+    site: Path | None = None
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def jobs(self) -> Path:
-        return self.path / "state" / "local" / "jobs"
+        return self.path / "state" / ("testbed" if self.site else "local") / "jobs"
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         environment.pop("CSRUN_SITE", None)
+        environment |= dict(self.variables)
+        environment |= {"CSRUN_SITE": str(self.site)} if self.site else {}
         return subprocess.Popen(
             [sys.executable, "-m", "csrun.cli.csrun_wse", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,

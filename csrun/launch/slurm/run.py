@@ -1,0 +1,200 @@
+"""A job on a cluster, from the checks before it is queued to its exit code."""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from csrun.context import JobFile, environment
+from csrun.errors import CsrunError
+from csrun.launch.folder import JobFolder
+from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
+from csrun.launch.plan import JobPlan, plan
+from csrun.launch.request import JobRequest
+from csrun.launch.slurm import batch, cluster, folders
+from csrun.launch.slurm.attendant import PLAN_FILE
+from csrun.launch.slurm.messages import TaskReady
+from csrun.launch.slurm.step import LOG_NAME, Step
+from csrun.launch.slurm.systems import system_of
+from csrun.launch.srun import Resources, in_container, srun_words, step_words
+from csrun.site import Site
+
+ATTENDANT = "csrun.launch.slurm.attendant"
+
+
+class CancelledError(CsrunError):
+    """A signal ended csrun_wse before the job's tasks had reported in."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"{signal.Signals(signum).name}: the job was ended before it had started")
+        self.exit_code = 128 + signum
+
+
+def plan_job(request: JobRequest, site: Site) -> JobPlan:
+    """Lay a job out on the CPUs of the site's nodes.
+
+    Raises: UsageError for a layout that is not possible
+    """
+    return plan(request, site, tuple(range(site.nodes.cpus)))
+
+
+def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
+    """Run a job, or submit it, and what is to be compiled before; the exit code.
+
+    Raises: UsageError when it can never run; CsrunError when Slurm does not answer
+    """
+    given = environment.allocation()
+    system = system_of(job_plan, site) if given is None else given.system
+    resources = Resources(site.gres_of(system) if system else None, site.nodes.cpus)
+    if given is None:
+        cluster.check(job_plan.layout, site, resources.gres)
+    else:
+        cluster.require_commands(site)
+    if request.sbatch:
+        return batch.submit(request, job_plan, site, resources, system)
+    if request.compile_first and (code := _run_step(*batch.compile_job(request, job_plan), site)):
+        return code
+    return _run_step(request, job_plan, site, resources, system)
+
+
+def _run_step(
+    request: JobRequest,
+    job_plan: JobPlan,
+    site: Site,
+    resources: Resources = Resources(),  # noqa: B008  frozen
+    system: str | None = None,
+) -> int:
+    jobs_dir = folders.jobs_dir_of(site)
+    folder, live = folders.create(jobs_dir)
+    with live:
+        folders.prune(jobs_dir)
+        try:
+            job = _planned(request, job_plan, system)
+            folder.furnish()
+            (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
+            words = _words(request, job_plan, site, resources, folder)
+            with ending_signals() as signals:
+                return _Run(request, job, folder, words, signals).run()
+        finally:
+            folder.clear()
+
+
+def _words(
+    request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, folder: JobFolder
+) -> tuple[str, ...]:
+    python = "python" if site.container else sys.executable
+    attendant = (python, "-P", "-m", ATTENDANT, str(folder.path))
+    mounts = (*site.mount_dirs, *request.mount_dirs, os.getcwd(), str(folder.path.parent))
+    command = in_container(attendant, site.container, mounts)
+    words = srun_words if environment.allocation() is None else step_words
+    return words(job_plan.layout, command, resources)
+
+
+class _Run:
+    """One srun of a job: until all tasks have reported in, and then as on one machine."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        planned: JobFile,
+        folder: JobFolder,
+        words: tuple[str, ...],
+        signals: socket.socket,
+    ) -> None:
+        self._request = request
+        self._planned = planned
+        self._folder = folder
+        self._signals = signals
+        self._ready: dict[int, TaskReady] = {}
+        self._said_bytes = 0
+        self._begun_s = monotonic()
+        self._step = Step(words, folder, len(planned.tasks))
+
+    def run(self) -> int:
+        """Run to the end; nothing of the job lives when this returns."""
+        try:
+            self._gather()
+        except BaseException:
+            self._step.cancel()
+            raise
+        if len(self._ready) >= MANY_TASKS:
+            seconds = monotonic() - self._begun_s
+            _say(f"csrun_wse: {len(self._ready)} tasks reported in after {seconds:.2f} s")
+        job = self._step.job = self._placed()
+        folder = folders.name_by_id(self._folder, job.job_id)
+        job.write(folder.path)
+        return LocalJob(job, folder, self._step, self._signals, self._request.label).run()
+
+    def _gather(self) -> None:
+        """Wait for all tasks to report in, and show meanwhile what srun has to say."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._step, selectors.EVENT_READ)
+            selector.register(self._signals, selectors.EVENT_READ)
+            while len(self._ready) < len(self._planned.tasks):
+                for key, _ in selector.select(LOG_POLL_S):
+                    if key.fileobj is self._signals:
+                        raise CancelledError(self._signals.recv(64)[0])
+                    self._take_reports()
+                self._show_srun()
+        self._show_srun()
+
+    def _take_reports(self) -> None:
+        reports = self._step.reports()
+        if reports is None:
+            raise self._why_not()
+        self._ready.update((ready.rank, ready) for ready in reports)
+
+    def _why_not(self) -> CsrunError:
+        log = self._folder.log(LOG_NAME)
+        own = [line for line in log.read_text(errors="replace").splitlines() if "csrun: " in line]
+        self._show_srun(hide=own)
+        if own:
+            return CsrunError(own[0].partition("csrun: ")[2])
+        return CsrunError(
+            f"srun ended with exit code {self._step.end()} before the tasks had begun"
+        )
+
+    def _show_srun(self, hide: list[str] | None = None) -> None:
+        with self._folder.log(LOG_NAME).open("rb") as file:
+            file.seek(self._said_bytes)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._said_bytes += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            if line not in (hide or ()) and "csrun: " not in line:
+                _say(line)
+
+    def _placed(self) -> JobFile:
+        """The planned job with the nodes and CPUs that its tasks were given."""
+        tasks = tuple(
+            msgspec.structs.replace(
+                task, node=self._ready[task.rank].node, cpus=self._ready[task.rank].cpus
+            )
+            for task in self._planned.tasks
+        )
+        return msgspec.structs.replace(self._planned, job_id=self._ready[0].job_id, tasks=tasks)
+
+
+def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:
+    nodes = tuple(f"node id {index}" for index in range(job_plan.layout.nodes))
+    return JobFile(
+        job_id=0,
+        mode=job_plan.mode,
+        command=job_plan.command,
+        working_dir=str(Path.cwd()),
+        site=request.site,
+        nodes=job_plan.layout.nodes,
+        cpus_per_task=job_plan.layout.cpus_per_task,
+        tasks=job_plan.entries(nodes),
+        system=system,
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
