@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import yaml
 from support.sites import SHIPPED
 
@@ -87,20 +88,19 @@ def site_file(folder: Path, scheduler: str, **changes: object) -> Path:
 
 
 def _steps_of(node: str, conf: Path) -> list[int]:
-    """Everything that descends from the node's slurmstepds."""
-    import psutil
-
+    """The node's slurmstepds and all that descends from them."""
     found = []
     for process in psutil.process_iter(["name"]):
-        try:
-            if process.info["name"] != "slurmstepd":
-                continue
-            environment = process.environ()
-            if environment.get("SLURM_CONF") != str(conf):
-                continue
+        if process.info["name"] == "slurmstepd":
             below = process.children(recursive=True)
-            if any(p.environ().get("SLURMD_NODENAME") == node for p in below):
-                found += [process.pid, *(p.pid for p in below)]
-        except psutil.Error:
-            continue
+            if any(_is_on(node, conf, child) for child in below):
+                found += [process.pid, *(child.pid for child in below)]
     return found
+
+
+def _is_on(node: str, conf: Path, process: psutil.Process) -> bool:
+    try:
+        variables = process.environ()
+    except psutil.Error:
+        return False
+    return variables.get("SLURMD_NODENAME") == node and variables.get("SLURM_CONF") == str(conf)

@@ -35,6 +35,7 @@ from csrun.launch.tree import kill_descendants, reap
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
+COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reason
 EXIT_NOT_SHARED = 2
 UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
 _DATAGRAM_BYTES = 1 << 16
@@ -182,9 +183,9 @@ def main(argv: list[str]) -> int:
         plan = msgspec.json.decode((folder.path / PLAN_FILE).read_bytes(), type=JobFile)
     except OSError as error:
         print(
-            f"csrun: rank {place.rank} on {place.node}: the job's folder {folder.path} is not there"
-            f" ({error.strerror}): the nodes of the site must share it; set jobs_dir in the site"
-            " file to a folder that they do",
+            f"{COMPLAINT}rank {place.rank} on {place.node}: the job's folder {folder.path} is not"
+            f" there ({error.strerror}): the nodes of the site must share it; set jobs_dir in the"
+            " site file to a folder that they do",
             file=sys.stderr,
         )
         return EXIT_NOT_SHARED

@@ -11,13 +11,13 @@ from time import monotonic
 import msgspec
 
 from csrun.context import JobFile, environment
-from csrun.errors import CsrunError
+from csrun.errors import CsrunError, UsageError
 from csrun.launch.folder import JobFolder
 from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.request import JobRequest
 from csrun.launch.slurm import batch, cluster, folders
-from csrun.launch.slurm.attendant import PLAN_FILE
+from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.messages import TaskReady
 from csrun.launch.slurm.step import LOG_NAME, Step
 from csrun.launch.slurm.systems import system_of
@@ -25,6 +25,7 @@ from csrun.launch.srun import Resources, in_container, srun_words, step_words
 from csrun.site import Site
 
 ATTENDANT = "csrun.launch.slurm.attendant"
+NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
 
 
 class CancelledError(CsrunError):
@@ -146,27 +147,28 @@ class _Run:
     def _take_reports(self) -> None:
         reports = self._step.reports()
         if reports is None:
+            self._show_srun()
             raise self._why_not()
         self._ready.update((ready.rank, ready) for ready in reports)
 
     def _why_not(self) -> CsrunError:
-        log = self._folder.log(LOG_NAME)
-        own = [line for line in log.read_text(errors="replace").splitlines() if "csrun: " in line]
-        self._show_srun(hide=own)
+        code = self._step.end()
+        text = self._folder.log(LOG_NAME).read_text(errors="replace")
+        lines = [line for line in text.splitlines() if not line.startswith(NEWS)]
+        own = [line for line in lines if line.startswith(COMPLAINT)]
         if own:
-            return CsrunError(own[0].partition("csrun: ")[2])
-        return CsrunError(
-            f"srun ended with exit code {self._step.end()} before the tasks had begun"
-        )
+            return UsageError(own[0].removeprefix(COMPLAINT))
+        said = "\n  ".join(["", *lines])
+        return CsrunError(f"srun ended with exit code {code} before the job's tasks ran:{said}")
 
-    def _show_srun(self, hide: list[str] | None = None) -> None:
+    def _show_srun(self) -> None:
         with self._folder.log(LOG_NAME).open("rb") as file:
             file.seek(self._said_bytes)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._said_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            if line not in (hide or ()) and "csrun: " not in line:
+            if line.startswith(NEWS):
                 _say(line)
 
     def _placed(self) -> JobFile:

@@ -28,15 +28,14 @@ _READ_BYTES = 1 << 16
 class Step:
     """One srun, a TaskServer. Its attendants report in first; then `job` says where they are."""
 
-    job: JobFile
-
     def __init__(self, words: Sequence[str], folder: JobFolder, tasks: int) -> None:
         (folder.path / MAIL_DIR).mkdir()
         decoder = msgspec.msgpack.Decoder(FromAttendant)
         self._box = launcher_box(folder.path)
         self._readers = [Reader(task_box(folder.path, rank), decoder) for rank in range(tasks)]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
-        self._is_stopped = False
+        self._stopped: set[int] = set()  # ranks whose attendants Slurm has told to end
+        self.job: JobFile | None = None
         self._silence: threading.Timer | None = None
         self._process = _start(words, folder)
 
@@ -49,7 +48,7 @@ class Step:
         """The attendants that have reported in since; None when srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
-        return [message for message in self._heard() if isinstance(message, TaskReady)]
+        return [message for _, message in self._heard() if isinstance(message, TaskReady)]
 
     def send(self, message: ToServer) -> None:
         """Order something; the planned tasks start together, when all were asked for."""
@@ -58,6 +57,7 @@ class Step:
                 self._unended[message.name] = message.rank
                 if message.wafer is None and len(self._unended) < len(self._readers):
                     return
+                assert self.job is not None
                 self._order(StartAll(self.job) if message.wafer is None else message)
             case SignalTasks():
                 self._order(message)
@@ -67,8 +67,8 @@ class Step:
     def receive(self) -> list[ToLauncher] | None:
         """What the attendants have said, and at srun's end which tasks were lost; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
-        new = sorted(self._heard(), key=lambda message: not isinstance(message, Stopped))
-        heard = [known for message in new for known in self._passed_on(message)]
+        new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], Stopped))
+        heard = [known for rank, message in new for known in self._passed_on(rank, message)]
         if heard or rung:
             return heard
         if self._unended and self._process.wait() >= 0:
@@ -90,7 +90,7 @@ class Step:
         """Take the job back from Slurm, queued or running; srun's exit code."""
         if self._process.poll() is None:
             self._process.terminate()
-        elif hasattr(self, "job"):
+        elif self.job is not None:
             _scancel(str(self.job.job_id))
         self._wait(CANCEL_S)
         return self._close()
@@ -101,13 +101,13 @@ class Step:
 
     def _order(self, message: StartAll | StartTask | SignalTasks | LetGo) -> None:
         post(self._box, message)
-        if self._process.poll() is None:
+        if self._process.poll() is None and self.job is not None:
             _scancel("--signal=URG", str(self.job.job_id))
 
-    def _heard(self) -> list[FromAttendant]:
-        return [message for reader in self._readers for message in reader.read()]
+    def _heard(self) -> list[tuple[int, FromAttendant]]:
+        return [(rank, said) for rank, box in enumerate(self._readers) for said in box.read()]
 
-    def _passed_on(self, message: FromAttendant) -> list[ToLauncher]:
+    def _passed_on(self, rank: int, message: FromAttendant) -> list[ToLauncher]:
         match message:
             case TaskReady():
                 return []
@@ -115,26 +115,30 @@ class Step:
                 self._unended.pop(message.name, None)
                 return [_in_our_time(message)]
             case Stopped():
-                first, self._is_stopped = not self._is_stopped, True
-                return [message] if first else []
+                self._stopped.add(rank)
+                return [message] if len(self._stopped) == 1 else []
         return [message]
 
     def _lost(self) -> list[ToLauncher]:
         """The tasks of which nothing will be heard any more: their node died, or their attendant.
 
-        They went before whatever else has failed, unless Slurm was told to end the job.
+        Slurm then ends the others, and tells their attendants so. Whose attendant was not told
+        went before whatever else has failed; one that was told did not end in time.
         """
         lost, self._unended = dict(sorted(self._unended.items())), {}
-        now_s = time.monotonic()
-        if self._is_stopped:
-            return [TaskEnded(name, -signal.SIGKILL, now_s) for name in lost]
-        return [TaskEnded(name, 1, 0.0, self._loss(rank)) for name, rank in lost.items()]
+        return [
+            TaskEnded(name, -signal.SIGKILL, time.monotonic())
+            if rank in self._stopped
+            else TaskEnded(name, 1, 0.0, self._loss(rank))
+            for name, rank in lost.items()
+        ]
 
     def _loss(self, rank: int) -> TaskReport:
+        assert self.job is not None
         node = self.job.tasks[rank].node
         text = (
-            f"{node} was lost: what ran there has ended without a word; 'sinfo -N -l' shows the"
-            " state of the nodes"
+            f"{node}: lost: what ran there for rank {rank} has ended without a word, as when a node"
+            " fails or has no memory left; 'sinfo -N -l' shows the state of the nodes"
         )
         return TaskReport(rank, TaskReportKind.USER_ERROR, text, "", 1, 0.0, 0)
 
