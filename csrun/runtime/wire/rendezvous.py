@@ -17,6 +17,7 @@ from time import monotonic, sleep
 
 import msgspec
 
+from csrun.context import Host
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.files import write_whole
 from csrun.runtime.messages import Results
@@ -49,12 +50,14 @@ class RunFolder:
     """Where one run of a job meets; `job` names the job in the challenge.
 
     `ended` has, by the name of a peer, the file that is there once its task has ended.
+    `host` is the machine of this task, None when it is the chief's.
     """
 
     path: Path
     job: str
     secret: bytes
     ended: Mapping[str, Path] = field(default_factory=dict)
+    host: Host | None = None
 
     @property
     def endpoint(self) -> Path:
