@@ -12,7 +12,8 @@ from csrun.runtime.messages import Primed
 from csrun.runtime.peer import learn
 from csrun.runtime.wire.auth import Hello, new_nonce
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.rendezvous import Listener, RunFolder, announce_done, announce_failed, join
+from csrun.runtime.wire.listener import Listener
+from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed, join
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def in_thread(function, *args):
 
 def raw_connection(folder: RunFolder) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect("\0" + folder.endpoint.read_text())
+    endpoint = msgspec.json.decode(folder.endpoint.read_bytes())
+    connection.connect("\0" + endpoint["unix"])
     return connection
 
 
