@@ -6,20 +6,30 @@ from collections import deque
 import numpy as np
 
 from csrun.executable import Plan, Step, flat_views
-from csrun.executable.bind import Array, Bytes
-from csrun.runtime.weights import slot_views
+from csrun.executable.bind import Bytes
+from csrun.runtime.weights import PREFETCH_BYTES, slot_views
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.remote_store import SETTLED, Order, StoreLink
 from csrun.runtime.wire.signal import Waiter
 
 
-def gradient_memory(plan: Plan) -> Bytes:
-    """A block laid out as the store, of which only the gradients are ever touched.
+class GradientMemory:
+    """A block laid out as the store, of which the wafer writes the gradients alone.
 
-    Shapes: uint8[plan.store.nbytes], pages without memory until they are written
+    A page takes memory from its first write until it is given back.
+    Shapes: bytes uint8[nbytes]
     """
-    block = mmap.mmap(-1, max(plan.store.nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(block, np.uint8, plan.store.nbytes)
+
+    def __init__(self, nbytes: int) -> None:
+        self._map = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.bytes: Bytes = np.frombuffer(self._map, np.uint8, nbytes)
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """Forget what these bytes hold, as far as they are whole pages."""
+        first, end = -(-offset // mmap.PAGESIZE), (offset + nbytes) // mmap.PAGESIZE
+        if end > first:
+            start, length = first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, start, length)
 
 
 class RemoteWeights:
@@ -30,12 +40,18 @@ class RemoteWeights:
     """
 
     def __init__(
-        self, plan: Plan, arena: Bytes, store: Bytes, link: StoreLink, control: Channel
+        self,
+        plan: Plan,
+        arena: Bytes,
+        memory: GradientMemory,
+        link: StoreLink,
+        control: Channel,
     ) -> None:
+        self._plan = plan
+        self._memory = memory
         self._link = link
         self._slots = slot_views(plan, arena)
-        flat = flat_views(plan, store)
-        self._gradients = [flat.get(f"gradients/{group.index}") for group in plan.groups]
+        self._flat = flat_views(plan, memory.bytes)
         self._waiter = Waiter(link.arrived, control)
         self._holds: list[int | None] = [None, None]
         self._coming: deque[int | None] = deque()  # None: the answer to SETTLE
@@ -54,10 +70,10 @@ class RemoteWeights:
 
     def deliver(self, group: int, step: Step) -> None:
         """Send the group's gradients to MemoryX."""
-        gradients: Array | None = self._gradients[group]
         self._is_settled = False
         self._holds[group % 2] = None
-        self._link.order(Order.GRADIENTS, group, gradients)
+        gradients = self._flat[f"gradients/{group}"]
+        self._link.send_gradients(group, gradients, lambda: self._forget_gradients(group))
         if group == 0:
             self._fetch(0)
 
@@ -71,6 +87,12 @@ class RemoteWeights:
         while self._coming:
             self._take()
         self._is_settled = True
+
+    def _forget_gradients(self, group: int) -> None:
+        """A large group's are not kept; a small one's would cost more to make room for again."""
+        place, base = self._plan.groups[group], self._plan.store.gradients_offset
+        if place.nbytes >= PREFETCH_BYTES and base is not None:
+            self._memory.give_back(base + place.offset_bytes, place.nbytes)
 
     def _load(self, group: int) -> None:
         self._fetch(group)

@@ -18,7 +18,7 @@ from csrun.runtime.engine import Engine
 from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, WaferReady
 from csrun.runtime.names import wafer_name
 from csrun.runtime.peer import take_part
-from csrun.runtime.remote_weights import RemoteWeights, gradient_memory
+from csrun.runtime.remote_weights import GradientMemory, RemoteWeights
 from csrun.runtime.results import ResultSlots, result_slot_bytes
 from csrun.runtime.source import RingSource
 from csrun.runtime.weights import ResidentWeights, Slots, StreamedWeights, Weights
@@ -60,17 +60,18 @@ def _load(
     runtime = Runtime(request.seed)
     weights: Weights
     if request.remote_store:
-        store = gradient_memory(plan)
+        gradients = GradientMemory(plan.store.nbytes)
+        store = gradients.bytes
         connection = socket.socket(fileno=store_parts[0])
         link = resources.enter_context(closing(StoreLink(connection)))
-        weights = RemoteWeights(plan, arena.bytes, store, link, control)
+        weights = RemoteWeights(plan, arena.bytes, gradients, link, control)
     elif store_parts:
-        memory, gradients, updates = store_parts
+        memory, delivered, updates = store_parts
         store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
         weights = StreamedWeights(
             resources.enter_context(closing(Slots(plan, arena.bytes, store))),
             updates=Waiter(resources.enter_context(closing(Counter(updates))), control),
-            gradients=resources.enter_context(closing(Counter(gradients))),
+            gradients=resources.enter_context(closing(Counter(delivered))),
         )
     else:
         store = store_of(plan, arena.bytes, None)

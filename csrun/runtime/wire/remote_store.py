@@ -8,8 +8,10 @@ import queue
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -46,7 +48,7 @@ class StoreLink:
         self._connection = connection
         self.arrived = Counter.create()
         self._error: OSError | None = None
-        self._outgoing: queue.SimpleQueue[tuple[memoryview, ...] | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
@@ -55,10 +57,19 @@ class StoreLink:
         for thread in self._threads:
             thread.start()
 
-    def order(self, order: Order, group: int = 0, array: Array | None = None) -> None:
-        """Give an order, with the gradients that go along; they may change once they are sent."""
-        head = memoryview(ORDER.pack(order, group))
-        self._outgoing.put((head,) if array is None else (head, raw(array)))
+    def order(self, order: Order, group: int = 0) -> None:
+        """Give an order that is nothing but its name."""
+        self._outgoing.put(partial(self._connection.sendall, ORDER.pack(order, group)))
+
+    def send_gradients(self, group: int, gradients: Array, sent: Callable[[], None]) -> None:
+        """Order an update; `sent` is called in the sending thread once they may change."""
+
+        def send() -> None:
+            self._connection.sendall(ORDER.pack(Order.GRADIENTS, group))
+            self._connection.sendall(raw(gradients))
+            sent()
+
+        self._outgoing.put(send)
 
     def receive(self, array: Array) -> None:
         """Fill the array with what comes next."""
@@ -81,10 +92,9 @@ class StoreLink:
         self.arrived.close()
 
     def _send(self) -> None:
-        while (parts := self._outgoing.get()) is not None:
+        while (send := self._outgoing.get()) is not None:
             try:
-                for part in parts:
-                    self._connection.sendall(part)
+                send()
             except OSError as error:
                 self._lose(error)
 
