@@ -1,7 +1,7 @@
 """What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
 
 from csrun.context.debug import DebugLevel, debug_level
-from csrun.context.job import JobFile, Role, TaskEntry
+from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
 from csrun.context.paths import site_state_dir, state_dir
 from csrun.context.task import TaskContext, current
@@ -9,6 +9,8 @@ from csrun.context.terminated import Terminated
 
 __all__ = [
     "DebugLevel",
+    "Host",
+    "Hosts",
     "JobFile",
     "JobLink",
     "Progress",

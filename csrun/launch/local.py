@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-from csrun.context import JobFile, Progress, Role, SpawnWafer
+import msgspec
+
+from csrun.context import Hosts, JobFile, Progress, Role, SpawnWafer
 from csrun.errors import OutputError
 from csrun.launch import queue
 from csrun.launch.failure import describe_cause
@@ -62,7 +64,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
         try:
             allocation = queue.allocate(site, job_plan.layout.nodes, job_id, _say)
             with allocation:
-                folder.prepare(_job_file(request, job_plan, job_id, allocation.nodes))
+                folder.prepare(_job_file(request, job_plan, site, job_id, allocation.nodes))
                 return _run_allocated(request, folder, (live, *allocation.locks))
         finally:
             folder.clear()
@@ -222,8 +224,10 @@ class LocalJob:
 
 
 def _job_file(
-    request: JobRequest, job_plan: JobPlan, job_id: int, nodes: tuple[str, ...]
+    request: JobRequest, job_plan: JobPlan, site: Site, job_id: int, nodes: tuple[str, ...]
 ) -> JobFile:
+    addresses = dict(zip(queue.node_names(site), site.nodes.addresses, strict=False))
+    tasks = job_plan.entries(nodes)
     return JobFile(
         job_id=job_id,
         mode=job_plan.mode,
@@ -232,7 +236,10 @@ def _job_file(
         site=request.site,
         nodes=job_plan.layout.nodes,
         cpus_per_task=job_plan.layout.cpus_per_task,
-        tasks=job_plan.entries(nodes),
+        tasks=tuple(
+            msgspec.structs.replace(task, address=addresses.get(task.node, "")) for task in tasks
+        ),
+        hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
     )
 
 

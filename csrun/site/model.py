@@ -20,12 +20,17 @@ class Scheduler(StrEnum):
 
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The CPU nodes, all alike. Units: memory_gb in GiB."""
+    """The CPU nodes, all alike. Units: memory_gb in GiB.
+
+    With `addresses`, one a node, the nodes of a local site act as machines of their own: a task
+    reaches those of other nodes by TCP, under these IP addresses. Without, they share memory.
+    """
 
     count: Positive
     cpus: Positive
     memory_gb: Positive
     name_prefix: Name = "node"
+    addresses: tuple[str, ...] = ()
 
 
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
