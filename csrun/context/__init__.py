@@ -2,6 +2,8 @@
 
 from csrun.context.debug import DebugLevel, debug_level
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry
+from csrun.context.interpreter import interpreter_mode, interpreter_options
+from csrun.context.job import JobFile, Role, TaskEntry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
 from csrun.context.paths import site_state_dir, state_dir
 from csrun.context.task import TaskContext, current
@@ -23,6 +25,8 @@ __all__ = [
     "Terminated",
     "current",
     "debug_level",
+    "interpreter_mode",
+    "interpreter_options",
     "site_state_dir",
     "state_dir",
 ]
