@@ -1,8 +1,17 @@
-"""What was asked of the launcher."""
+"""What was asked of the launchers."""
 
 from dataclasses import dataclass
 
 from csrun.site import DEFAULT_SITE
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What can be asked of any job; `output` is a pattern of file names (see `output`)."""
+
+    job_name: str | None = None
+    time_limit_s: int | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True)
@@ -24,3 +33,4 @@ class JobRequest:
     site: str = DEFAULT_SITE
     preload: tuple[str, ...] = ()
     label: bool = False
+    options: JobOptions = JobOptions()
