@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.cli import frame
+from csrun.cli import frame, job_options
 
 if TYPE_CHECKING:
     from csrun.launch import JobRequest
@@ -36,6 +36,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 )
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@job_options.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_wse(
@@ -52,6 +53,7 @@ def csrun_wse(
     compile_first: bool,
     dry_run: bool,
     as_json: bool,
+    **job: str | None,
 ) -> int:
     """Run CMD as the tasks of one job.
 
@@ -80,6 +82,7 @@ def csrun_wse(
         label=label,
         sbatch=sbatch,
         compile_first=compile_first,
+        options=job_options.make(**job),
     )
     if dry_run:
         return _show_plan(request, load(site), as_json)

@@ -11,6 +11,11 @@ from types import FrameType
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
+def csctl() -> None:
+    """The console command."""
+    _enter("csctl")
+
+
 def csrun_cpu() -> None:
     """The console command."""
     _enter("csrun_cpu")

@@ -22,13 +22,17 @@ class SlurmPlace:
     rank: int
     node: str
     job_id: int
+    launch_address: str  # of the node that srun was started on
 
 
 def slurm_place() -> SlurmPlace:
     """The place of this process."""
     variables = os.environ
     return SlurmPlace(
-        int(variables[RANK]), variables["SLURMD_NODENAME"], int(variables["SLURM_JOB_ID"])
+        int(variables[RANK]),
+        variables["SLURMD_NODENAME"],
+        int(variables["SLURM_JOB_ID"]),
+        variables["SLURM_LAUNCH_NODE_IPADDR"],
     )
 
 

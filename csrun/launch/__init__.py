@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from csrun.errors import UsageError
 from csrun.launch.checks import check_command, check_mounts
+from csrun.launch.output import check_pattern
 from csrun.launch.plan import JobPlan
-from csrun.launch.request import JobRequest
+from csrun.launch.request import JobOptions, JobRequest
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ BACKENDS: dict[Scheduler, str] = {
     Scheduler.SLURM: "csrun.launch.slurm.run",
 }
 
-__all__ = ["JobRequest", "dry_run", "launch"]
+__all__ = ["JobOptions", "JobRequest", "dry_run", "launch"]
 
 
 def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lambda: None) -> int:
@@ -57,5 +58,7 @@ def _checked(request: JobRequest, site: Site) -> tuple[Any, JobPlan]:
         raise UsageError("no command given: say what to run, e.g. csrun_wse python-ws run.py")
     check_mounts(request.mount_dirs, site)
     check_command(request.command)
+    if request.options.output is not None:
+        check_pattern(request.options.output)
     backend = importlib.import_module(BACKENDS[site.scheduler])
     return backend, backend.plan_job(request, site)

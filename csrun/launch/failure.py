@@ -23,6 +23,14 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
     return "\n".join([*lines, f"log: {log}"])
 
 
+def summarize(cause: TaskEnd) -> str:
+    """The same in one line."""
+    report = cause.report
+    if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
+        return f"{who(cause)}: {report.message}"
+    return f"{who(cause)} {how(cause.exit_code)}"
+
+
 def who(end: TaskEnd) -> str:
     """Name a task: its rank, role and node, or the system whose wafer it was."""
     if end.wafer is not None:

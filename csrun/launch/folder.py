@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,18 +88,22 @@ def job_ids(jobs_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in jobs_dir.glob("*") if path.name.isdecimal())
 
 
-def prune(jobs_dir: Path) -> None:
-    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always."""
+def prune(jobs_dir: Path, on_dead: Callable[[int], None] = lambda job_id: None) -> None:
+    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always.
+
+    `on_dead` is called with each dead job, before its folder goes.
+    """
     for index, job_id in enumerate(reversed(job_ids(jobs_dir))):
         with suppress(OSError):
-            _clear_if_dead(jobs_dir / str(job_id), remove=index >= KEPT_JOBS)
+            _clear_if_dead(jobs_dir / str(job_id), index >= KEPT_JOBS, on_dead)
 
 
-def _clear_if_dead(path: Path, remove: bool) -> None:
+def _clear_if_dead(path: Path, remove: bool, on_dead: Callable[[int], None]) -> None:
     dead = try_lock(path / LIVE_LOCK, "")
     if dead is None:
         return
     with dead:
+        on_dead(int(path.name))
         if remove:
             shutil.rmtree(path)
         else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from csrun.context import Role, TaskEntry
 from csrun.errors import UsageError
 from csrun.launch.interpreters import mode_of
+from csrun.launch.preparing import is_preparing
 from csrun.launch.request import JobRequest
 from csrun.mode import ExecutionMode
 from csrun.site import Site
@@ -94,6 +95,8 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
 def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> Layout:
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
+    if nodes == 1 and is_preparing(request.command):
+        mode = None  # a compile by itself has a chief and no peers
     if single is None:
         streaming = mode is ExecutionMode.WEIGHT_STREAMING
         single = STREAMING_SINGLE_TASK_NODES if streaming else 0

@@ -1,8 +1,17 @@
-"""What was asked of the launcher."""
+"""What was asked of the launchers."""
 
 from dataclasses import dataclass
 
 from csrun.site import DEFAULT_SITE
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What can be asked of any job; `output` is a pattern of file names (see `output`)."""
+
+    job_name: str | None = None
+    time_limit_s: int | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True)
@@ -28,3 +37,4 @@ class JobRequest:
     label: bool = False
     sbatch: bool = False
     compile_first: bool = False
+    options: JobOptions = JobOptions()

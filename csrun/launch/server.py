@@ -27,6 +27,10 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 class TaskServer(Protocol):
     """What starts, signals and reaps a job's tasks: a fork server, or the srun of a cluster."""
 
+    @property
+    def name(self) -> str:
+        """What a user knows it by."""
+
     def fileno(self) -> int:
         """The descriptor that is readable when there is something to receive."""
 
@@ -52,6 +56,7 @@ class ServerProcess:
 
     process: "subprocess.Popen[bytes]"
     control: MessageSocket
+    name: str = "the fork server"
 
     def fileno(self) -> int:
         """The descriptor of its socket."""

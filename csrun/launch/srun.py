@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from csrun.launch.plan import Layout
 
 COMPONENT_SEPARATOR = ":"
+SPARE_MINUTES = 2  # one that is begun, and one for the tasks' grace
 START = ("srun", "--unbuffered", "--kill-on-bad-exit")
-_OF_AN_ALLOCATION = ("--exclusive", "--gres=")  # a step takes what its job has
+_OF_AN_ALLOCATION = (
+    "--exclusive",
+    "--gres=",
+    "--job-name=",
+    "--time=",
+)  # a step takes what its job has
 
 
 @dataclass(frozen=True)
@@ -24,13 +30,24 @@ class Resources:
 
     gres: str | None = None
     alone_cpus: int | None = None
+    job_name: str | None = None
+    time_limit_s: int | None = None
+
+    def words(self) -> list[str]:
+        """What every component has in common. Units: Slurm counts minutes
+
+        The limit that Slurm is told is later than the job's own, which ends it in order.
+        """
+        name = [f"--job-name={self.job_name}"] if self.job_name else []
+        minutes = (self.time_limit_s or 0) // 60 + SPARE_MINUTES
+        return name + ([f"--time={minutes}"] if self.time_limit_s else [])
 
 
 def srun_line(
     layout: Layout, command: tuple[str, ...], gres: str | None = None, label: bool = False
 ) -> str:
     """One heterogeneous srun as a text, in the original's form."""
-    first, *others = _components(layout, Resources(gres))
+    first, *others = _components(layout, Resources(gres=gres))
     labelled = ["--label", *first] if label else first
     return shlex.join(_joined([labelled, *others], command))
 
@@ -52,11 +69,11 @@ def step_words(layout: Layout, command: tuple[str, ...], resources: Resources) -
 
 
 def batch_script(
-    layout: Layout, command: tuple[str, ...], resources: Resources, directives: tuple[str, ...] = ()
+    layout: Layout, command: tuple[str, ...], resources: Resources, directives: Iterable[str] = ()
 ) -> str:
     """A script for sbatch that asks for the nodes of a job and runs `command` on the first.
 
-    `directives` are options of the whole job, e.g. `--job-name=x`.
+    `directives` are options of the whole job, e.g. `--dependency=afterok:12`.
     """
     first, *others = _components(layout, resources)
     lines = ["#!/bin/sh", *_directives([*directives, *first])]
@@ -95,12 +112,13 @@ def _components(layout: Layout, resources: Resources) -> list[list[str]]:
     distribution = ["--distribution=cyclic"] if layout.cyclic else []
     full = _tasks(layout.tasks_per_node, layout.cpus_per_task)
     rest = layout.nodes - max(1, layout.single_task_nodes)
-    last = [f"--nodes={rest}", *full, *distribution, "--exclusive"]
+    common = resources.words()
+    last = [*common, f"--nodes={rest}", *full, *distribution, "--exclusive"]
     if layout.nodes == 1:
-        return [["--nodes=1", *full, *gres, *distribution, "--exclusive"]]
+        return [[*common, "--nodes=1", *full, *gres, *distribution, "--exclusive"]]
     if layout.single_task_nodes == 0:
-        return [["--nodes=1", *full, *gres], last]
-    single = ["--nodes=1", *_tasks(1, resources.alone_cpus)]
+        return [[*common, "--nodes=1", *full, *gres], last]
+    single = [*common, "--nodes=1", *_tasks(1, resources.alone_cpus)]
     chief = ["--exclusive", *single, *gres]
     return [chief, *([*single, "--exclusive"] for _ in range(layout.single_task_nodes - 1)), last]
 

@@ -100,9 +100,9 @@ def system_taken(name: str, address: str, mode: str) -> str:
     return f"No --cs_ip given: using {name} ({address}), the first system in {mode} mode"
 
 
-def system_busy(name: str, holder: str) -> str:
-    """While another job holds the system."""
-    return f"Waiting for {name}, held by {holder}"
+def system_busy(name: str, obstacle: str) -> str:
+    """While the system cannot be had; the obstacle is e.g. `held by job 1 (process 345)`."""
+    return f"Waiting for {name}, {obstacle}"
 
 
 def without_launcher(asked_for: str) -> str:

@@ -1,6 +1,17 @@
 """What hardware there is: YAML to frozen structs; the shipped sites lie in `site_configs/`."""
 
 from csrun.site.load import DEFAULT_SITE, load, resolve
-from csrun.site.model import Defaults, Nodes, Scheduler, Site, System
+from csrun.site.model import DEFAULT_PORT, Defaults, Nodes, Scheduler, Site, System, with_port
 
-__all__ = ["DEFAULT_SITE", "Defaults", "Nodes", "Scheduler", "Site", "System", "load", "resolve"]
+__all__ = [
+    "DEFAULT_PORT",
+    "DEFAULT_SITE",
+    "Defaults",
+    "Nodes",
+    "Scheduler",
+    "Site",
+    "System",
+    "load",
+    "resolve",
+    "with_port",
+]

@@ -1,12 +1,13 @@
 """A site's name or file to a checked Site."""
 
 import os
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
 from csrun import plain_yaml, typed_yaml
 from csrun.errors import UsageError
-from csrun.site.model import Site
+from csrun.site.model import Site, System
 
 DEFAULT_SITE = "local"
 SITE_VARIABLE = "CSRUN_SITE"
@@ -51,16 +52,19 @@ def _locate(site: str) -> Path:
 
 
 def _refuse_duplicates(site: Site, path: Path) -> None:
-    for key in ("name", "address"):
+    identities: dict[str, Callable[[System], str]] = {
+        "name": lambda system: system.name,
+        "address": lambda system: system.endpoint,
+    }
+    for key, identity in identities.items():
         seen: dict[str, int] = {}
         for index, system in enumerate(site.systems):
-            value: str = getattr(system, key)
-            if value in seen:
+            first = seen.setdefault(identity(system), index)
+            if first != index:
                 raise UsageError(
-                    f"{path}: systems[{index}].{key} must differ from systems[{seen[value]}].{key},"
-                    f" got {value!r} in both"
+                    f"{path}: systems[{index}].{key} must differ from systems[{first}].{key},"
+                    f" got {getattr(system, key)!r} and {getattr(site.systems[first], key)!r}"
                 )
-            seen[value] = index
 
 
 def _refuse_impossible_defaults(site: Site, path: Path) -> None:

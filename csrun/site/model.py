@@ -7,8 +7,10 @@ import msgspec
 
 from csrun.mode import ExecutionMode
 
+DEFAULT_PORT = 9000
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
@@ -36,7 +38,8 @@ class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One CS system. `mode` is the execution mode it has when nobody has ever configured it.
 
-    Units: sram_kb_per_core in KiB, clock_hz, io_gbit_per_s in 10^9 bit/s
+    Units: sram_kb_per_core in KiB, clock_hz, io_gbit_per_s in 10^9 bit/s; boot_s, from the
+    command that activates or reboots it until it takes jobs
     """
 
     name: Name
@@ -49,6 +52,12 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock_hz: PositiveFloat
     io_gbit_per_s: PositiveFloat
     multiply_adds_per_core_cycle: Positive
+    boot_s: Seconds = 0.0
+
+    @property
+    def endpoint(self) -> str:
+        """The address with its port."""
+        return with_port(self.address)
 
     @property
     def usable_width(self) -> int:
@@ -81,6 +90,11 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _usable_rows(self, columns: int) -> int:
         return min(self.fabric_height, self.usable_cores // columns)
+
+
+def with_port(address: str) -> str:
+    """A host, or host:port, as host:port; hosts' names know no upper case."""
+    return (address if ":" in address else f"{address}:{DEFAULT_PORT}").lower()
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

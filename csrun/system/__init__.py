@@ -1,26 +1,32 @@
-"""The CS system as its administrator sees it: power state, execution mode, lease."""
+"""The CS system as its administrator sees it: power state, execution mode, lease, shell."""
 
-from csrun.system.find import DEFAULT_PORT, find, find_for_compile
+from csrun.system.change import SystemBusyError, change, drain
+from csrun.system.find import find, find_for_compile, named
 from csrun.system.lease import Lease, acquire
-from csrun.system.lock import FileLock, holder_of, lock, try_lock
-from csrun.system.state import Command, Power, SystemState, apply, load_state, save_state
+from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
+from csrun.system.state import Command, Power, SystemState, apply
+from csrun.system.store import load_state, save_state
 from csrun.system.waiting import WaitingLine, wait_in_line
 
 __all__ = [
-    "DEFAULT_PORT",
     "Command",
     "FileLock",
     "Lease",
     "Power",
+    "SystemBusyError",
     "SystemState",
     "WaitingLine",
     "acquire",
     "apply",
+    "change",
+    "drain",
     "find",
     "find_for_compile",
     "holder_of",
+    "is_held",
     "load_state",
     "lock",
+    "named",
     "save_state",
     "try_lock",
     "wait_in_line",

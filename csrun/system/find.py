@@ -1,22 +1,25 @@
 """Which CS system a run uses."""
 
+import difflib
+
 from csrun.errors import CsrunError, UsageError
 from csrun.mode import ExecutionMode
-from csrun.site import Site, System
-from csrun.system.state import Power, load_state
-
-DEFAULT_PORT = 9000
+from csrun.site import Site, System, with_port
+from csrun.system.state import Power, SystemState
+from csrun.system.store import load_state
 
 
 def find(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
     """The system that `cs_ip` names (host, host:port or name), or the first one that is ready.
+
+    One that boots into the mode will be ready; it is taken when no other is.
 
     Raises: UsageError for an unknown system or one in another mode; CsrunError for one in STANDBY
     """
     if cs_ip is None:
         return _first_in_mode(site, mode)
     system = _by_address(site, cs_ip)
-    require_ready(site, system, mode, f"cs_ip {cs_ip}: ")
+    require_usable(site, system, load_state(site, system), mode, f"cs_ip {cs_ip}: ")
     return system
 
 
@@ -31,18 +34,32 @@ def find_for_compile(site: Site, cs_ip: str | None, mode: ExecutionMode) -> Syst
     return next(fitting, site.systems[0])
 
 
-def require_ready(site: Site, system: System, mode: ExecutionMode, where: str = "") -> None:
-    """Make sure that a system is ACTIVE in `mode` at this moment; an error's text begins `where`.
+def named(site: Site, name: str) -> System:
+    """The system of this name.
+
+    Raises: UsageError for an unknown one
+    """
+    by_name = {system.name: system for system in site.systems}
+    if name not in by_name:
+        close = difflib.get_close_matches(name, by_name, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(f"system {name!r}: {meant}site {site.name} has {', '.join(by_name)}")
+    return by_name[name]
+
+
+def require_usable(
+    site: Site, system: System, state: SystemState, mode: ExecutionMode, where: str = ""
+) -> None:
+    """Make sure that a system is in `mode`, and ACTIVE or about to be; errors begin with `where`.
 
     Raises: UsageError for a system in another mode; CsrunError for one in STANDBY
     """
-    state = load_state(site, system)
     if state.mode is not mode:
         raise UsageError(
             f"{where}{system.name} is in {state.mode} mode, this run needs {mode}; "
             f"{_remedy(site, mode)}"
         )
-    if state.power is not Power.ACTIVE:
+    if state.power is Power.STANDBY:
         raise CsrunError(
             f"{where}{system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
             "system: 'system activate' in its admin shell makes it one"
@@ -50,10 +67,11 @@ def require_ready(site: Site, system: System, mode: ExecutionMode, where: str = 
 
 
 def _first_in_mode(site: Site, mode: ExecutionMode) -> System:
-    for system in site.systems:
-        state = load_state(site, system)
-        if state.mode is mode and state.power is Power.ACTIVE:
-            return system
+    states = [(system, load_state(site, system)) for system in site.systems]
+    for power in (Power.ACTIVE, Power.BOOTING):
+        for system, state in states:
+            if state.mode is mode and state.power is power:
+                return system
     raise CsrunError(
         f"site {site.name} has no {Power.ACTIVE} system in {mode} mode, it has: {_listing(site)}; "
         "'config execmode setup' in a system's admin shell changes its mode"
@@ -61,17 +79,12 @@ def _first_in_mode(site: Site, mode: ExecutionMode) -> System:
 
 
 def _by_address(site: Site, cs_ip: str) -> System:
-    wanted = _with_port(cs_ip)
     for system in site.systems:
-        if cs_ip == system.name or wanted == _with_port(system.address):
+        if cs_ip == system.name or with_port(cs_ip) == system.endpoint:
             return system
     raise UsageError(
         f"cs_ip {cs_ip}: site {site.name} has no such system, it has: {_listing(site)}"
     )
-
-
-def _with_port(address: str) -> str:
-    return address if ":" in address else f"{address}:{DEFAULT_PORT}"
 
 
 def _remedy(site: Site, mode: ExecutionMode) -> str:

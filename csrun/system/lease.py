@@ -3,13 +3,16 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from csrun.mode import ExecutionMode
 from csrun.site import Site, System
-from csrun.system.find import require_ready
+from csrun.system.change import drainer
+from csrun.system.find import require_usable
 from csrun.system.lock import FileLock, holder_of, try_lock
-from csrun.system.state import systems_dir
+from csrun.system.state import Power
+from csrun.system.store import changing, lease_file, line_dir, load_to_change
 from csrun.system.waiting import WaitingLine, wait_in_line
 
 
@@ -38,25 +41,67 @@ def acquire(
     holder: str,
     on_wait: Callable[[str], None] | None = None,
 ) -> Lease:
-    """Lease a system that is ACTIVE in `mode`, waiting in turn while another job holds it.
+    """Lease a system that is ACTIVE in `mode`, waiting in turn while it is held, boots or drains.
 
     `holder` says who we are, e.g. `job 12`; the process id is added to it. `on_wait` is called
-    once with the present holder's text, when there is one. Ctrl-C ends the waiting.
+    with what is waited for, e.g. `held by job 11 (process 345)`, and again when that changes.
+    Ctrl-C ends the waiting.
 
     Raises: UsageError, CsrunError when the administrator has changed the system meanwhile
     """
-    path = systems_dir(site) / f"{system.name}.lock"
-    line = WaitingLine(systems_dir(site) / f"{system.name}.line")
     text = f"{holder} (process {os.getpid()})"
+    attempt = _Attempt(site, system, mode, text, on_wait)
+    line = WaitingLine(line_dir(site, system))
+    return Lease(system, wait_in_line(line, text, attempt.take, attempt.say))
 
-    def say() -> None:
-        if on_wait is not None:
-            on_wait(holder_of(path))
 
-    lease = Lease(system, wait_in_line(line, text, lambda: try_lock(path, text), say))
-    try:
-        require_ready(site, system, mode)
-    except BaseException:
-        lease.release()
-        raise
-    return lease
+@dataclass
+class _Attempt:
+    """Looks whether the system can be had, and remembers why not."""
+
+    site: Site
+    system: System
+    mode: ExecutionMode
+    holder: str
+    on_wait: Callable[[str], None] | None
+    _is_waiting: bool = False
+    _obstacle: str | None = None
+
+    def take(self) -> FileLock | None:
+        """The system's lock; None while there is something to wait for."""
+        with changing(self.site, self.system):
+            obstacle = self._look()
+            taken = None if obstacle else try_lock(self._path, self.holder)
+            if taken is None:
+                obstacle = obstacle or self._held_by()
+        if obstacle != self._obstacle:
+            self._obstacle = obstacle
+            if self._is_waiting:
+                self._tell()
+        return taken
+
+    def say(self) -> None:
+        """Tell what is waited for, and from now on what it comes to be."""
+        self._is_waiting = True
+        self._obstacle = self._obstacle or self._held_by()
+        self._tell()
+
+    @property
+    def _path(self) -> Path:
+        return lease_file(self.site, self.system)
+
+    def _tell(self) -> None:
+        if self.on_wait is not None and self._obstacle is not None:
+            self.on_wait(self._obstacle)
+
+    def _look(self) -> str | None:
+        """What there is to wait for besides another job."""
+        state = load_to_change(self.site, self.system)
+        require_usable(self.site, self.system, state, self.mode)
+        if state.power is Power.BOOTING:
+            return f"which is {state.power}"
+        who = drainer(self.site, self.system)
+        return f"kept from jobs by {who}" if who else None
+
+    def _held_by(self) -> str:
+        return f"held by {holder_of(self._path)}"

@@ -72,6 +72,24 @@ def lock(path: Path, holder: str) -> FileLock:
     return taken
 
 
+def is_held(path: Path) -> bool:
+    """True when somebody holds the lock at `path`, now.
+
+    The look itself is a shared lock: for its moment a `try_lock` of another process may fail.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def holder_of(path: Path) -> str:
     """Who holds, or held last, the lock at `path`; empty when nobody ever did."""
     try:

@@ -1,22 +1,19 @@
-"""Power state and execution mode of a CS system, and how they may change."""
+"""Power state and execution mode of a CS system, and how they may change: no I/O in here."""
 
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 
-from csrun.context import site_state_dir
-from csrun.errors import CsrunError, UsageError
-from csrun.files import write_whole
+from csrun.errors import UsageError
 from csrun.mode import ExecutionMode
-from csrun.site import Site, System
 
 
 class Power(StrEnum):
-    """Whether a system takes jobs (ACTIVE) or is being configured (STANDBY)."""
+    """Whether a system takes jobs (ACTIVE), is being configured (STANDBY), or on the way back."""
 
     ACTIVE = "ACTIVE"
     STANDBY = "STANDBY"
+    BOOTING = "BOOTING"
 
 
 class Command(StrEnum):
@@ -24,65 +21,55 @@ class Command(StrEnum):
 
     STANDBY = "system standby"
     ACTIVATE = "system activate"
+    REBOOT = "system reboot"
     CONFIGURE = "config execmode setup"
 
 
 class SystemState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a system outlives every process: its power state and its execution mode."""
+    """What of a system outlives every process: its power state and its execution mode.
+
+    boot_ends: when a BOOTING system is ACTIVE, in seconds since the epoch. No process need live
+    for that: whoever reads the state later sees what it has become.
+    """
 
     power: Power
     mode: ExecutionMode
+    boot_ends: float = 0.0
+
+    def at(self, now: float) -> "SystemState":
+        """What this state has become by the time `now`."""
+        if self.power is Power.BOOTING and now >= self.boot_ends:
+            return SystemState(Power.ACTIVE, self.mode)
+        return self
 
 
 TRANSITIONS: dict[tuple[Power, Command], Power] = {
     (Power.ACTIVE, Command.STANDBY): Power.STANDBY,
-    (Power.STANDBY, Command.ACTIVATE): Power.ACTIVE,
+    (Power.ACTIVE, Command.REBOOT): Power.BOOTING,
+    (Power.STANDBY, Command.ACTIVATE): Power.BOOTING,
     (Power.STANDBY, Command.CONFIGURE): Power.STANDBY,
-}
+}  # and BOOTING becomes ACTIVE by the passage of time, see `SystemState.at`
 
 
-def apply(state: SystemState, command: Command, mode: ExecutionMode | None = None) -> SystemState:
-    """The state after `command`; CONFIGURE takes the new mode.
+def apply(
+    state: SystemState,
+    command: Command,
+    mode: ExecutionMode | None = None,
+    boot_ends: float = 0.0,
+) -> SystemState:
+    """The state after `command`; CONFIGURE takes the new mode, a boot the time of its end.
 
     Raises: UsageError when the power state does not allow the command
     """
     power = TRANSITIONS.get((state.power, command))
     if power is None:
-        allowed = ", ".join(f"'{c}'" for p, c in TRANSITIONS if p is state.power)
         raise UsageError(
-            f"'{command}' is not possible while the system is {state.power}; possible: {allowed}"
+            f"'{command}' is not possible while the system is {state.power}; "
+            f"{_possible(state.power)}"
         )
-    return SystemState(power, mode or state.mode)
+    return SystemState(power, mode or state.mode, boot_ends if power is Power.BOOTING else 0.0)
 
 
-def load_state(site: Site, system: System) -> SystemState:
-    """The stored state; a system that nobody has configured is ACTIVE in its site file's mode.
-
-    Raises: CsrunError when the stored file is damaged
-    """
-    path = _state_file(site, system)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=SystemState)
-    except FileNotFoundError:
-        return SystemState(Power.ACTIVE, system.mode)
-    except msgspec.DecodeError as error:
-        raise CsrunError(
-            f"{path}: the stored state of {system.name} is damaged: {error}; remove the file to "
-            f"go back to {Power.ACTIVE} in {system.mode}"
-        ) from error
-
-
-def save_state(site: Site, system: System, state: SystemState) -> None:
-    """Store the state: whole or not at all, and on disk when this returns."""
-    path = _state_file(site, system)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(state))
-
-
-def systems_dir(site: Site) -> Path:
-    """The folder in which a site's systems keep state and leases."""
-    return site_state_dir(site.name) / "systems"
-
-
-def _state_file(site: Site, system: System) -> Path:
-    return systems_dir(site) / f"{system.name}.json"
+def _possible(power: Power) -> str:
+    allowed = ", ".join(f"'{c}'" for p, c in TRANSITIONS if p is power)
+    return f"possible: {allowed}" if allowed else f"wait until it is {Power.ACTIVE}"

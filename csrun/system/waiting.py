@@ -6,7 +6,7 @@ from pathlib import Path
 from time import sleep
 from typing import TypeVar
 
-from csrun.system.lock import FileLock, lock, try_lock
+from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
 
 POLL_S = 0.2  # short for a person who waits, and nothing for a CPU
 
@@ -43,6 +43,14 @@ class WaitingLine:
         """True when everyone before `ticket` has left or died."""
         with self._mutex("is_first"):
             return not any(self._lives(n) for n in self._numbers() if n < ticket.number)
+
+    def holders(self) -> list[str]:
+        """Who waits, the first in line first; asking leaves no file."""
+        if not self.folder.exists():
+            return []
+        with self._mutex("holders"):
+            paths = [self._path(number) for number in self._numbers()]
+            return [holder_of(path) for path in paths if is_held(path)]
 
     def _mutex(self, holder: str) -> FileLock:
         return lock(self.folder / "mutex", holder)

@@ -62,6 +62,8 @@ WRONG = [
         "nodes.addresses[15] must be an",
         "node16",
     ),
+    ({"systems.1.address": "127.0.0.1:9000"}, "systems[1].address must differ", "127.0.0.1:9000"),
+    ({"systems.0.boot_s": -1}, "systems[0].boot_s: must be a number >= 0", "-1"),
     ({"defaults.nodes": 17}, "defaults.nodes must be at most nodes.count, 16", "17"),
     ({"defaults.tasks_per_node": 9}, "must be at most nodes.cpus, 128", "144"),
 ]

@@ -31,7 +31,7 @@ import sys
 from csrun.site import load
 from csrun.system import acquire
 site = load("local")
-say = lambda who: print(f"waits for {who}", flush=True)
+say = lambda who: print(f"waits, {who}", flush=True)
 lease = acquire(site, site.systems[0], site.systems[0].mode, sys.argv[1], say)
 print("holds", flush=True)
 sys.stdin.read()
@@ -53,7 +53,7 @@ def test_a_lease_dies_with_its_holder_and_the_next_in_line_gets_it() -> None:
     with start_holder("job 1") as first:
         assert line_of(first) == "holds"
         with start_holder("job 2") as second:
-            assert line_of(second).startswith(f"waits for job 1 (process {first.pid})")
+            assert line_of(second).startswith(f"waits, held by job 1 (process {first.pid})")
             first.kill()
             assert line_of(second) == "holds"
             second.kill()

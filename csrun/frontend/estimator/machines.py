@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from csrun import system
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.job import SECRET_FILE
+from csrun.context.uses import UseLog
 from csrun.data import Dataset
 from csrun.errors import UsageError
 from csrun.executable import Executable
@@ -94,10 +95,13 @@ def loaded_machine(
         yield CpuMachine(executable, dataset, seed, first)
         return
     holder = f"job {target.context.job.job_id}"
+    uses = UseLog(target.context.job_dir)
     with ExitStack() as stack:
         waiting = _say_waiting(target.system.name)
+        uses.ask(target.system.name)
         lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
         stack.enter_context(lease)
+        stack.enter_context(uses.held())
         cluster = Cluster(folder)  # listens from here on: a streamer waits for that without end
         if target.context.rank in target.context.streamers:
             stack.enter_context(OwnStreamer(folder, dataset))
@@ -115,7 +119,7 @@ def loaded_machine(
 
 
 def _say_waiting(name: str) -> Callable[[str], None]:
-    return lambda holder: log.info(messages.system_busy(name, holder))
+    return lambda obstacle: log.info(messages.system_busy(name, obstacle))
 
 
 def _spawn_wafer(target: Target, folder: RunFolder) -> None:

@@ -23,6 +23,7 @@ from csrun.launch.folder import JobFolder
 from csrun.launch.plan import cpu_set
 from csrun.launch.prctl import become_subreaper, set_name
 from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded
+from csrun.launch.slurm.machine import address_towards, machine
 from csrun.launch.slurm.mail import Reader, launcher_box, post, task_box
 from csrun.launch.slurm.messages import (
     FromAttendant,
@@ -194,7 +195,8 @@ def main(argv: list[str]) -> int:
     wanted = len(plan.tasks[place.rank].cpus)
     first = plan.tasks[place.rank].local_rank * wanted
     cpus = cpu_set(tuple(sorted(os.sched_getaffinity(0))), first, wanted)
-    ready = TaskReady(place.rank, place.job_id, place.node, cpus)
+    address = address_towards(place.launch_address)
+    ready = TaskReady(place.rank, place.job_id, place.node, cpus, machine(), address)
     code = Attendant(folder, place).attend(ready)
     kill_descendants()
     return code

@@ -16,6 +16,15 @@ from csrun.site import Site
 COMPILE_ONLY = "--compile_only"
 
 
+def resources_of(
+    request: JobRequest, gres: str | None = None, alone_cpus: int | None = None
+) -> Resources:
+    """What a job asks Slurm for beside its layout; its name is its program's unless it has one."""
+    options = request.options
+    name = options.job_name or Path(request.command[0]).name
+    return Resources(gres, alone_cpus, name, options.time_limit_s)
+
+
 def submit(
     request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, system: str | None
 ) -> int:
@@ -25,9 +34,11 @@ def submit(
     """
     after: tuple[str, ...] = ()
     if request.compile_first:
-        compiling = _sbatch(script(*compile_job(request, job_plan), Resources(), None), site)
+        compiling = _sbatch(
+            script(*compile_job(request, job_plan), resources_of(request), None), site
+        )
         print(f"Submitted batch job {compiling}, which compiles")
-        after = (f"--dependency=afterok:{compiling}",)
+        after = (f"--dependency=afterok:{compiling}", "--kill-on-invalid-dep=yes")
     job_id = _sbatch(script(request, job_plan, resources, system, after), site)
     print(f"Submitted batch job {job_id}")
     return 0
@@ -68,6 +79,10 @@ def _options(request: JobRequest, layout: Layout) -> list[str]:
     words += [f"--site={request.site}"]
     words += [f"--mount-dirs={','.join(request.mount_dirs)}"] if request.mount_dirs else []
     words += ["--cyclic"] if layout.cyclic else []
+    options = request.options
+    words += [f"--job-name={options.job_name}"] if options.job_name else []
+    words += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []
+    words += [f"--output={options.output}"] if options.output else []
     return [*words, "--label"] if request.label else words
 
 

@@ -10,12 +10,18 @@ from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded
 
 
 class TaskReady(msgspec.Struct, frozen=True, tag="task_ready"):
-    """An attendant lives and has found the job's folder; `job_id` is Slurm's."""
+    """An attendant lives and has found the job's folder; `job_id` is Slurm's.
+
+    `machine` is equal for tasks that can share memory and sockets, `address` is the IP address
+    under which other nodes reach this one.
+    """
 
     rank: int
     job_id: int
     node: str
     cpus: tuple[int, ...]
+    machine: str
+    address: str
 
 
 class StartAll(msgspec.Struct, frozen=True, tag="start_all"):

@@ -1,21 +1,24 @@
 """A job on a cluster, from the checks before it is queued to its exit code."""
 
+import getpass
 import os
 import selectors
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
-from csrun.context import JobFile, environment
+from csrun.context import Hosts, JobFile, TaskEntry, environment
 from csrun.errors import CsrunError, UsageError
 from csrun.launch.folder import JobFolder
 from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.request import JobRequest
+from csrun.launch.shown import show
 from csrun.launch.slurm import batch, cluster, folders
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.messages import TaskReady
@@ -51,15 +54,18 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """
     given = environment.allocation()
     system = system_of(job_plan, site) if given is None else given.system
-    resources = Resources(site.gres_of(system) if system else None, site.nodes.cpus)
+    gres = site.gres_of(system) if system else None
+    resources = batch.resources_of(request, gres, site.nodes.cpus)
     if given is None:
         cluster.check(job_plan.layout, site, resources.gres)
     else:
         cluster.require_commands(site)
     if request.sbatch:
         return batch.submit(request, job_plan, site, resources, system)
-    if request.compile_first and (code := _run_step(*batch.compile_job(request, job_plan), site)):
-        return code
+    if request.compile_first:
+        compiling, compile_plan = batch.compile_job(request, job_plan)
+        if code := _run_step(compiling, compile_plan, site, batch.resources_of(compiling), None):
+            return code
     return _run_step(request, job_plan, site, resources, system)
 
 
@@ -67,8 +73,8 @@ def _run_step(
     request: JobRequest,
     job_plan: JobPlan,
     site: Site,
-    resources: Resources = Resources(),  # noqa: B008  frozen
-    system: str | None = None,
+    resources: Resources,
+    system: str | None,
 ) -> int:
     jobs_dir = folders.jobs_dir_of(site)
     folder, live = folders.create(jobs_dir)
@@ -129,7 +135,13 @@ class _Run:
         job = self._step.job = self._placed()
         folder = folders.name_by_id(self._folder, job.job_id)
         job.write(folder.path)
-        return LocalJob(job, folder, self._step, self._signals, self._request.label).run()
+        options = self._request.options
+        if options.job_name is None:
+            options = replace(options, job_name=Path(job.command[0]).name)
+        shown = show(job, folder, options, getpass.getuser(), self._request.label)
+        limit_s = options.time_limit_s
+        outcome = LocalJob(job, folder, self._step, self._signals, shown, limit_s).run()
+        return outcome.exit_code
 
     def _gather(self) -> None:
         """Wait for all tasks to report in, and show meanwhile what srun has to say."""
@@ -173,13 +185,16 @@ class _Run:
 
     def _placed(self) -> JobFile:
         """The planned job with the nodes and CPUs that its tasks were given."""
-        tasks = tuple(
-            msgspec.structs.replace(
-                task, node=self._ready[task.rank].node, cpus=self._ready[task.rank].cpus
-            )
-            for task in self._planned.tasks
+        job_id, machines = self._ready[0].job_id, {r.machine for r in self._ready.values()}
+        hosts = Hosts.SHARED if len(machines) == 1 else Hosts.SEPARATE
+        tasks = tuple(self._place(task) for task in self._planned.tasks)
+        return msgspec.structs.replace(self._planned, job_id=job_id, tasks=tasks, hosts=hosts)
+
+    def _place(self, task: TaskEntry) -> TaskEntry:
+        ready = self._ready[task.rank]
+        return msgspec.structs.replace(
+            task, node=ready.node, cpus=ready.cpus, address=ready.address
         )
-        return msgspec.structs.replace(self._planned, job_id=self._ready[0].job_id, tasks=tasks)
 
 
 def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:

@@ -28,6 +28,8 @@ _READ_BYTES = 1 << 16
 class Step:
     """One srun, a TaskServer. Its attendants report in first; then `job` says where they are."""
 
+    name = "srun"
+
     def __init__(self, words: Sequence[str], folder: JobFolder, tasks: int) -> None:
         (folder.path / MAIL_DIR).mkdir()
         decoder = msgspec.msgpack.Decoder(FromAttendant)

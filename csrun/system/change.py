@@ -1,0 +1,88 @@
+"""What an administrator's command does to a system: refused, done, or waited for."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from csrun.errors import CsrunError
+from csrun.mode import ExecutionMode
+from csrun.site import Site, System
+from csrun.system.lock import holder_of, is_held, try_lock
+from csrun.system.state import Command, Power, SystemState, apply
+from csrun.system.store import changing, lease_file, load_to_change, save_state, systems_dir
+from csrun.system.waiting import POLL_S
+
+
+class SystemBusyError(CsrunError):
+    """A job is on the system."""
+
+    def __init__(self, system: System, command: Command, holder: str) -> None:
+        super().__init__(
+            f"'{command}' is not possible while {holder} is on {system.name}; wait for its end, "
+            "end it with 'session cancel', or give --force to keep new jobs out and wait"
+        )
+        self.holder = holder
+
+
+def change(
+    site: Site, system: System, command: Command, mode: ExecutionMode | None = None
+) -> SystemState:
+    """Do `command` to a system, and store what it is then; CONFIGURE takes the new mode.
+
+    Raises: UsageError when its power state does not allow it; SystemBusyError when a job is on it
+    """
+    with ExitStack() as stack:
+        stack.enter_context(changing(site, system))
+        state = load_to_change(site, system)
+        now = time.time()
+        after = apply(state, command, mode, now + system.boot_s)
+        if state.power is Power.ACTIVE:
+            path = lease_file(site, system)
+            taken = try_lock(path, f"{command} (process {os.getpid()})")
+            if taken is None:
+                raise SystemBusyError(system, command, holder_of(path))
+            stack.enter_context(taken)
+        save_state(site, system, after)
+        return after.at(now)
+
+
+def drain(
+    site: Site, system: System, command: Command, on_wait: Callable[[str], None]
+) -> SystemState:
+    """Do `command` as soon as no job is on the system, and let no new one get it meanwhile.
+
+    `on_wait` is called again and again with the holder's text. An exception in there (Ctrl-C), or
+    the death of this process, lets jobs come again.
+
+    Raises: UsageError when the command is not possible; CsrunError when another one drains it
+    """
+    with _draining(site, system, command):
+        while True:
+            try:
+                return change(site, system, command)
+            except SystemBusyError as busy:
+                on_wait(busy.holder)
+            time.sleep(POLL_S)
+
+
+def drainer(site: Site, system: System) -> str | None:
+    """Who keeps new jobs from the system, if anybody; ask while `changing` it."""
+    path = _drain_file(site, system)
+    return holder_of(path) if is_held(path) else None
+
+
+@contextmanager
+def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
+    path = _drain_file(site, system)
+    with changing(site, system):
+        held = try_lock(path, f"{command} --force (process {os.getpid()})")
+    if held is None:
+        raise CsrunError(f"{holder_of(path)} is waiting for {system.name} already")
+    with held:
+        yield
+
+
+def _drain_file(site: Site, system: System) -> Path:
+    return systems_dir(site) / f"{system.name}.drain.lock"

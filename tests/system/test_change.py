@@ -1,0 +1,188 @@
+"""An administrator's commands on a system that jobs want, from several processes at once."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.jobs import until
+
+from csrun.context import site_state_dir
+from csrun.errors import CsrunError, UsageError
+from csrun.mode import ExecutionMode
+from csrun.site import load
+from csrun.system import (
+    Command,
+    Power,
+    SystemBusyError,
+    SystemState,
+    acquire,
+    change,
+    drain,
+    load_state,
+    save_state,
+)
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+SITE = load("local")
+SYSTEM = SITE.systems[0]
+SLOW = msgspec.structs.replace(SYSTEM, boot_s=1000.0)
+pytestmark = pytest.mark.usefixtures("state")
+
+
+def test_a_job_keeps_its_system_from_standby_and_is_named() -> None:
+    with acquire(SITE, SYSTEM, PIPELINED, "job 7"):
+        for command in (Command.STANDBY, Command.REBOOT):
+            with pytest.raises(SystemBusyError, match=rf"job 7 \(process {os.getpid()}\)"):
+                change(SITE, SYSTEM, command)
+        assert load_state(SITE, SYSTEM).power is Power.ACTIVE
+    assert change(SITE, SYSTEM, Command.STANDBY) == SystemState(Power.STANDBY, PIPELINED)
+
+
+def test_a_boot_takes_the_time_of_the_site_file_and_nothing_else_meanwhile() -> None:
+    change(SITE, SLOW, Command.STANDBY)
+    before = time.time()
+    state = change(SITE, SLOW, Command.ACTIVATE)
+    assert state.power is Power.BOOTING
+    assert before + 1000 <= state.boot_ends <= time.time() + 1000
+    for command in Command:
+        with pytest.raises(UsageError, match="BOOTING; wait until it is ACTIVE"):
+            change(SITE, SLOW, command)
+
+
+def test_a_boot_without_time_is_over_at_once() -> None:
+    assert change(SITE, SYSTEM, Command.REBOOT) == SystemState(Power.ACTIVE, PIPELINED)
+
+
+def in_thread(work: object) -> threading.Thread:
+    thread = threading.Thread(target=work)  # type: ignore[arg-type]
+    thread.start()
+    return thread
+
+
+def test_a_drain_waits_for_the_holder_and_lets_nobody_pass() -> None:
+    lease = acquire(SITE, SYSTEM, PIPELINED, "job 1")
+    waits: list[str] = []
+    refusals: list[str] = []
+    holders: list[str] = []
+
+    def want() -> None:
+        with pytest.raises(CsrunError) as refused:
+            acquire(SITE, SYSTEM, PIPELINED, "job 2", waits.append)
+        refusals.append(str(refused.value))
+
+    waiter = in_thread(want)
+    until(lambda: bool(waits))
+    drainer = in_thread(lambda: drain(SITE, SYSTEM, Command.STANDBY, holders.append))
+    until(lambda: len(waits) > 1)
+    assert load_state(SITE, SYSTEM).power is Power.ACTIVE
+    lease.release()
+    drainer.join()
+    waiter.join()
+    assert waits[0].startswith("held by job 1 (process")
+    assert waits[1].startswith("kept from jobs by system standby --force (process")
+    assert set(holders) == {f"job 1 (process {os.getpid()})"}
+    assert "cs2-01 is in STANDBY" in refusals[0]
+    assert load_state(SITE, SYSTEM).power is Power.STANDBY
+
+
+def test_a_drain_that_is_given_up_lets_jobs_come_again() -> None:
+    def give_up(holder: str) -> None:
+        raise KeyboardInterrupt
+
+    with acquire(SITE, SYSTEM, PIPELINED, "job 1"), pytest.raises(KeyboardInterrupt):
+        drain(SITE, SYSTEM, Command.STANDBY, give_up)
+    with acquire(SITE, SYSTEM, PIPELINED, "job 2"):
+        assert load_state(SITE, SYSTEM).power is Power.ACTIVE
+
+
+def test_one_drain_at_a_time() -> None:
+    def second(holder: str) -> None:
+        drain(SITE, SYSTEM, Command.REBOOT, second)
+
+    with (
+        acquire(SITE, SYSTEM, PIPELINED, "job 1"),
+        pytest.raises(CsrunError, match=r"system standby --force \(process \d+\) is waiting"),
+    ):
+        drain(SITE, SYSTEM, Command.STANDBY, second)
+
+
+def test_a_job_waits_for_a_boot_and_is_told() -> None:
+    save_state(SITE, SYSTEM, SystemState(Power.BOOTING, PIPELINED, time.time() + 0.3))
+    waits: list[str] = []
+    with acquire(SITE, SYSTEM, PIPELINED, "job 1", waits.append):
+        assert waits == ["which is BOOTING"]
+
+
+CYCLE = """
+import sys
+from csrun.site import load
+from csrun.system import Command, change
+from csrun.mode import ExecutionMode
+site = load("local")
+print("begun", flush=True)
+while True:
+    for mode in ExecutionMode:
+        change(site, site.systems[0], Command.STANDBY)
+        change(site, site.systems[0], Command.CONFIGURE, mode)
+        change(site, site.systems[0], Command.ACTIVATE)
+"""
+KILLS = 40
+SEED = 5
+
+
+def kill_at_random_time(chance: random.Random) -> None:
+    command = [sys.executable, "-c", CYCLE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.05))
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_kill_at_any_point_leaves_a_whole_state_and_no_lock() -> None:
+    chance = random.Random(SEED)
+    path = site_state_dir("local") / "systems" / "cs2-01.json"
+    for _ in range(KILLS):
+        kill_at_random_time(chance)
+        if path.exists():
+            msgspec.json.decode(path.read_bytes(), type=SystemState)
+        if load_state(SITE, SYSTEM).power is Power.STANDBY:
+            change(SITE, SYSTEM, Command.ACTIVATE)
+        with acquire(SITE, SYSTEM, load_state(SITE, SYSTEM).mode, "job 1", pytest.fail):
+            pass
+    assert not list(Path(path.parent).glob("*.damaged-*"))
+
+
+TOGGLE = """
+import sys
+from csrun.errors import UsageError
+from csrun.site import load
+from csrun.system import Command, change
+site = load("local")
+done = 0
+for _ in range(60):
+    for command in (Command.STANDBY, Command.ACTIVATE):
+        try:
+            change(site, site.systems[0], command)
+            done += 1 if command is Command.STANDBY else -1
+        except UsageError:
+            pass
+print(done)
+"""
+
+
+def test_changes_of_concurrent_shells_are_one_after_the_other() -> None:
+    """Each passage is made by one of them: the passages to and from STANDBY balance."""
+    command = [sys.executable, "-c", TOGGLE]
+    shells = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    made = [int(shell.communicate(timeout=60)[0]) for shell in shells]
+    assert [shell.returncode for shell in shells] == [0, 0, 0]
+    assert sum(made) == (load_state(SITE, SYSTEM).power is Power.STANDBY)
