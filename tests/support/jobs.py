@@ -1,5 +1,6 @@
 """Real jobs for tests: csrun_wse as a process, in a folder of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,18 +27,40 @@ class Workplace:
         return self.path / "state" / "local" / "jobs"
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return self.start_command("csrun_wse", *arguments)
+
+    def start_command(self, command: str, *arguments: str) -> "subprocess.Popen[str]":
+        """Start a command of csrun's in this folder."""
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         environment.pop("CSRUN_SITE", None)
         return subprocess.Popen(
-            [sys.executable, "-m", "csrun.cli.csrun_wse", *arguments],
+            [sys.executable, "-m", f"csrun.cli.{command}", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        with self.start(*arguments) as process:
+        return self.run_command("csrun_wse", *arguments)
+
+    def run_command(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of csrun's to its end."""
+        with self.start_command(command, *arguments) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def csctl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run_command("csctl", *arguments)
+
+    def record(self, job_id: int) -> dict[str, Any]:
+        """A job's record, as it lies in its file."""
+        path = self.jobs.parent / "records" / f"{job_id}.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def wait_for_state(self, job_id: int, state: str) -> None:
+        """Until the job is there, and at this state."""
+        path = self.jobs.parent / "records" / f"{job_id}.json"
+        until(lambda: path.exists() and self.record(job_id)["state"] == state)
 
     def script(self, text: str) -> str:
         (self.path / "run.py").write_text(text)
