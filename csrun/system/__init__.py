@@ -1,7 +1,7 @@
 """The CS system as its administrator sees it: power state, execution mode, lease, shell."""
 
 from csrun.system.change import SystemBusyError, change, drain
-from csrun.system.find import find, named
+from csrun.system.find import find, find_for_compile, named
 from csrun.system.lease import Lease, acquire
 from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
 from csrun.system.state import Command, Power, SystemState, apply
@@ -21,6 +21,7 @@ __all__ = [
     "change",
     "drain",
     "find",
+    "find_for_compile",
     "holder_of",
     "is_held",
     "load_state",

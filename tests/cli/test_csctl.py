@@ -53,7 +53,7 @@ def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
 
 
 def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
-    with place.start_command("csrun_cpu", "sh", "-c", f"touch up; {WAIT}") as front:
+    with place.start("sh", "-c", f"touch up; {WAIT}", command="csrun_cpu") as front:
         place.wait_for("up")
         (job,) = shown(place, "jobs")
         assert (job["state"], job["node_names"]) == ("RUNNING", ["node1"])
@@ -67,7 +67,7 @@ def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
 
 
 def test_without_a_node_there_is_no_job(place: Workplace) -> None:
-    assert place.run_command("csrun_cpu", "--alloc-node", "False", "true").returncode == 0
+    assert place.run("--alloc-node", "False", "true", command="csrun_cpu").returncode == 0
     assert shown(place, "jobs") == []
 
 
@@ -104,7 +104,7 @@ def test_logs_are_followed_to_the_end_of_the_job(place: Workplace) -> None:
     script = f"echo $SLURM_PROCID begins; touch up$SLURM_PROCID; {WAIT}; printf end"
     with place.start("--total-nodes", "2", "--tasks-per-node", "1", "sh", "-c", script) as launcher:
         place.wait_for("up0", "up1")
-        with place.start_command("csctl", "logs", "1", "--follow") as follower:
+        with place.start("logs", "1", "--follow", command="csctl") as follower:
             assert follower.stdout is not None
             lines = {follower.stdout.readline() for _ in range(2)}
             assert lines == {"0: 0 begins\n", "1: 1 begins\n"}
@@ -124,7 +124,7 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace)
             refused = place.csctl("logs", "2")
             assert refused.returncode == 2
             assert "job 2 has no logs yet" in refused.stderr
-            with place.start_command("csctl", "logs", "2", "-f") as follower:
+            with place.start("logs", "2", "-f", command="csctl") as follower:
                 (place.path / "go").touch()
                 assert follower.communicate(timeout=20)[0] == "at last\n"
             second.communicate(timeout=20)

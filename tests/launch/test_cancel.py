@@ -57,7 +57,7 @@ def test_a_waiting_job_leaves_the_line(place: Workplace) -> None:
 
 def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
     script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
-    with place.start_command("csrun_cpu", "sh", "-c", script) as front:
+    with place.start("sh", "-c", script, command="csrun_cpu") as front:
         pid = place.pid("pid")
         done = place.csctl("cancel", "job", "1")
         assert done.stdout == "job 1: CANCELLED, exit code 137\n"

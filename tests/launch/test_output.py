@@ -58,8 +58,8 @@ def test_a_failure_is_in_the_file_and_on_the_terminal(place: Workplace) -> None:
 
 
 def test_csrun_cpu_writes_a_file(place: Workplace) -> None:
-    done = place.run_command(
-        "csrun_cpu", "--output", "%j.txt", "sh", "-c", "echo out; echo err >&2; exit 3"
+    done = place.run(
+        "--output", "%j.txt", "sh", "-c", "echo out; echo err >&2; exit 3", command="csrun_cpu"
     )
     assert done.returncode == 3
     assert (place.path / "1.txt").read_text() == "out\nerr\n"
@@ -74,7 +74,7 @@ def test_csrun_cpu_writes_a_file(place: Workplace) -> None:
 def test_a_wrong_pattern_is_refused(
     command: str, pattern: str, said: str, place: Workplace
 ) -> None:
-    done = place.run_command(command, "--output", pattern, "true")
+    done = place.run("--output", pattern, "true", command=command)
     assert done.returncode == 2
     assert said in done.stderr
     assert not place.jobs.exists()
@@ -97,6 +97,6 @@ def test_a_full_disk_ends_the_job(place: Workplace) -> None:
 
 
 def test_options_of_a_job_need_one(place: Workplace) -> None:
-    done = place.run_command("csrun_cpu", "--alloc-node", "False", "--job-name", "x", "true")
+    done = place.run("--alloc-node", "False", "--job-name", "x", "true", command="csrun_cpu")
     assert done.returncode == 2
     assert "need --alloc-node True" in done.stderr

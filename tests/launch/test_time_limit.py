@@ -59,7 +59,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_command_of_csrun_cpu_over_its_limit_is_ended(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
-    done = place.run_command("csrun_cpu", "--time-limit", "0:01", "sleep", "60")
+    done = place.run("--time-limit", "0:01", "sleep", "60", command="csrun_cpu")
     assert done.returncode == 143
     assert "time limit of 0:01 reached" in done.stderr
     assert place.record(1)["state"] == "TIMEOUT"

@@ -26,11 +26,7 @@ class Workplace:
     def jobs(self) -> Path:
         return self.path / "state" / "local" / "jobs"
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        return self.start_command("csrun_wse", *arguments)
-
-    def start_command(self, command: str, *arguments: str) -> "subprocess.Popen[str]":
-        """Start a command of csrun's in this folder."""
+    def start(self, *arguments: str, command: str = "csrun_wse") -> "subprocess.Popen[str]":
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         environment.pop("CSRUN_SITE", None)
         return subprocess.Popen(
@@ -39,17 +35,15 @@ class Workplace:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return self.run_command("csrun_wse", *arguments)
-
-    def run_command(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command of csrun's to its end."""
-        with self.start_command(command, *arguments) as process:
+    def run(
+        self, *arguments: str, command: str = "csrun_wse"
+    ) -> "subprocess.CompletedProcess[str]":
+        with self.start(*arguments, command=command) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def csctl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return self.run_command("csctl", *arguments)
+        return self.run(*arguments, command="csctl")
 
     def record(self, job_id: int) -> dict[str, Any]:
         """A job's record, as it lies in its file."""
