@@ -4,22 +4,40 @@ import shlex
 from collections.abc import Iterable
 
 from csrun.launch.plan import Layout
+from csrun.launch.request import JobOptions
 
 COMPONENT_SEPARATOR = ":"
+NO_OPTIONS = JobOptions()
 
 
 def srun_line(
-    layout: Layout, command: tuple[str, ...], gres: str | None = None, label: bool = False
+    layout: Layout,
+    command: tuple[str, ...],
+    gres: str | None = None,
+    label: bool = False,
+    options: JobOptions = NO_OPTIONS,
 ) -> str:
     """One heterogeneous srun: components in the order of their ranks, then the user's command.
 
     Source: srun(1); `--kill-on-bad-exit` ends all components only when the first one has it
     """
     first, *others = _components(layout, gres, label)
-    words = ["srun", "--unbuffered", "--kill-on-bad-exit", *first]
+    words = ["srun", "--unbuffered", "--kill-on-bad-exit", *option_words(options), *first]
     for component in others:
         words += [COMPONENT_SEPARATOR, *component]
     return shlex.join([*words, *command])
+
+
+def option_words(options: JobOptions) -> list[str]:
+    """A job's options as srun and sbatch have them."""
+    limit_s = options.time_limit_s or 0
+    limit = f"{limit_s // 3600}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
+    given = {
+        "job-name": options.job_name,
+        "time": limit if limit_s else None,
+        "output": options.output,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 def _components(layout: Layout, gres: str | None, label: bool) -> list[list[str]]:

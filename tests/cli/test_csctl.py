@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import Workplace, until
+from support.jobs import Workplace, gone, until
 from support.terminals import terminal
+
+from csrun.system import is_held
 
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
 WAIT = "while [ ! -e go ]; do sleep 0.05; done"
@@ -64,6 +66,38 @@ def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
     done = place.csctl("logs", "1")
     assert done.returncode == 2
     assert "wrote to its terminal" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
+def test_a_killed_launchers_job_is_lost(command: str, place: Workplace) -> None:
+    with place.start("sh", "-c", "touch up; sleep 60", command=command) as launcher:
+        place.wait_for("up")
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    until(lambda: shown(place, "jobs")[0]["state"] == "LOST")
+    assert "its launcher was killed" in place.csctl("get", "jobs").stdout
+    assert place.record(1)["state"] == "LOST"
+    assert {node["state"] for node in shown(place, "nodes")} == {"IDLE"}
+
+
+def test_the_next_job_settles_what_a_killed_one_left(place: Workplace) -> None:
+    with place.start(*ONE_TASK, "sh", "-c", "touch up; echo $$ > pid; sleep 60") as launcher:
+        place.wait_for("up")
+        pid = place.pid("pid")
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    assert gone([pid])
+    until(lambda: not is_held(place.jobs / "1" / "live.lock"))
+    assert place.run(*ONE_TASK, "true").returncode == 0
+    assert place.record(1)["state"] == "LOST"
+
+
+def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
+    records = place.jobs.parent / "records"
+    done = place.run(*ONE_TASK, "sh", "-c", f"rm -r {records}; touch {records}; echo well")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "well"
+    assert "csrun: job 1: its record cannot be written" in done.stderr
 
 
 def test_without_a_node_there_is_no_job(place: Workplace) -> None:
