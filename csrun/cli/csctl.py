@@ -106,7 +106,8 @@ def cancel_job(site: str | None, job_id: int) -> int:
     from csrun.launch.cancel import cancel
 
     record = cancel(_local(site).name, job_id)
-    click.echo(f"job {job_id}: {record.state}, exit code {record.exit_code}")
+    code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    click.echo(f"job {job_id}: {record.state}{code}")
     return 0
 
 

@@ -54,7 +54,7 @@ def describe(request: JobRequest, job_plan: JobPlan, site: Site) -> DryRun:
         command=job_plan.command,
         nodes=layout.nodes,
         tasks=job_plan.entries(node_names(site)),
-        srun=srun_line(layout, job_plan.command, site.gres, request.label),
+        srun=srun_line(layout, job_plan.command, site.gres, request.label, request.options),
         sharing=_sharing(job_plan, site),
     )
 

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,8 +55,12 @@ class Enrolled:
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
         with held_back():
-            record_files.write(self.site_name, record, durable=durable)
             self.record = record
+            try:
+                record_files.write(self.site_name, record, durable=durable)
+            except OSError as error:  # of a full disk the job itself is to tell, if it is hurt
+                say = f"csrun: job {self.job_id}: its record cannot be written: {error.strerror}"
+                print(say, file=sys.stderr, flush=True)
 
 
 @contextmanager

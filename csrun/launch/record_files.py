@@ -88,9 +88,12 @@ def _as_it_is(site_name: str, record: JobRecord) -> JobRecord:
     record = _stored(site_name, record.job_id)  # it may have ended just now
     if not record.is_active:
         return record
-    with suppress(OSError):  # another user's, or a full disk: it is LOST all the same
+    try:
         _settle_locked(site_name, record.job_id)
-    return _lost(site_name, record)
+        record = _stored(site_name, record.job_id)
+    except OSError:  # another user's, or a full disk: it is LOST all the same
+        return _lost(site_name, record)
+    return _lost(site_name, record) if record.is_active else record
 
 
 def _settle_locked(site_name: str, job_id: int) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from csrun.launch.plan import Layout
+from csrun.launch.request import JobOptions
 
 COMPONENT_SEPARATOR = ":"
+NO_OPTIONS = JobOptions()
 SPARE_MINUTES = 2  # one that is begun, and one for the tasks' grace
 START = ("srun", "--unbuffered", "--kill-on-bad-exit")
 _OF_AN_ALLOCATION = (
@@ -44,12 +46,28 @@ class Resources:
 
 
 def srun_line(
-    layout: Layout, command: tuple[str, ...], gres: str | None = None, label: bool = False
+    layout: Layout,
+    command: tuple[str, ...],
+    gres: str | None = None,
+    label: bool = False,
+    options: JobOptions = NO_OPTIONS,
 ) -> str:
     """One heterogeneous srun as a text, in the original's form."""
     first, *others = _components(layout, Resources(gres=gres))
-    labelled = ["--label", *first] if label else first
-    return shlex.join(_joined([labelled, *others], command))
+    first = [*option_words(options), *(["--label"] if label else []), *first]
+    return shlex.join(_joined([first, *others], command))
+
+
+def option_words(options: JobOptions) -> list[str]:
+    """A job's options as srun and sbatch have them."""
+    limit_s = options.time_limit_s or 0
+    limit = f"{limit_s // 3600}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
+    given = {
+        "job-name": options.job_name,
+        "time": limit if limit_s else None,
+        "output": options.output,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 def srun_words(layout: Layout, command: tuple[str, ...], resources: Resources) -> tuple[str, ...]:

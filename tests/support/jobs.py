@@ -1,5 +1,6 @@
 """Real jobs for tests: csrun_wse as a process, in a folder of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -47,6 +49,20 @@ class Workplace:
         with self.start(*arguments, command=command) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def csctl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run(*arguments, command="csctl")
+
+    def record(self, job_id: int) -> dict[str, Any]:
+        """A job's record, as it lies in its file."""
+        path = self.jobs.parent / "records" / f"{job_id}.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def wait_for_state(self, job_id: int, state: str) -> None:
+        """Until the job is there, and at this state."""
+        path = self.jobs.parent / "records" / f"{job_id}.json"
+        until(lambda: path.exists() and self.record(job_id)["state"] == state)
 
     def script(self, text: str) -> str:
         (self.path / "run.py").write_text(text)
