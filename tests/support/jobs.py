@@ -16,9 +16,13 @@ END_S = 5.0  # the promise: by then nothing of a job is left
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with a user's script, and a state folder beside it."""
+    """A folder with a user's script, and a state folder beside it.
+
+    `around` is a command that the launcher is started by, e.g. one that changes its network.
+    """
 
     path: Path
+    around: tuple[str, ...] = ()
 
     @property
     def jobs(self) -> Path:
@@ -28,7 +32,7 @@ class Workplace:
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         environment.pop("CSRUN_SITE", None)
         return subprocess.Popen(
-            [sys.executable, "-m", "csrun.cli.csrun_wse", *arguments],
+            [*self.around, sys.executable, "-m", "csrun.cli.csrun_wse", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
