@@ -17,6 +17,8 @@ from csrun.files import write_whole
 
 LINK_SOCKET = "link.sock"
 REPORT_DIR = "reports"
+#: What msgspec raises for bytes that are no message: anybody may send any.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def link_name(rank: int) -> str:

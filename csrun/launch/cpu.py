@@ -17,6 +17,8 @@ from csrun.launch.output import OutputFiles, check_pattern
 from csrun.launch.records import Outcome, RecordState
 from csrun.launch.request import JobOptions
 from csrun.launch.signals import raised_as_errors
+from csrun.launch.slurm.cluster import require_commands
+from csrun.launch.srun import cpu_words, in_container
 from csrun.launch.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.site import Scheduler, Site
 
@@ -50,12 +52,21 @@ class CpuRun:
         """Reserve a node when that is asked for, and run the command; its exit code."""
         if not self.request.alloc_node:
             return run_attended(Attended(self.request.command, self.environment)).exit_code
+        if self.site.scheduler is Scheduler.SLURM:
+            return run_attended(Attended(self._srun(), self.environment)).exit_code
         command, options = self.request.command, self.request.options
         books = enrolled(self.site, command, options, 1, 1, keeps_logs=False)
         with raised_as_errors(), books as job:
             outcome = self._run_on_node(job)
             job.end(outcome)
         return outcome.exit_code
+
+    def _srun(self) -> tuple[str, ...]:
+        request, site = self.request, self.site
+        mounts = (*site.mount_dirs, *request.mount_dirs, os.getcwd())
+        command = in_container(request.command, site.container, mounts)
+        on_terminal = os.isatty(0) and os.isatty(1)
+        return cpu_words(command, request.options, site.gres_node, on_terminal)
 
     def _run_on_node(self, job: Enrolled) -> Outcome:
         options = self.request.options
@@ -99,11 +110,8 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     """
     if not request.command:
         raise UsageError("no command given: say what to run, e.g. csrun_cpu bash")
-    if site.scheduler is not Scheduler.LOCAL:
-        raise UsageError(
-            f"site {site.name}: scheduler {site.scheduler} cannot be launched on, only:"
-            f" {Scheduler.LOCAL}"
-        )
+    if site.scheduler is Scheduler.SLURM and request.alloc_node:
+        require_commands(site)
     _check_options(request)
     check_mounts(request.mount_dirs, site)
     inherited = environment.inherited()

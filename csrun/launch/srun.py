@@ -86,6 +86,16 @@ def step_words(layout: Layout, command: tuple[str, ...], resources: Resources) -
     return _joined(kept, command)
 
 
+def cpu_words(
+    command: tuple[str, ...], options: JobOptions, gres_node: str | None, on_terminal: bool
+) -> tuple[str, ...]:
+    """The srun that runs `command` alone on a node, but not on the one of the CS systems."""
+    terminal = ["--pty"] if on_terminal else []
+    elsewhere = [f"--exclude={gres_node}"] if gres_node else []
+    node = ["--nodes=1", "--ntasks=1", *elsewhere, "--exclusive"]
+    return ("srun", *terminal, *option_words(options), *node, *command)
+
+
 def batch_script(
     layout: Layout, command: tuple[str, ...], resources: Resources, directives: Iterable[str] = ()
 ) -> str:

@@ -106,9 +106,10 @@ def test_a_proof_cannot_be_taken_from_the_listener(folder, afar):
         challenge = msgspec.msgpack.decode(Frames(stranger).receive_whole())
         send_word(stranger, msgspec.msgpack.encode({"proof": challenge["proof"]}))
         assert stranger.recv(1024) == b""
-    with raw_connection(afar) as stranger:
-        send_word(stranger, b"not a message")
-        assert stranger.recv(1024) == b""
+    for word in (b"not a message", b"\x81\xa4peer\xa1\xff", b"\x81\xa1x" + b"\x91" * 1000):
+        with raw_connection(afar) as stranger:
+            send_word(stranger, word)
+            assert stranger.recv(1024) == b""
     right = join(afar, "streamer 1")
     accepting.join()
     for end in (listener, right, accepted["value"]["streamer 1"]):

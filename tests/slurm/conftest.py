@@ -26,7 +26,11 @@ def testbed() -> Iterator[Testbed]:
 @pytest.fixture
 def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Workplace]:
     """A folder on the cluster; its jobs are over when the test is."""
-    yield Workplace(tmp_path, site_file(tmp_path, "slurm"), (("SLURM_CONF", str(testbed.conf)),))
+    yield Workplace(
+        tmp_path,
+        site=site_file(tmp_path, "slurm"),
+        variables=(("SLURM_CONF", str(testbed.conf)),),
+    )
     testbed.call("scancel", "--user=root", "--quiet", check=False)
     assert not testbed.queue() or _settled(testbed)
 
@@ -37,7 +41,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Workplace:
     if request.param == "slurm":
         found: Workplace = request.getfixturevalue("cluster_place")
         return found
-    return Workplace(tmp_path, site_file(tmp_path, "local"))
+    return Workplace(tmp_path, site=site_file(tmp_path, "local"))
 
 
 def _settled(testbed: Testbed) -> bool:

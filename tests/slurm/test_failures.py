@@ -2,8 +2,8 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -121,7 +121,7 @@ def test_an_srun_that_is_killed_leaves_nothing(place: Workplace, testbed: Testbe
 
 def test_without_srun_it_is_a_users_mistake(place: Workplace, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    there = Workplace(place.path, place.site, (("PATH", str(tmp_path / "bin")),))
+    there = replace(place, variables=(("PATH", str(tmp_path / "bin")),))
     (tmp_path / "bin" / "true").symlink_to("/bin/true")
     done = there.run(*SPREAD, "true")
     assert done.returncode == 2
@@ -147,7 +147,7 @@ def test_without_a_controller_it_says_so(
     port = testbed.environment["SLURM_TESTBED_PORT"]
     conf.write_text(testbed.conf.read_text().replace(f"SlurmctldPort={port}", "SlurmctldPort=9"))
     (tmp_path / "cgroup.conf").write_text("")
-    there = Workplace(place.path, place.site, (("SLURM_CONF", str(conf)),))
+    there = replace(place, variables=(("SLURM_CONF", str(conf)),))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 1
     assert "scontrol ping" in done.stderr
@@ -169,7 +169,7 @@ def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     apptainer.chmod(0o755)
     site = site_file(tmp_path, "slurm", container="image.sif", jobs_dir=str(jobs))
     path = f"{programs}:{os.environ['PATH']}"
-    there = Workplace(place.path, site, (*place.variables, ("PATH", path)))
+    there = replace(place, site=site, variables=(*place.variables, ("PATH", path)))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2, done.stderr
     assert "rank 2 on node3: the job's folder" in done.stderr.splitlines()[-1]
@@ -178,15 +178,7 @@ def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
 
 
 def test_a_system_that_the_cluster_has_not(place: Workplace, tmp_path: Path) -> None:
-    there = Workplace(place.path, site_file(tmp_path, "slurm", gres="wse:{system}:1"),
-                      place.variables)  # fmt: skip
+    there = replace(place, site=site_file(tmp_path, "slurm", gres="wse:{system}:1"))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2
     assert "no node of the cluster has wse:cs2-01:1, they have: cs:cs2-01, cs:cs2-02" in done.stderr
-
-
-def test_the_plain_command_of_a_cluster_says_nothing_more(place: Workplace) -> None:
-    done = place.run(*SPREAD, "sh", "-c", "exit 3")
-    assert done.returncode == 3
-    assert "rank" in done.stderr
-    assert isinstance(done, subprocess.CompletedProcess)

@@ -20,11 +20,12 @@ END_S = 5.0  # the promise: by then nothing of a job is left
 class Workplace:
     """A folder with a user's script, and a state folder beside it.
 
-    `site` is the file of another site than the shipped one, `variables` are added to the
-    environment.
+    `around` is a command that the launcher is started by, e.g. one that changes its network,
+    `site` the file of another site than the shipped one, `variables` are added to the environment.
     """
 
     path: Path
+    around: tuple[str, ...] = ()
     site: Path | None = None
     variables: tuple[tuple[str, str], ...] = ()
 
@@ -38,7 +39,7 @@ class Workplace:
         environment |= dict(self.variables)
         environment |= {"CSRUN_SITE": str(self.site)} if self.site else {}
         return subprocess.Popen(
-            [sys.executable, "-m", f"csrun.cli.{command}", *arguments],
+            [*self.around, sys.executable, "-m", f"csrun.cli.{command}", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -16,13 +16,11 @@ from csrun.site import Site
 COMPILE_ONLY = "--compile_only"
 
 
-def resources_of(
-    request: JobRequest, gres: str | None = None, alone_cpus: int | None = None
-) -> Resources:
+def resources_of(request: JobRequest, gres: str | None, site: Site) -> Resources:
     """What a job asks Slurm for beside its layout; its name is its program's unless it has one."""
     options = request.options
     name = options.job_name or Path(request.command[0]).name
-    return Resources(gres, alone_cpus, name, options.time_limit_s)
+    return Resources(gres, site.nodes.cpus, name, options.time_limit_s)
 
 
 def submit(
@@ -35,7 +33,7 @@ def submit(
     after: tuple[str, ...] = ()
     if request.compile_first:
         compiling = _sbatch(
-            script(*compile_job(request, job_plan), resources_of(request), None), site
+            script(*compile_job(request, job_plan), resources_of(request, None, site), None), site
         )
         print(f"Submitted batch job {compiling}, which compiles")
         after = (f"--dependency=afterok:{compiling}", "--kill-on-invalid-dep=yes")

@@ -3,6 +3,7 @@
 import getpass
 import os
 import selectors
+import shlex
 import signal
 import socket
 import sys
@@ -54,8 +55,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """
     given = environment.allocation()
     system = system_of(job_plan, site) if given is None else given.system
-    gres = site.gres_of(system) if system else None
-    resources = batch.resources_of(request, gres, site.nodes.cpus)
+    resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
     if given is None:
         cluster.check(job_plan.layout, site, resources.gres)
     else:
@@ -64,9 +64,24 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
         return batch.submit(request, job_plan, site, resources, system)
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
-        if code := _run_step(compiling, compile_plan, site, batch.resources_of(compiling), None):
+        if code := _run_step(
+            compiling, compile_plan, site, batch.resources_of(compiling, None, site), None
+        ):
             return code
     return _run_step(request, job_plan, site, resources, system)
+
+
+def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
+    """What would be given to Slurm, with the user's command in the attendants' place.
+
+    Raises: UsageError, CsrunError when the job has no system to run on
+    """
+    system = system_of(job_plan, site)
+    resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
+    if request.sbatch:
+        return batch.script(request, job_plan, resources, system)
+    command = in_container(job_plan.command, site.container, _mounts(request, site))
+    return shlex.join(srun_words(job_plan.layout, command, resources))
 
 
 def _run_step(
@@ -96,10 +111,14 @@ def _words(
 ) -> tuple[str, ...]:
     python = "python" if site.container else sys.executable
     attendant = (python, "-P", "-m", ATTENDANT, str(folder.path))
-    mounts = (*site.mount_dirs, *request.mount_dirs, os.getcwd(), str(folder.path.parent))
+    mounts = (*_mounts(request, site), str(folder.path.parent))
     command = in_container(attendant, site.container, mounts)
     words = srun_words if environment.allocation() is None else step_words
     return words(job_plan.layout, command, resources)
+
+
+def _mounts(request: JobRequest, site: Site) -> tuple[str, ...]:
+    return (*site.mount_dirs, *request.mount_dirs, os.getcwd())
 
 
 class _Run:

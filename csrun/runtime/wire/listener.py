@@ -11,6 +11,7 @@ from time import monotonic
 
 import msgspec
 
+from csrun.context.link import UNREADABLE
 from csrun.errors import CsrunError
 from csrun.files import write_whole
 from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, Welcome, new_nonce, proof, proves
@@ -132,7 +133,7 @@ class Listener:
                 return
             self._require_proof(stranger, stranger.hello, data, missing)
             send_frame(stranger.connection, Welcome())
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             self._forget(descriptor).close()
             return
         connection, name = self._forget(descriptor), stranger.hello.peer

@@ -16,6 +16,7 @@ from time import sleep
 import msgspec
 
 from csrun.context import Host
+from csrun.context.link import UNREADABLE
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.files import write_whole
 from csrun.runtime.messages import Results
@@ -129,7 +130,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
         except BaseException:
             channel.close()
             raise
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         if folder.done.exists():
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
         _raise_failure(folder)
