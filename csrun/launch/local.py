@@ -189,7 +189,7 @@ class LocalJob:
                 case TasksReady():
                     self._say_ready(message)
                 case Stopped():
-                    yield Interrupted(message.signum, monotonic())
+                    yield Interrupted(message.signum, message.time_s)
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.argv)
                 case Progress():

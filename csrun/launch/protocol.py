@@ -49,9 +49,10 @@ class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Somebody else than the launcher has sent the job a signal to end."""
+    """Somebody else than the launcher has sent the job a signal to end; time as of TaskEnded."""
 
     signum: int
+    time_s: float
 
 
 class TasksReady(msgspec.Struct, frozen=True, tag="ready"):

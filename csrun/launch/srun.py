@@ -136,17 +136,21 @@ def _joined(components: Iterable[Iterable[str]], command: tuple[str, ...]) -> tu
 
 
 def _components(layout: Layout, resources: Resources) -> list[list[str]]:
+    common = resources.words()
+    return [[*common, *words] for words in _placed(layout, resources)]
+
+
+def _placed(layout: Layout, resources: Resources) -> list[list[str]]:
     gres = [f"--gres={resources.gres}"] if resources.gres else []
     distribution = ["--distribution=cyclic"] if layout.cyclic else []
     full = _tasks(layout.tasks_per_node, layout.cpus_per_task)
     rest = layout.nodes - max(1, layout.single_task_nodes)
-    common = resources.words()
-    last = [*common, f"--nodes={rest}", *full, *distribution, "--exclusive"]
+    last = [f"--nodes={rest}", *full, *distribution, "--exclusive"]
     if layout.nodes == 1:
-        return [[*common, "--nodes=1", *full, *gres, *distribution, "--exclusive"]]
+        return [["--nodes=1", *full, *gres, *distribution, "--exclusive"]]
     if layout.single_task_nodes == 0:
-        return [[*common, "--nodes=1", *full, *gres], last]
-    single = [*common, "--nodes=1", *_tasks(1, resources.alone_cpus)]
+        return [["--nodes=1", *full, *gres], last]
+    single = ["--nodes=1", *_tasks(1, resources.alone_cpus)]
     chief = ["--exclusive", *single, *gres]
     return [chief, *([*single, "--exclusive"] for _ in range(layout.single_task_nodes - 1)), last]
 

@@ -90,7 +90,7 @@ class Attendant:
     def _take_signals(self) -> None:
         received = self._signals.recv(_DATAGRAM_BYTES)
         if signal.SIGTERM in received:  # of scancel, to all processes of the job
-            self._say(Stopped(signal.SIGTERM))
+            self._say(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
             self._reap()
 

@@ -36,7 +36,8 @@ class Step:
         self._box = launcher_box(folder.path)
         self._readers = [Reader(task_box(folder.path, rank), decoder) for rank in range(tasks)]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
-        self._stopped: set[int] = set()  # ranks whose attendants Slurm has told to end
+        self._stops: dict[int, float] = {}  # by rank: when Slurm told its attendant to end
+        self._first_stop_s = 0.0  # when we heard of that first
         self.job: JobFile | None = None
         self._silence: threading.Timer | None = None
         self._process = _start(words, folder)
@@ -115,11 +116,22 @@ class Step:
                 return []
             case TaskEnded():
                 self._unended.pop(message.name, None)
-                return [_in_our_time(message)]
+                return [self._after_its_stop(rank, _in_our_time(message))]
             case Stopped():
-                self._stopped.add(rank)
-                return [message] if len(self._stopped) == 1 else []
+                self._first_stop_s = self._first_stop_s or time.monotonic()
+                self._stops[rank] = message.time_s + _shift_s()
+                is_first = len(self._stops) == 1
+                return [Stopped(message.signum, self._first_stop_s)] if is_first else []
         return [message]
+
+    def _after_its_stop(self, rank: int, ended: TaskEnded) -> TaskEnded:
+        """The end of a task that Slurm has ended comes after the stop of the whole job.
+
+        The nodes are told one after the other, and we hear of it in another order.
+        """
+        if ended.time_s < self._stops.get(rank, ended.time_s + 1):
+            return ended
+        return _shifted(ended, max(0.0, self._first_stop_s - self._stops[rank]))
 
     def _lost(self) -> list[ToLauncher]:
         """The tasks of which nothing will be heard any more: their node died, or their attendant.
@@ -130,7 +142,7 @@ class Step:
         lost, self._unended = dict(sorted(self._unended.items())), {}
         return [
             TaskEnded(name, -signal.SIGKILL, time.monotonic())
-            if rank in self._stopped
+            if rank in self._stops
             else TaskEnded(name, 1, 0.0, self._loss(rank))
             for name, rank in lost.items()
         ]
@@ -186,8 +198,15 @@ def _scancel(*arguments: str) -> None:
 
 def _in_our_time(ended: TaskEnded) -> TaskEnded:
     """The wall clock's times as those of this machine's monotonic clock."""
-    shift_s = time.monotonic() - time.time()
+    return _shifted(ended, _shift_s())
+
+
+def _shift_s() -> float:
+    return time.monotonic() - time.time()
+
+
+def _shifted(ended: TaskEnded, by_s: float) -> TaskEnded:
     report = ended.report
     if report is not None:
-        report = msgspec.structs.replace(report, time_s=report.time_s + shift_s)
-    return msgspec.structs.replace(ended, time_s=ended.time_s + shift_s, report=report)
+        report = msgspec.structs.replace(report, time_s=report.time_s + by_s)
+    return msgspec.structs.replace(ended, time_s=ended.time_s + by_s, report=report)
