@@ -82,6 +82,7 @@ def test_a_launcher_that_is_killed_takes_its_job_with_it(
     until(lambda: not testbed.queue())
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
     with place.start("--total-nodes", "4", "python-ws", str(FC_MNIST), "--mode", "train",
                      "--max_steps", "9999999") as job:  # fmt: skip
