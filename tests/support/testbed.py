@@ -22,11 +22,12 @@ IS_INSTALLED = all(
 
 @dataclass(frozen=True)
 class Testbed:
-    """A running cluster of NODES nodes; node1 has a gres of each system."""
+    """A running cluster; node1 has a gres of each system."""
 
     __test__ = False
 
     folder: Path
+    nodes: int = NODES
 
     @property
     def conf(self) -> Path:
@@ -51,7 +52,7 @@ class Testbed:
         ).stdout
 
     def start(self) -> None:
-        subprocess.run(["bash", SCRIPT, "start", str(NODES)], env=self.environment, check=True)
+        subprocess.run(["bash", SCRIPT, "start", str(self.nodes)], env=self.environment, check=True)
 
     def stop(self) -> None:
         subprocess.run(["bash", SCRIPT, "stop"], env=self.environment, check=True)
@@ -68,17 +69,17 @@ class Testbed:
             os.kill(victim, 9)
 
 
-def new_testbed() -> Testbed:
+def new_testbed(nodes: int = NODES) -> Testbed:
     folder = Path(tempfile.mkdtemp(prefix="csrun-slurm-"))
     folder.chmod(0o755)  # munged insists
-    return Testbed(folder)
+    return Testbed(folder, nodes)
 
 
-def site_file(folder: Path, scheduler: str, **changes: object) -> Path:
+def site_file(folder: Path, scheduler: str, nodes: int = NODES, **changes: object) -> Path:
     """The shipped site's systems on nodes like the testbed's, under that scheduler."""
     site = yaml.safe_load(SHIPPED.read_text())
     site |= {"name": "testbed", "scheduler": scheduler}
-    site["nodes"] = {"count": NODES, "cpus": CPUS, "memory_gb": 8}
+    site["nodes"] = {"count": nodes, "cpus": CPUS, "memory_gb": 8}
     site["defaults"] = {"nodes": NODES, "tasks_per_node": 2, "cpus_per_task": 2}
     if scheduler == "slurm":
         site |= {"gres": "cs:{system}:1", "gres_node": "node1"}
