@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-from csrun import plain_yaml, typed_yaml
+from csrun import typed_yaml
 from csrun.errors import UsageError
 from csrun.site.model import Site, System
 
@@ -19,6 +19,8 @@ def load(name_or_path: str | None = None) -> Site:
 
     Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
     """
+    from csrun import plain_yaml  # a task of a cluster starts sooner without YAML's parser
+
     path = _locate(resolve(name_or_path))
     site = typed_yaml.convert(plain_yaml.read(path), Site, path)
     _refuse_duplicates(site, path)
