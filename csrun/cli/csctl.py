@@ -62,9 +62,9 @@ def get_jobs(site: str | None, all_states: bool, output: str) -> int:
 @click.pass_obj
 def get_job(site: str | None, job_id: int, output: str) -> int:
     """All that is known of one job."""
-    from csrun.launch import record_files
+    from csrun.launch import status
 
-    record = record_files.read(_local(site).name, job_id)
+    record = status.job(_local(site), job_id)
     if output == "json":
         _print_json(record)
     else:

@@ -1,6 +1,7 @@
 """One command on a CPU node, in csrun's software environment, with the user's terminal."""
 
 import os
+import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -141,6 +142,8 @@ def _outcome(ending: Ending, time_limit_s: int | None) -> Outcome:
         _say(f"csrun_cpu: {reached(time_limit_s)}: the command was ended")
         return Outcome(RecordState.TIMEOUT, EXIT_TIME_LIMIT, reached(time_limit_s))
     if ending.asked_by is not None:
+        if ending.asked_by is signal.SIGTERM:  # after a hang-up there is nobody to tell
+            _say("csrun_cpu: SIGTERM: the command was ended")
         return Outcome(RecordState.CANCELLED, ending.exit_code, ending.asked_by.name)
     if ending.exit_code:
         return Outcome(RecordState.FAILED, ending.exit_code, f"exit code {ending.exit_code}")

@@ -20,7 +20,7 @@ from csrun.launch.folder import JobFolder, create, job_ids, jobs_dir_of, prune
 from csrun.launch.processes import this_process
 from csrun.launch.records import JobRecord, Outcome, RecordState, ended, moved
 from csrun.launch.request import JobOptions
-from csrun.launch.signals import EndedBySignalError, held_back
+from csrun.launch.signals import EndedBySignalError, HeldBack
 from csrun.site import Site
 from csrun.system import FileLock, lock
 
@@ -54,7 +54,7 @@ class Enrolled:
         self._keep(ended(self.record, outcome, read_uses(self.folder.path)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
-        with held_back():
+        with HeldBack():
             self.record = record
             try:
                 record_files.write(self.site_name, record, durable=durable)
@@ -79,61 +79,75 @@ def enrolled(
 
     Raises: UsageError when csrun's state cannot be written
     """
+    draft = _draft(command, options, nodes, tasks)
+    with _refusal_of_unwritable_state(site):
+        books = _books(site)
+    with HeldBack() as signals:
+        with _refusal_of_unwritable_state(site), books:
+            job = _enrol(site, draft, keeps_logs)
+        with job.live:
+            try:
+                with signals.let_through():
+                    yield job
+            except BaseException as error:
+                if job.record.is_active:
+                    job.end(_outcome_of(error))
+                raise
+            finally:
+                _leave(job)
+
+
+def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int) -> JobRecord:
+    """The record of a job that has no number yet."""
+    return JobRecord(
+        job_id=0,
+        name=options.job_name or Path(command[0]).name,
+        user=_user_name(os.getuid()),
+        uid=os.getuid(),
+        command=command,
+        working_dir=str(Path.cwd()),
+        nodes=nodes,
+        tasks=tasks,
+        launcher=this_process(),
+        submitted=now(),
+        time_limit_s=options.time_limit_s,
+        output=options.output,
+    )
+
+
+@contextmanager
+def _refusal_of_unwritable_state(site: Site) -> Iterator[None]:
     try:
-        job = _enrol(site, command, options, nodes, tasks, keeps_logs)
+        yield
     except OSError as error:
         folder = site_state_dir(site.name)
         raise UsageError(
             f"state folder {folder}: cannot be written: {error.strerror}; set CSRUN_STATE_DIR to a "
             "folder that can"
         ) from error
-    with job.live:
-        try:
-            yield job
-        except BaseException as error:
-            if job.record.is_active:
-                job.end(_outcome_of(error))
-            raise
-        finally:
-            if job.record.logs:
-                job.folder.clear()
-            else:
-                shutil.rmtree(job.folder.path, ignore_errors=True)
 
 
-def _enrol(
-    site: Site,
-    command: tuple[str, ...],
-    options: JobOptions,
-    nodes: int,
-    tasks: int,
-    keeps_logs: bool,
-) -> Enrolled:
+def _enrol(site: Site, draft: JobRecord, keeps_logs: bool) -> Enrolled:
+    """Draw an id, make and lock the folder, write the record: in one go, under the books' lock.
+
+    So nobody takes a folder for a dead job's between its making and its locking.
+    """
     jobs_dir = jobs_dir_of(site.name)
-    # In one go: nobody takes a folder for a dead job's between its making and its locking.
-    with held_back(), _books(site):
-        job_id = _next_number(site.name)
-        record = JobRecord(
-            job_id=job_id,
-            name=options.job_name or Path(command[0]).name,
-            user=_user_name(os.getuid()),
-            uid=os.getuid(),
-            command=command,
-            working_dir=str(Path.cwd()),
-            nodes=nodes,
-            tasks=tasks,
-            launcher=this_process(),
-            submitted=now(),
-            time_limit_s=options.time_limit_s,
-            output=options.output,
-        )
-        folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
-        if keeps_logs:
-            record = msgspec.structs.replace(record, logs=str(folder.path / "logs"))
-        record_files.write(site.name, record)
-        prune(jobs_dir, lambda dead: record_files.settle(site.name, dead))
-        record_files.prune(site.name)
+    job_id = _next_number(site.name)
+    folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
+    logs = str(folder.path / "logs") if keeps_logs else None
+    record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)
+    record_files.write(site.name, record)
+    prune(jobs_dir, lambda dead: record_files.settle(site.name, dead))
+    record_files.prune(site.name)
     return Enrolled(site.name, folder, live, record)
+
+
+def _leave(job: Enrolled) -> None:
+    if job.record.logs:
+        job.folder.clear()
+    else:
+        shutil.rmtree(job.folder.path, ignore_errors=True)
 
 
 def _books(site: Site) -> FileLock:

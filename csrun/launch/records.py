@@ -53,7 +53,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True):
-    """One job. `reason` says what a waiting one waits for, `cause` why one did not end well.
+    """One job. `cause` says why one did not end well, `reason` what a waiting one waits for: in its
+    file, what it waited for at first.
 
     The end of a LOST job is when that was noticed. `systems` of a job that lives is what its
     folder says. `command` and `output` are as they were given.

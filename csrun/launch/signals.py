@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, Self
 
 from csrun.errors import CsrunError
 
@@ -26,8 +27,10 @@ def heeded() -> tuple[signal.Signals, ...]:
 @contextmanager
 def raised_as_errors() -> Iterator[None]:
     """An ending signal is an exception in here, once."""
-    raising = [signum for signum in heeded() if signum is not signal.SIGINT]
-    old = {signum: signal.signal(signum, _raise) for signum in raising}
+    old = {signum: signal.getsignal(signum) for signum in heeded()}
+    for signum in old:
+        if signum is not signal.SIGINT:
+            signal.signal(signum, _raise)
     try:
         yield
     finally:
@@ -35,14 +38,47 @@ def raised_as_errors() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-@contextmanager
-def held_back() -> Iterator[None]:
-    """A signal that comes in here is delivered afterwards: for what must not be left half done."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+class HeldBack:
+    """A signal that comes in here is delivered afterwards: for what must not be left half done.
+
+    By handlers, not by a mask: that would hold for one thread, and for the programs it starts.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._came: list[int] = []
+
+    def __enter__(self) -> Self:
+        self._hold()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._deliver()
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Signals come in here, the one that was held back first."""
+        try:
+            self._deliver()
+            yield
+        finally:
+            self._hold()
+
+    def _hold(self) -> None:
+        for signum in ENDING_SIGNALS:
+            if not _is_ignored(signum):
+                self._handlers[signum] = signal.signal(signum, self._remember)
+
+    def _deliver(self) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+        if self._came:
+            first = self._came[0]
+            self._came.clear()
+            signal.raise_signal(first)
+
+    def _remember(self, signum: int, frame: FrameType | None) -> None:
+        self._came.append(signum)
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:

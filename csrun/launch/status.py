@@ -1,6 +1,6 @@
 """What a site's jobs, nodes and systems are at, from its books."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -49,7 +49,18 @@ def jobs(site: Site, all_states: bool) -> list[JobRecord]:
     records = record_files.read_all(site.name)
     over = [record for record in records if not record.is_active]
     hidden = {record.job_id for record in over[:-SHOWN_ENDED]} if not all_states else set()
-    return [record for record in records if record.job_id not in hidden]
+    shown = (record for record in records if record.job_id not in hidden)
+    return [_with_reason(record, records, site) for record in shown]
+
+
+def job(site: Site, job_id: int) -> JobRecord:
+    """One job.
+
+    Raises: UsageError when there is none of this number
+    """
+    record = record_files.read(site.name, job_id)
+    records = record_files.read_all(site.name) if record.is_active else ()
+    return _with_reason(record, records, site)
 
 
 def nodes(site: Site) -> list[NodeStatus]:
@@ -70,7 +81,7 @@ def nodes(site: Site) -> list[NodeStatus]:
 
 def systems(site: Site) -> list[SystemStatus]:
     """All CS systems of a site, who has them and who waits for them."""
-    running = list(_running(site))
+    running = _running(site)
     found = []
     for system in site.systems:
         state = load_state(site, system)
@@ -83,15 +94,34 @@ def systems(site: Site) -> list[SystemStatus]:
 
 def why(record: JobRecord) -> str:
     """What a job waits for, or why it did not end well; empty when there is nothing to say."""
+    return f"waits for {record.reason}" if record.reason else record.cause
+
+
+def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) -> JobRecord:
+    """The record with what its job waits for at this moment."""
+    reason = ""
     if record.state is RecordState.PENDING:
-        return f"waits for {record.reason}" if record.reason else ""
-    wanted = _wanted(record)
-    return f"waits for {wanted.system}" if wanted else record.cause
+        reason = _missing_nodes(record, records, site)
+    elif wanted := _wanted(record):
+        holder, _ = _sessions(_of_running(records), wanted.system)
+        reason = wanted.system + ("" if holder is None else f", held by job {holder}")
+    return msgspec.structs.replace(record, reason=reason)
 
 
-def _running(site: Site) -> Iterator[JobRecord]:
-    records = record_files.read_all(site.name)
-    return (record for record in records if record.state is RecordState.RUNNING)
+def _missing_nodes(record: JobRecord, records: Sequence[JobRecord], site: Site) -> str:
+    held = ", ".join(f"job {r.job_id} holds {len(r.node_names)}" for r in _of_running(records))
+    earlier = (r for r in records if r.state is RecordState.PENDING and r.job_id < record.job_id)
+    first = ", ".join(f"job {r.job_id} is before it" for r in earlier)
+    what = f"{record.nodes} of the {site.nodes.count} nodes"
+    return ": ".join(filter(None, (what, ", ".join(filter(None, (held, first))))))
+
+
+def _running(site: Site) -> list[JobRecord]:
+    return _of_running(record_files.read_all(site.name))
+
+
+def _of_running(records: Iterable[JobRecord]) -> list[JobRecord]:
+    return [record for record in records if record.state is RecordState.RUNNING]
 
 
 def _sessions(running: Iterable[JobRecord], system: str) -> tuple[int | None, tuple[int, ...]]:

@@ -115,7 +115,7 @@ def test_a_system_is_held_by_one_and_waited_for_by_the_next(tmp_path: Path) -> N
         until(lambda: shown(first, "systems")[1]["job"] == 1)
         with second.start_wse("--max_steps", "2") as two:
             until(lambda: shown(first, "systems")[1]["waiting"] == [2])
-            assert "waits for cs2-02" in first.csctl("get", "jobs").stdout
+            assert "waits for cs2-02, held by job 1" in first.csctl("get", "job", "2").stdout
             assert first.csctl("cancel", "job", "1").returncode == 0
             one.communicate(timeout=20)
             two.communicate(timeout=60)
@@ -172,10 +172,11 @@ def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
         place.wait_for("up")
         with place.start("--total-nodes", "16", "--tasks-per-node", "1", "true") as large:
             place.wait_for_state(2, "PENDING")
-            until(lambda: bool(place.record(2)["reason"]))
             with place.start(*ONE_TASK, "true") as small:
                 until(lambda: place.csctl("get", "jobs").stdout.count("waits for") == 2)
-                assert "other" not in place.record(2)["reason"]
+                reasons = [job["reason"] for job in shown(place, "jobs")]
+                assert reasons[1] == "16 of the 16 nodes: job 1 holds 15"
+                assert reasons[2] == "1 of the 16 nodes: job 1 holds 15, job 2 is before it"
                 (place.path / "go").touch()
                 for launcher in (first, large, small):
                     launcher.communicate(timeout=20)

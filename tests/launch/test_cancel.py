@@ -92,8 +92,7 @@ def test_a_job_that_was_killed_has_ended_already(place: Workplace) -> None:
 def test_someone_elses_job_is_refused(place: Workplace) -> None:
     """The other user may look, and nothing more: of what is not its own it can write nothing."""
     place.path.chmod(0o755)
-    with place.start(*ONE_TASK, "sh", "-c", UNTIL_GO) as launcher:
-        place.wait_for("up")
+    with running(place) as launcher:
         program = (
             "import os\nfrom csrun.cli import csctl, frame\n"
             "say = lambda *words: frame.run(csctl.csctl, [*words])\n"
@@ -107,8 +106,6 @@ def test_someone_elses_job_is_refused(place: Workplace) -> None:
             cwd=place.path, env=environment, capture_output=True, text=True,
         )  # fmt: skip
         assert launcher.poll() is None
-        (place.path / "go").touch()
-        launcher.communicate(timeout=20)
     assert done.returncode == 2, done.stderr
     assert done.stdout.count("state      RUNNING") == 2
     assert "csctl: error: job 1 is root's: only its owner can cancel it" in done.stderr
@@ -120,28 +117,35 @@ def test_a_later_process_of_the_launchers_number_is_not_hit(
 ) -> None:
     monkeypatch.setenv("CSRUN_STATE_DIR", str(place.path / "state"))
     monkeypatch.setattr(cancel, "WAIT_S", 0.2)
-    with place.start(*ONE_TASK, "sh", "-c", UNTIL_GO) as launcher, bystander() as process:
-        place.wait_for("up")
+    with running(place) as launcher, bystander() as process:
         changed = place.record(1)["launcher"] | {"pid": process.pid}
         change_record(place, launcher=changed)
         with pytest.raises(CsrunError, match="job 1: has not ended"):
             cancel.cancel("local", 1)
         assert process.poll() is None
-        (place.path / "go").touch()
-        launcher.communicate(timeout=20)
+    assert launcher.returncode == 0
     assert place.record(1)["state"] == "COMPLETED"
 
 
 def test_a_job_of_another_machine_is_cancelled_there(place: Workplace) -> None:
-    with place.start(*ONE_TASK, "sh", "-c", UNTIL_GO) as launcher:
-        place.wait_for("up")
+    with running(place) as launcher:
         change_record(place, launcher=place.record(1)["launcher"] | {"host": "elsewhere"})
         done = place.csctl("cancel", "job", "1")
-        (place.path / "go").touch()
-        launcher.communicate(timeout=20)
     assert done.returncode == 1
     assert "was launched on elsewhere" in done.stderr
     assert launcher.returncode == 0
+
+
+@contextmanager
+def running(place: Workplace) -> Iterator["subprocess.Popen[str]"]:
+    """A job that runs, and is let go at the end."""
+    with place.start(*ONE_TASK, "sh", "-c", UNTIL_GO) as launcher:
+        try:
+            place.wait_for("up")
+            yield launcher
+        finally:
+            (place.path / "go").touch()
+            launcher.communicate(timeout=20)
 
 
 @contextmanager
