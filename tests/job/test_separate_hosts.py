@@ -2,10 +2,11 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from support.fc_mnist import MANY_STEPS, FcMnist, losses
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist, losses
 from support.jobs import gone, until
 from support.networks import Network, network
 from support.sites import separate_site
@@ -25,12 +26,12 @@ def on_own_machines(place: FcMnist) -> FcMnist:
     return place
 
 
-def train(place: FcMnist, interpreter: str, model_dir: str, script: str = ""):
-    """A training on the separate site, with a script other than the shipped one."""
+def train(
+    place: FcMnist, interpreter: str, model_dir: str, script: str = RUN, mode: str = "train"
+) -> "subprocess.CompletedProcess[str]":
+    """A training, or an evaluation, on the separate site."""
     layout = ("--site", "separate.yaml", *LAYOUTS[interpreter])
-    if script:
-        return place.run(*layout, interpreter, script, *place.own(("-o", model_dir)))
-    return place.wse("-o", model_dir, layout=layout, interpreter=interpreter)
+    return place.run(*layout, interpreter, script, *place.own(("-o", model_dir, "--mode", mode)))
 
 
 def assert_same(model_dir: Path, reference: Path) -> None:
@@ -55,6 +56,10 @@ def test_the_same_bits_as_in_one_process(place: FcMnist, interpreter: str) -> No
     assert train(place, interpreter, "tcp").returncode == 0  # from its checkpoint
     assert place.cpu("-o", "cpu").returncode == 0
     assert_same(place.path / "tcp", place.path / "cpu")
+    assert train(place, interpreter, "tcp", mode="eval").returncode == 0
+    assert place.cpu("-o", "cpu", "--mode", "eval").returncode == 0
+    assert list(losses(place.path / "tcp" / "eval")) == [2 * STEPS]
+    assert losses(place.path / "tcp" / "eval") == losses(place.path / "cpu" / "eval")
 
 
 def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> None:
