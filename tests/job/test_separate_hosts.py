@@ -130,6 +130,25 @@ def test_two_hosts_of_a_network(place: FcMnist, interpreter: str) -> None:
     assert_same(place.path / "tcp", place.path / "cpu")
 
 
+@pytest.mark.slow
+def test_a_network_that_goes_down_ends_the_job(place: FcMnist) -> None:
+    """No packet tells of it: the silence does."""
+    with network() as hosts:
+        inside = FcMnist(place.path, around=("nsenter", f"--net={hosts.first.file}"))
+        on_own_machines(inside)
+        inside.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=50)
+        separate_site(place.path, lambda n: (hosts.first if n == 1 else hosts.second).address)
+        script = _script_that_enters(inside, hosts)
+        layout = ("--site", "separate.yaml", *STREAMING)
+        with inside.start(*layout, "python-ws", script, *inside.own(())) as job:
+            until(inside.checkpoint(100).exists)
+            hosts.cut()
+            out, err = job.communicate(timeout=90)
+    assert job.returncode == 1
+    assert "csrun_wse: error: lost the connection to " in err
+    assert "Training interrupted: the next run in model_dir resumes from model-ckpt-" in out
+
+
 def _script_that_enters(place: FcMnist, hosts: Network) -> str:
     script = place.copy()
     path = place.path / script
