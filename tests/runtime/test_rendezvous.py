@@ -226,6 +226,16 @@ def test_nobody_waits_for_a_peer_that_has_ended(folder):
     listener.close()
 
 
+def test_strangers_do_not_hide_that_a_peer_has_ended(folder, afar):
+    listener = Listener(ended(folder, "streamer 2"))
+    accepting, accepted = in_thread(listener.accept, {"streamer 2"})
+    while accepting.is_alive():
+        with raw_connection(afar):
+            accepting.join(0.05)
+    assert "streamer 2 has ended without taking part" in str(accepted["value"])
+    listener.close()
+
+
 def test_nobody_waits_for_a_chief_that_has_ended(folder):
     with pytest.raises(CsrunError, match="the chief has ended without this run"):
         join(ended(folder, "chief"), "streamer 1")
