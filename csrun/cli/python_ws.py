@@ -1,23 +1,16 @@
-"""python-ws: the weight streaming interpreter; by itself it is plain Python with a notice."""
+"""python-ws: the weight streaming interpreter, plain Python that knows its mode."""
 
 import os
 import sys
-from contextlib import suppress
 
-from csrun.context import current
-
-NOTICE = (
-    "python-ws: run directly, this trains on the CPU in one process; start it by csrun_wse to use"
-    " a wafer\n"
-)
+from csrun.context import interpreter_options
+from csrun.mode import ExecutionMode
 
 
 def main() -> None:
     """Become Python itself, in this process, with the same arguments."""
-    if current() is None:
-        with suppress(OSError):  # a closed or full stream keeps nobody from training
-            os.write(2, NOTICE.encode())
-    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    options = interpreter_options(ExecutionMode.WEIGHT_STREAMING)
+    os.execv(sys.executable, [sys.executable, *options, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 A layer on P PEs, alone, with F FLOPs a sample:
 
-    compute       = P * FLOP/s of a PE * efficiency / F
+    compute       = min(P, M) * FLOP/s of a PE * efficiency / F                        pipelined
+                    P * FLOP/s of a PE * efficiency / F                                streaming
     transmission  = sqrt(P) * bytes a second of a link / activation bytes a sample     pipelined
                     I/O bytes a second * batch / weights' bytes a batch                streaming
 
-A PE does two FLOPs a multiply-add, at half precision, whatever the executor's. A pipelined layer's
+A PE does two FLOPs a multiply-add, at half precision, whatever the executor's. Samples flow through
+a pipelined layer one after the other, so that of its PEs no more work than one sample has
+multiply-adds, M, forward; a small model gains from replicas by that. A pipelined layer's
 activations cross one side of a square of its PEs; all that its kernels write is taken to cross,
 which bounds what does. In training a streamed layer's weights come in twice a batch, and their
 gradients go out once; else the weights come in once.
@@ -98,6 +101,12 @@ class Work:
         share = _flops(layer) / sum(map(_flops, self.layers))
         return max(int(share * self.system.usable_cores / self.replicas), 1)
 
+    def working_pes(self, layer: Layer) -> float:
+        """How many of a layer's PEs in one replica work at a time."""
+        if self.is_streaming:
+            return self.pes_of(layer)
+        return min(self.pes_of(layer), max(self.per_sample(layer.forward_flops) / 2, 1))
+
     def per_sample(self, of_minibatch: int) -> float:
         """A minibatch's FLOPs or bytes, of one sample."""
         return of_minibatch * self.minibatches / self.batch_size
@@ -163,7 +172,8 @@ class _Alone:
         else:
             bandwidth = work.replicas * sqrt(own) * LINK_BYTES_PER_CYCLE * system.clock_hz
             nbytes = work.link_bytes(layer)
-        compute = pes * _pe_flops_per_sec(system) * constants.efficiency / flops
+        working = work.replicas * work.working_pes(layer)
+        compute = working * _pe_flops_per_sec(system) * constants.efficiency / flops
         return cls(layer.name, pes, flops, compute, bandwidth / nbytes)
 
     def estimate(self, rate: float, system: System) -> LayerEstimate:

@@ -1,6 +1,7 @@
 """What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
 
 from csrun.context.debug import DebugLevel, debug_level
+from csrun.context.interpreter import interpreter_mode, interpreter_options
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
 from csrun.context.paths import site_state_dir, state_dir
@@ -23,6 +24,8 @@ __all__ = [
     "Terminated",
     "current",
     "debug_level",
+    "interpreter_mode",
+    "interpreter_options",
     "site_state_dir",
     "state_dir",
 ]

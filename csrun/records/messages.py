@@ -105,9 +105,19 @@ def system_busy(name: str, holder: str) -> str:
     return f"Waiting for {name}, held by {holder}"
 
 
-def cs_ip_without_launcher(cs_ip: str) -> str:
+def without_launcher(asked_for: str) -> str:
     """For a script that asks for a system but was started without csrun_wse."""
-    return f"--cs_ip {cs_ip} has no effect without csrun_wse: training in this process on the CPU"
+    return f"{asked_for} has no effect without csrun_wse: running in this process on the CPU"
+
+
+def compiling_for(name: str, address: str, mode: str) -> str:
+    """Before a compile without a run."""
+    return f"Compiling for {name} ({address}) in {mode} mode"
+
+
+def not_in_mode(name: str, mode: str) -> str:
+    """When a compile is for a mode that its system is not in at present."""
+    return f"{name} is not in {mode} mode now; it must be when this is to run"
 
 
 def compiled(directory: Path, seconds: float) -> str:

@@ -1,6 +1,6 @@
 """The CS system as its administrator sees it: power state, execution mode, lease."""
 
-from csrun.system.find import DEFAULT_PORT, find
+from csrun.system.find import DEFAULT_PORT, find, find_for_compile
 from csrun.system.lease import Lease, acquire
 from csrun.system.lock import FileLock, holder_of, lock, try_lock
 from csrun.system.state import Command, Power, SystemState, apply, load_state, save_state
@@ -17,6 +17,7 @@ __all__ = [
     "acquire",
     "apply",
     "find",
+    "find_for_compile",
     "holder_of",
     "load_state",
     "lock",

@@ -20,6 +20,17 @@ def find(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
     return system
 
 
+def find_for_compile(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
+    """The system that `cs_ip` names, or the first in the mode, or else the first.
+
+    Raises: UsageError for an unknown system
+    """
+    if cs_ip is not None:
+        return _by_address(site, cs_ip)
+    fitting = (system for system in site.systems if load_state(site, system).mode is mode)
+    return next(fitting, site.systems[0])
+
+
 def require_ready(site: Site, system: System, mode: ExecutionMode, where: str = "") -> None:
     """Make sure that a system is ACTIVE in `mode` at this moment; an error's text begins `where`.
 

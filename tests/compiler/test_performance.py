@@ -43,12 +43,22 @@ STREAMING = {"mode": ExecutionMode.WEIGHT_STREAMING}
 
 
 def test_pipelined_the_slowest_layer_sets_the_pace():
-    found = estimate(work(layer("a", 4000), layer("b", 4000), pes={"a": 100, "b": 400}), IDEAL)
-    # 400 FLOPs a sample on 2e11 and on 8e11 FLOP/s
-    assert [one.compute_samples_per_sec for one in found.layers] == pytest.approx([5e8, 2e9])
-    assert found.compute_samples_per_sec == pytest.approx(5e8)
+    found = estimate(work(layer("a", 40000), layer("b", 40000), pes={"a": 100, "b": 400}), IDEAL)
+    # 4,000 FLOPs a sample on 2e11 and on 8e11 FLOP/s
+    assert [one.compute_samples_per_sec for one in found.layers] == pytest.approx([5e7, 2e8])
+    assert found.compute_samples_per_sec == pytest.approx(5e7)
     assert [one.active_pes for one in found.layers] == [100, 400]
     assert found.active_pes == 0.5
+
+
+@pytest.mark.parametrize(
+    ("mode", "working"), [(ExecutionMode.PIPELINED, 100), (ExecutionMode.WEIGHT_STREAMING, 1000)]
+)
+def test_pipelined_no_more_pes_work_than_a_sample_has_multiply_adds(mode, working):
+    """200 of 400 FLOPs a sample are forward: 100 multiply-adds; the layer has 1,000 PEs."""
+    found = estimate(work(layer("a", 4000), mode=mode), IDEAL)
+    assert found.compute_samples_per_sec == pytest.approx(working * 2e9 / 400)
+    assert found.layers[0].active_pes == 1000
 
 
 def test_without_a_placement_the_area_follows_the_flops():

@@ -83,3 +83,10 @@ def test_a_model_without_weights_has_one():
         x = tracer.input("features", (64, 6), "float32")
         module = tracer.finish(RunMode.PREDICT, None, None, [("out", nn.relu(x))])
     assert choose_replicas(module, options_of(run_mode=RunMode.PREDICT)).replicas == 1
+
+
+def test_a_small_model_with_a_large_batch_has_several_on_a_cs2():
+    """Its PEs outnumber the weights, each of which is at work in one place of a replica."""
+    choice = choose_replicas(Network(batch=32768).trace(), options_of())
+    assert choice.replicas > 1
+    assert choice.gain > 1.01

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.fc_mnist import MANY_STEPS, FcMnist
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist
 from support.jobs import until
 
 STREAMING = ("python-ws", ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1"))
@@ -78,3 +78,43 @@ def test_the_folder_of_the_command_has_a_link_to_the_newest_report(place: FcMnis
     link.write_text("my own")
     assert place.cpu("--mode=compile_only").returncode == 0
     assert link.read_text() == "my own"
+
+
+BY_RUN = [
+    ("python", PIPELINED, (), "cs2-01 (127.0.0.1) in PIPELINED mode"),
+    ("python", PIPELINED, ("--cs_ip", "127.0.0.1:9000"), "cs2-01 (127.0.0.1) in PIPELINED mode"),
+    ("python-ws", STREAMING, (), "cs2-02 (127.0.0.2) in WEIGHT_STREAMING mode"),
+    ("python-ws", STREAMING, ("--cs_ip", "127.0.0.2"), "cs2-02 (127.0.0.2) in WEIGHT_STREAMING mo"),
+]
+
+
+@pytest.mark.parametrize(("interpreter", "mode", "cs_ip", "where"), BY_RUN)
+def test_a_run_reuses_what_was_compiled_on_a_cpu_node(
+    place: FcMnist, interpreter: str, mode, cs_ip: tuple[str, ...], where: str
+) -> None:
+    place.configure(runconfig__max_steps=2)
+    done = place.run(interpreter, RUN, *place.own(("--compile_only", *cs_ip)), command="csrun_cpu")
+    assert done.returncode == 0, done.stderr
+    assert f"Compiling for {where}" in done.stderr
+    assert "WARNING" not in done.stderr
+    ran = said(place, mode, *cs_ip)
+    assert "Cached compilation found for this model configuration" in ran
+    assert "Compiled in" not in ran
+
+
+@pytest.mark.parametrize("option", ["--compile_only", "--validate_only"])
+def test_a_compile_for_a_mode_that_its_system_is_not_in_says_so(
+    place: FcMnist, option: str
+) -> None:
+    done = place.run("python", RUN, *place.own((option, "--cs_ip", "cs2-02")), command="csrun_cpu")
+    assert done.returncode == 0, done.stderr
+    assert "WARNING:csrun:cs2-02 is not in PIPELINED mode now" in done.stderr
+
+
+def test_the_weight_streaming_interpreter_trains_on_the_cpu_alone_and_says_so(
+    place: FcMnist,
+) -> None:
+    place.configure(runconfig__max_steps=2)
+    done = place.run("python-ws", RUN, *place.own(()), command="csrun_cpu")
+    assert done.returncode == 0, done.stderr
+    assert "python-ws has no effect without csrun_wse: running in this process" in done.stderr

@@ -28,17 +28,19 @@ class Workplace:
     def jobs(self) -> Path:
         return self.path / "state" / "local" / "jobs"
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, command: str = "csrun_wse") -> "subprocess.Popen[str]":
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         environment.pop("CSRUN_SITE", None)
         return subprocess.Popen(
-            [*self.around, sys.executable, "-m", "csrun.cli.csrun_wse", *arguments],
+            [*self.around, sys.executable, "-m", f"csrun.cli.{command}", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        with self.start(*arguments) as process:
+    def run(
+        self, *arguments: str, command: str = "csrun_wse"
+    ) -> "subprocess.CompletedProcess[str]":
+        with self.start(*arguments, command=command) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 

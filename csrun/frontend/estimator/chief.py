@@ -23,7 +23,12 @@ from csrun.frontend.estimator.compilation import (
     with_replicas,
 )
 from csrun.frontend.estimator.config import CSRunConfig
-from csrun.frontend.estimator.machines import Target, find_target, loaded_machine
+from csrun.frontend.estimator.machines import (
+    Target,
+    compile_target,
+    find_target,
+    loaded_machine,
+)
 from csrun.frontend.estimator.progress import Show, compile_display, progress_display
 from csrun.frontend.estimator.trace import ModelFunction, TracedModel, trace_model
 from csrun.frontend.estimator.warm_start import WarmTensors
@@ -137,7 +142,7 @@ class Chief:
 
     def validate_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Match kernels, and leave nothing; no system is needed."""
-        target = find_target(self.context, self.config.cs_ip)
+        target = compile_target(self.context, self.config.cs_ip)
         traced = self._trace(dataset, compile_options(self.config, mode, target))
         with compile_display(self.context) as begin:
             model = validate_model(traced.module, show_stage, begin)
@@ -147,7 +152,7 @@ class Chief:
 
     def compile_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Compile and leave the artifacts; no system is needed."""
-        target = find_target(self.context, self.config.cs_ip)
+        target = compile_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
             self._compile(dataset, mode, target)
         return {}

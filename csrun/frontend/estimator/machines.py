@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from csrun import system
-from csrun.context import SpawnWafer, TaskContext
+from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.job import SECRET_FILE
 from csrun.data import Dataset
 from csrun.executable import Executable
@@ -44,13 +44,33 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
     """
     if context is None or context.mode is None:
         if cs_ip is not None:
-            log.warning(messages.cs_ip_without_launcher(cs_ip))
+            log.warning(messages.without_launcher(f"--cs_ip {cs_ip}"))
+        elif interpreter_mode() is ExecutionMode.WEIGHT_STREAMING:
+            log.warning(messages.without_launcher("python-ws"))
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
     here = load_site(context.job.site)
     found = system.find(here, cs_ip, context.mode)
     if cs_ip is None:
         log.info(messages.system_taken(found.name, found.address, context.mode))
     return Target(context, here, found, context.mode)
+
+
+def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
+    """The system that a compile without a run is for.
+
+    In a job it is the run's. Outside, where no run follows at once, its mode and power state do not
+    matter: the compile is for its geometry, in the mode of the interpreter.
+
+    Raises: UsageError for an unknown system
+    """
+    if context is not None and context.mode is not None:
+        return find_target(context, cs_ip)
+    here, mode = load_site(), interpreter_mode()
+    found = system.find_for_compile(here, cs_ip, mode)
+    log.info(messages.compiling_for(found.name, found.address, mode))
+    if system.load_state(here, found).mode is not mode:
+        log.warning(messages.not_in_mode(found.name, mode))
+    return Target(context, None, found, mode)
 
 
 @contextmanager
