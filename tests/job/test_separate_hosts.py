@@ -2,10 +2,11 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from support.fc_mnist import MANY_STEPS, FcMnist, losses
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist, losses
 from support.jobs import gone, until
 from support.networks import Network, network
 from support.sites import separate_site
@@ -25,12 +26,12 @@ def on_own_machines(place: FcMnist) -> FcMnist:
     return place
 
 
-def train(place: FcMnist, interpreter: str, model_dir: str, script: str = ""):
-    """A training on the separate site, with a script other than the shipped one."""
+def train(
+    place: FcMnist, interpreter: str, model_dir: str, script: str = RUN, mode: str = "train"
+) -> "subprocess.CompletedProcess[str]":
+    """A training, or an evaluation, on the separate site."""
     layout = ("--site", "separate.yaml", *LAYOUTS[interpreter])
-    if script:
-        return place.run(*layout, interpreter, script, *place.own(("-o", model_dir)))
-    return place.wse("-o", model_dir, layout=layout, interpreter=interpreter)
+    return place.run(*layout, interpreter, script, *place.own(("-o", model_dir, "--mode", mode)))
 
 
 def assert_same(model_dir: Path, reference: Path) -> None:
@@ -55,6 +56,10 @@ def test_the_same_bits_as_in_one_process(place: FcMnist, interpreter: str) -> No
     assert train(place, interpreter, "tcp").returncode == 0  # from its checkpoint
     assert place.cpu("-o", "cpu").returncode == 0
     assert_same(place.path / "tcp", place.path / "cpu")
+    assert train(place, interpreter, "tcp", mode="eval").returncode == 0
+    assert place.cpu("-o", "cpu", "--mode", "eval").returncode == 0
+    assert list(losses(place.path / "tcp" / "eval")) == [2 * STEPS]
+    assert losses(place.path / "tcp" / "eval") == losses(place.path / "cpu" / "eval")
 
 
 def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> None:
@@ -123,6 +128,25 @@ def test_two_hosts_of_a_network(place: FcMnist, interpreter: str) -> None:
         assert done.returncode == 0, done.stderr
         assert hosts.bytes_sent() > STEPS * 128 * 784  # a batch has more than a byte a pixel
     assert_same(place.path / "tcp", place.path / "cpu")
+
+
+@pytest.mark.slow
+def test_a_network_that_goes_down_ends_the_job(place: FcMnist) -> None:
+    """No packet tells of it: the silence does."""
+    with network() as hosts:
+        inside = FcMnist(place.path, around=("nsenter", f"--net={hosts.first.file}"))
+        on_own_machines(inside)
+        inside.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=50)
+        separate_site(place.path, lambda n: (hosts.first if n == 1 else hosts.second).address)
+        script = _script_that_enters(inside, hosts)
+        layout = ("--site", "separate.yaml", *STREAMING)
+        with inside.start(*layout, "python-ws", script, *inside.own(())) as job:
+            until(inside.checkpoint(100).exists)
+            hosts.cut()
+            out, err = job.communicate(timeout=90)
+    assert job.returncode == 1
+    assert "csrun_wse: error: lost the connection to " in err
+    assert "Training interrupted: the next run in model_dir resumes from model-ckpt-" in out
 
 
 def _script_that_enters(place: FcMnist, hosts: Network) -> str:

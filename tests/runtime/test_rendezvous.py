@@ -20,14 +20,25 @@ from csrun.runtime.wire.listener import MAX_STRANGERS, Listener
 from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed, join
 
 
-@pytest.fixture(params=["unix", "tcp"])
+@pytest.fixture(params=["unix", "tcp", "tcp6"])
 def folders(request, tmp_path):
     """The run's folder as the chief knows it, and as a peer does: on its machine, or on another."""
     chief = RunFolder(tmp_path / "runs" / "0", "12", b"the secret")
     if request.param == "unix":
         return chief, chief
-    here, there = (Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2))
+    if request.param == "tcp6" and not _has_ipv6():
+        pytest.skip("no IPv6 on loopback")
+    address = {"tcp": "127.0.0.1", "tcp6": "::1"}[request.param]
+    here, there = (Host(f"node{n}", address) for n in (1, 2))
     return replace(chief, host=here), replace(chief, host=there)
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -212,6 +223,16 @@ def test_nobody_waits_for_a_peer_that_has_ended(folder):
     listener = Listener(ended(folder, "streamer 2"))
     with pytest.raises(CsrunError, match="streamer 2 has ended without taking part"):
         listener.accept({"streamer 2", "streamer 7"})
+    listener.close()
+
+
+def test_strangers_do_not_hide_that_a_peer_has_ended(folder, afar):
+    listener = Listener(ended(folder, "streamer 2"))
+    accepting, accepted = in_thread(listener.accept, {"streamer 2"})
+    while accepting.is_alive():
+        with raw_connection(afar):
+            accepting.join(0.05)
+    assert "streamer 2 has ended without taking part" in str(accepted["value"])
     listener.close()
 
 

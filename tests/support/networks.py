@@ -29,6 +29,10 @@ class Network:
     first: NetworkHost
     second: NetworkHost
 
+    def cut(self) -> None:
+        """From here on no packet gets through."""
+        _ip("-netns", self.second.name, "link", "set", self.second.name, "down")
+
     def bytes_sent(self) -> int:
         """From the second to the first."""
         path = f"/sys/class/net/{self.second.name}/statistics/tx_bytes"

@@ -139,26 +139,24 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
 
 
 def _proven(folder: RunFolder, name: str) -> socket.socket:
-    """A connection that has passed the challenge; a full house is tried again."""
+    """A connection that has passed the challenge; one crowded out by strangers is tried again."""
     endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
-    for pause_s in (*RETRY_PAUSES_S, None):
+    for pause_s in RETRY_PAUSES_S:
         try:
-            connection = endpoint.connect(folder.host, HANDSHAKE_DEADLINE_S)
-            try:
-                return _prove(connection, folder, name)
-            except BaseException:
-                connection.close()
-                raise
+            return _prove(endpoint, folder, name)
         except (ConnectionResetError, BrokenPipeError, BlockingIOError):
-            if pause_s is None:
-                raise
             sleep(pause_s)
-    raise AssertionError("unreachable")
+    return _prove(endpoint, folder, name)
 
 
-def _prove(connection: socket.socket, folder: RunFolder, name: str) -> socket.socket:
-    if connection.family != socket.AF_UNIX:
-        tune(connection)
-    prove(connection, folder.secret, folder.job, name)
-    connection.settimeout(None)
+def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
+    connection = endpoint.connect(folder.host, HANDSHAKE_DEADLINE_S)
+    try:
+        if connection.family != socket.AF_UNIX:
+            tune(connection)
+        prove(connection, folder.secret, folder.job, name)
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
     return connection
