@@ -11,6 +11,7 @@ from csrun.cli import frame
 
 if TYPE_CHECKING:
     from csrun.launch.records import JobRecord
+    from csrun.launch.slurm.status import SlurmJob
     from csrun.launch.status import NodeStatus, SystemStatus
     from csrun.site import Site
 
@@ -53,6 +54,10 @@ def get_jobs(site: str | None, all_states: bool, output: str) -> int:
     """Jobs that wait or run, and the last ones that ended."""
     from csrun.launch import status
 
+    if cluster := _cluster(site):
+        from csrun.launch.slurm.status import jobs
+
+        return _show(jobs(cluster), output, JOB_HEADINGS, _slurm_row)
     return _show(status.jobs(_local(site), all_states), output, JOB_HEADINGS, _job_row)
 
 
@@ -64,6 +69,10 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
     """All that is known of one job."""
     from csrun.launch import status
 
+    if cluster := _cluster(site):
+        from csrun.launch.slurm.status import job
+
+        return _show([job(cluster, job_id)], output, JOB_HEADINGS, _slurm_row)
     record = status.job(_local(site), job_id)
     if output == "json":
         _print_json(record)
@@ -105,6 +114,12 @@ def cancel_job(site: str | None, job_id: int) -> int:
     """End a job that waits or runs, in order, and wait until it has ended."""
     from csrun.launch.cancel import cancel
 
+    if cluster := _cluster(site):
+        from csrun.launch.slurm import status
+
+        status.cancel(cluster, job_id)
+        click.echo(f"job {job_id}: Slurm ends it")
+        return 0
     record = cancel(_local(site).name, job_id)
     code = "" if record.exit_code is None else f", exit code {record.exit_code}"
     click.echo(f"job {job_id}: {record.state}{code}")
@@ -137,10 +152,19 @@ def _local(name: str | None) -> "Site":
     site = load(name)
     if site.scheduler is not Scheduler.LOCAL:
         raise UsageError(
-            f"site {site.name}: its jobs are {site.scheduler}'s: squeue shows them, scancel ends"
-            " them"
+            f"site {site.name}: its scheduler is {site.scheduler}, which keeps its own books:"
+            " csctl has 'get jobs', 'get job' and 'cancel job' there; see sinfo for the rest, and"
+            " the folder that a job names for its logs"
         )
     return site
+
+
+def _cluster(name: str | None) -> "Site | None":
+    """The site, if Slurm is its scheduler."""
+    from csrun.site import Scheduler, load
+
+    site = load(name)
+    return site if site.scheduler is Scheduler.SLURM else None
 
 
 def _show(
@@ -179,6 +203,17 @@ def _job_row(job: "JobRecord") -> Sequence[str]:
         format_duration(job.elapsed_s),
         why(job).partition("\n")[0],
     )
+
+
+def _slurm_row(job: "SlurmJob") -> Sequence[str]:
+    from csrun.launch.time_limit import format_duration
+
+    time, submitted = format_duration(job.elapsed_s), _when(job.submitted)
+    why = f"waits for {job.reason}" if job.reason else ""
+    return (
+        str(job.job_id), job.name, job.user, job.state, str(job.nodes), job.system, submitted,
+        time, why,
+    )  # fmt: skip
 
 
 def _node_row(node: "NodeStatus") -> Sequence[str]:

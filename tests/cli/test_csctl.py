@@ -229,9 +229,9 @@ def test_a_site_of_another_scheduler_names_its_commands(place: Workplace) -> Non
     shipped = (Path(__file__).parents[2] / "site_configs" / "local.yaml").read_text()
     site = place.path / "cluster.yaml"
     site.write_text(shipped.replace("scheduler: local", "scheduler: slurm"))
-    done = place.csctl("--site", str(site), "get", "jobs")
+    done = place.csctl("--site", str(site), "get", "nodes")
     assert done.returncode == 2
-    assert "squeue" in done.stderr
+    assert "sinfo" in done.stderr
 
 
 def test_help_imports_little() -> None:
