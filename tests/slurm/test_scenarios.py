@@ -116,6 +116,24 @@ def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
     assert job.returncode == 130
 
 
+def test_a_time_limit_ends_the_job_in_order(place: Workplace) -> None:
+    place.script(f"{SAY}try:\n    time.sleep(600)\nfinally:\n    open('out' + rank, 'w').close()")
+    done = place.run("--time-limit", "0:2", *THREE, "python", "run.py")
+    assert done.returncode == 143
+    assert "csrun_wse: time limit of 0:02 reached: the job was ended" in done.stderr
+    assert len(list(place.path.glob("out*"))) == len(list(place.path.glob("in*"))) == 6
+
+
+def test_the_output_goes_where_it_is_asked_to(place: Workplace) -> None:
+    command = ("sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
+    done = place.run("--output", "%x-%2t.txt", "--job-name", "say", *THREE, *command)
+    assert done.returncode == 0
+    assert (place.path / "say-05.txt").read_text() == "5 node4\n"
+    missing = place.run("--output", "%N/x.txt", *THREE, *command)
+    assert missing.returncode == 2
+    assert "--output: node1/x.txt: cannot be written" in missing.stderr
+
+
 def test_all_tasks_of_another_command_are_shown(place: Workplace) -> None:
     done = place.run(*THREE, "--label", "sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
     assert done.returncode == 0

@@ -4,7 +4,6 @@ import getpass
 import os
 import selectors
 import shlex
-import signal
 import socket
 import sys
 from dataclasses import replace
@@ -20,6 +19,7 @@ from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.request import JobRequest
 from csrun.launch.shown import show
+from csrun.launch.signals import EndedBySignalError
 from csrun.launch.slurm import batch, cluster, folders
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.messages import TaskReady
@@ -30,14 +30,6 @@ from csrun.site import Site
 
 ATTENDANT = "csrun.launch.slurm.attendant"
 NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
-
-
-class CancelledError(CsrunError):
-    """A signal ended csrun_wse before the job's tasks had reported in."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"{signal.Signals(signum).name}: the job was ended before it had started")
-        self.exit_code = 128 + signum
 
 
 def plan_job(request: JobRequest, site: Site) -> JobPlan:
@@ -64,9 +56,8 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
         return batch.submit(request, job_plan, site, resources, system)
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
-        if code := _run_step(
-            compiling, compile_plan, site, batch.resources_of(compiling, None, site), None
-        ):
+        alone = batch.resources_of(compiling, None, site)
+        if code := _run_step(compiling, compile_plan, site, alone, None):
             return code
     return _run_step(request, job_plan, site, resources, system)
 
@@ -145,9 +136,14 @@ class _Run:
         """Run to the end; nothing of the job lives when this returns."""
         try:
             self._gather()
+            job = self._begin()
         except BaseException:
             self._step.cancel()
             raise
+        return job.run().exit_code
+
+    def _begin(self) -> LocalJob:
+        """What runs the job from here on: all of its tasks wait to be started."""
         if len(self._ready) >= MANY_TASKS:
             seconds = monotonic() - self._begun_s
             _say(f"csrun_wse: {len(self._ready)} tasks reported in after {seconds:.2f} s")
@@ -155,12 +151,10 @@ class _Run:
         folder = folders.name_by_id(self._folder, job.job_id)
         job.write(folder.path)
         options = self._request.options
-        if options.job_name is None:
-            options = replace(options, job_name=Path(job.command[0]).name)
-        shown = show(job, folder, options, getpass.getuser(), self._request.label)
-        limit_s = options.time_limit_s
-        outcome = LocalJob(job, folder, self._step, self._signals, shown, limit_s).run()
-        return outcome.exit_code
+        name = options.job_name or Path(job.command[0]).name
+        named = replace(options, job_name=name)
+        shown = show(job, folder, named, getpass.getuser(), self._request.label)
+        return LocalJob(job, folder, self._step, self._signals, shown, options.time_limit_s)
 
     def _gather(self) -> None:
         """Wait for all tasks to report in, and show meanwhile what srun has to say."""
@@ -170,7 +164,7 @@ class _Run:
             while len(self._ready) < len(self._planned.tasks):
                 for key, _ in selector.select(LOG_POLL_S):
                     if key.fileobj is self._signals:
-                        raise CancelledError(self._signals.recv(64)[0])
+                        raise EndedBySignalError(self._signals.recv(64)[0])
                     self._take_reports()
                 self._show_srun()
         self._show_srun()
