@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.context import JobFile, environment
+from csrun.context import JobFile, Progress, environment
 from csrun.context.link import Message, link_name
 from csrun.launch.folder import JobFolder
 from csrun.launch.plan import cpu_set
@@ -38,6 +38,7 @@ PLAN_FILE = "plan.json"
 BELL = b"\n"
 COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reason
 EXIT_NOT_SHARED = 2
+PROGRESS_S = 1.0
 UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
 _DATAGRAM_BYTES = 1 << 16
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -56,6 +57,8 @@ class Attendant:
         self._signals, self._wakeup = _signal_pipe()
         self._tasks: dict[int, StartTask] = {}
         self._job: JobFile | None = None
+        self._shows_progress = False
+        self._next_progress_s = 0.0
         self._exit_code = 0
         self._is_let_go = False
 
@@ -83,9 +86,20 @@ class Attendant:
     def _forward(self) -> None:
         data = self._link.recv(_DATAGRAM_BYTES)
         try:
-            self._say(self._from_task.decode(data))
+            message = self._from_task.decode(data)
         except msgspec.DecodeError as error:
             print(f"a message that is none: {error}", file=sys.stderr)
+            return
+        if not isinstance(message, Progress) or self._is_worth_showing(message):
+            self._say(message)
+
+    def _is_worth_showing(self, progress: Progress) -> bool:
+        """Mail is kept, on a file system that others use: a few of a thousand steps will do."""
+        now_s = time.monotonic()
+        is_due = now_s >= self._next_progress_s or progress.done == progress.total
+        if is_due:
+            self._next_progress_s = now_s + PROGRESS_S
+        return is_due and self._shows_progress
 
     def _take_signals(self) -> None:
         received = self._signals.recv(_DATAGRAM_BYTES)
@@ -100,8 +114,8 @@ class Attendant:
 
     def _obey(self, order: ToAttendants) -> None:
         match order:
-            case StartAll(job):
-                self._job = job
+            case StartAll(job, shows_progress):
+                self._job, self._shows_progress = job, shows_progress
                 self._start(StartTask(self._rank, job.command))
             case StartTask():
                 if order.rank == self._rank:

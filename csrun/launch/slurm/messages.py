@@ -25,9 +25,10 @@ class TaskReady(msgspec.Struct, frozen=True, tag="task_ready"):
 
 
 class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
-    """Every planned task has reported in: start them."""
+    """Every planned task has reported in: start them. `shows_progress`: somebody would see it."""
 
     job: JobFile
+    shows_progress: bool
 
 
 class LetGo(msgspec.Struct, frozen=True, tag="let_go"):

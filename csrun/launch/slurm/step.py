@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -61,7 +62,8 @@ class Step:
                 if message.wafer is None and len(self._unended) < len(self._readers):
                     return
                 assert self.job is not None
-                self._order(StartAll(self.job) if message.wafer is None else message)
+                start_all = StartAll(self.job, sys.stdout.isatty())
+                self._order(start_all if message.wafer is None else message)
             case SignalTasks():
                 self._order(message)
                 if message.signum == signal.SIGKILL:

@@ -31,7 +31,12 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
     box = launcher_box(tmp_path)
     reader = Reader(box, msgspec.msgpack.Decoder(ToAttendants))
     assert reader.read() == []
-    said = [StartAll(JOB), StartTask(0, ("a b", ""), "cs2-01"), SignalTasks(("x",), 15), LetGo()]
+    said = [
+        StartAll(JOB, True),
+        StartTask(0, ("a b", ""), "cs2-01"),
+        SignalTasks(("x",), 15),
+        LetGo(),
+    ]
     for message in said[:2]:
         post(box, message)
     assert reader.read() == said[:2]
