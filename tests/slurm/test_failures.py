@@ -83,6 +83,20 @@ def test_a_launcher_that_is_killed_takes_its_job_with_it(
 
 
 @pytest.mark.slow
+def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: Testbed) -> None:
+    """What it has started lives on, and is told what to do, by its own look at the mail."""
+    place.script(WAIT.replace("time.sleep(600)", "time.sleep(600 if rank == '0' else 0)"))
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        repaired.kill_slurmd("node1")
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "csrun_wse: SIGINT: the job was ended" in err
+    assert (place.path / "out0").exists()
+
+
+@pytest.mark.slow
 def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
     with place.start("--total-nodes", "4", "python-ws", str(FC_MNIST), "--mode", "train",
                      "--max_steps", "9999999") as job:  # fmt: skip

@@ -64,9 +64,13 @@ class Testbed:
 
     def kill_node(self, node: str) -> None:
         """The node loses its power: its slurmd and what it has started are gone at once."""
-        pid = int((self.folder / "pid" / f"slurmd-{node}.pid").read_text())
-        for victim in [pid, *_steps_of(node, self.conf)]:
+        self.kill_slurmd(node)
+        for victim in _steps_of(node, self.conf):
             os.kill(victim, 9)
+
+    def kill_slurmd(self, node: str) -> None:
+        """The node's daemon dies by itself; its steps live on."""
+        os.kill(int((self.folder / "pid" / f"slurmd-{node}.pid").read_text()), 9)
 
 
 def new_testbed(nodes: int = NODES) -> Testbed:
