@@ -3,6 +3,8 @@
 This module and `csrun.mode` lie below every room: any room may import them, they import none.
 """
 
+import signal
+
 
 class CsrunError(Exception):
     """A failure with a cause the user can act on: where, rule, got, remedy.
@@ -20,11 +22,16 @@ class UsageError(CsrunError):
 
 
 class OutputError(CsrunError):
-    """Standard output takes no more: a full disk, or a pipe that nobody reads any more."""
+    """An output takes no more: a full disk, or a pipe that nobody reads any more.
 
-    def __init__(self, error: OSError) -> None:
-        super().__init__(f"standard output: {error.strerror}")
+    An unread one is no news to the user: the exit code is that of a program that SIGPIPE ends.
+    """
+
+    def __init__(self, error: OSError, output: str = "standard output") -> None:
+        super().__init__(f"{output}: {error.strerror}")
         self.is_unread = isinstance(error, BrokenPipeError)
+        if self.is_unread:
+            self.exit_code = 128 + signal.SIGPIPE
 
 
 class PeerLost(CsrunError):  # noqa: N818  an event, not an error

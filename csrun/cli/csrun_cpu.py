@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.cli import frame
+from csrun.cli import frame, job_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,7 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
     show_default=True,
     help="Reserve a whole node; without one, CMD runs at once.",
 )
+@job_options.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
@@ -53,7 +54,12 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
 @_queries
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_cpu(
-    command: tuple[str, ...], site: str | None, mount_dirs: str, alloc_node: str, query: str | None
+    command: tuple[str, ...],
+    site: str | None,
+    mount_dirs: str,
+    alloc_node: str,
+    query: str | None,
+    **job: str | None,
 ) -> int:
     """Run CMD, a shell for example, in csrun's software environment."""
     from csrun.launch.cpu import CpuRequest, prepare
@@ -62,7 +68,8 @@ def csrun_cpu(
     if query is not None:
         click.echo(QUERIES[query](load(site)))
         return 0
-    request = CpuRequest(command, alloc_node == "True", frame.split(mount_dirs), resolve(site))
+    folders, options = frame.split(mount_dirs), job_options.make(**job)
+    request = CpuRequest(command, alloc_node == "True", folders, resolve(site), options)
     ready = prepare(request, load(site))
     if ready.unset:
         click.echo(f"{NAME}: unset for CMD: {', '.join(ready.unset)}", err=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.cli import frame
+from csrun.cli import frame, job_options
 
 if TYPE_CHECKING:
     from csrun.launch import JobRequest
@@ -30,8 +30,13 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
 @click.option("--label", is_flag=True, help="Show all tasks' output, each line after its rank.")
+@click.option("--sbatch", is_flag=True, help="Slurm: submit the job and do not wait for it.")
+@click.option(
+    "--compile-first", is_flag=True, help="Slurm: compile in a job of its own, without a CS system."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@job_options.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_wse(
@@ -44,8 +49,11 @@ def csrun_wse(
     single_task_nodes: int | None,
     cyclic: bool,
     label: bool,
+    sbatch: bool,
+    compile_first: bool,
     dry_run: bool,
     as_json: bool,
+    **job: str | None,
 ) -> int:
     """Run CMD as the tasks of one job.
 
@@ -72,6 +80,9 @@ def csrun_wse(
         site=resolve(site),
         preload=PRELOAD,
         label=label,
+        sbatch=sbatch,
+        compile_first=compile_first,
+        options=job_options.make(**job),
     )
     if dry_run:
         return _show_plan(request, load(site), as_json)

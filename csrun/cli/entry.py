@@ -16,6 +16,11 @@ def cs() -> None:
     _enter("cs")
 
 
+def csctl() -> None:
+    """The console command."""
+    _enter("csctl")
+
+
 def csrun_cpu() -> None:
     """The console command."""
     _enter("csrun_cpu")

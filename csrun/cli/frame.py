@@ -9,7 +9,6 @@ from csrun.cli import streams
 from csrun.cli.entry import EXIT_INTERRUPTED
 from csrun.errors import CsrunError, OutputError
 
-EXIT_UNREAD = 141  # as of a program that SIGPIPE ends
 SETTINGS: dict[str, Any] = {
     "allow_interspersed_args": False,  # what follows CMD belongs to it
     "token_normalize_func": lambda token: token.replace("_", "-"),
@@ -27,10 +26,15 @@ def run(command: click.Command, arguments: list[str]) -> int:
     name = command.name or ""
     try:
         code: int = command.main(arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
     except OutputError as error:
-        return EXIT_UNREAD if error.is_unread else _fail(name, str(error), error.exit_code)
+        if error.is_unread:
+            return error.exit_code
+        return _fail(name, str(error), error.exit_code)
     except CsrunError as error:
         return _fail(name, str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):

@@ -20,7 +20,7 @@ def show(plan: "DryRun") -> None:
     console.print(table)
     console.print("Nodes: as on an idle site; a job gets the first ones that are free")
     console.print(f"On a cluster: {plan.srun}", soft_wrap=True)
-    for line in _sharing(len(plan.tasks), plan.sharing):
+    for line in _sharing(len(plan.tasks), plan.sharing) if plan.sharing else ():
         console.print(line, soft_wrap=True)
 
 

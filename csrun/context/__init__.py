@@ -2,7 +2,7 @@
 
 from csrun.context.debug import DebugLevel, debug_level
 from csrun.context.interpreter import interpreter_mode, interpreter_options
-from csrun.context.job import JobFile, Role, TaskEntry, Telemetry
+from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
 from csrun.context.paths import jobs_dir_of, site_state_dir, state_dir
 from csrun.context.task import TaskContext, current
@@ -10,6 +10,8 @@ from csrun.context.terminated import Terminated
 
 __all__ = [
     "DebugLevel",
+    "Host",
+    "Hosts",
     "JobFile",
     "JobLink",
     "Progress",

@@ -2,11 +2,62 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 JOB_DIR = "CSRUN_JOB_DIR"
 SITE = "CSRUN_SITE"
 WAFER = "CSRUN_WAFER"
 RANK = "SLURM_PROCID"
+ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the system that its job was given
+NO_SYSTEM = "-"
+
+
+@dataclass(frozen=True)
+class SlurmPlace:
+    """What Slurm tells a process that srun has started; all else is in the job's plan.
+
+    Of a heterogeneous job some of Slurm's variables are those of another component.
+    """
+
+    rank: int
+    node: str
+    job_id: int
+    launch_address: str  # of the node that srun was started on
+
+
+def slurm_place() -> SlurmPlace:
+    """The place of this process."""
+    variables = os.environ
+    return SlurmPlace(
+        int(variables[RANK]),
+        variables["SLURMD_NODENAME"],
+        int(variables["SLURM_JOB_ID"]),
+        variables["SLURM_LAUNCH_NODE_IPADDR"],
+    )
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a batch job of csrun's was given; its nodes are those of the job."""
+
+    system: str | None
+
+
+def allocation() -> Allocation | None:
+    """The allocation that this process runs in, if it is the script of a batch job of csrun's."""
+    given = os.environ.get(ALLOCATION)
+    if given is None:
+        return None
+    return Allocation(None if given == NO_SYSTEM else given)
+
+
+def for_srun() -> dict[str, str]:
+    """The environment that srun and the tasks under it get: what a batch job's script is told of
+    its own step is not for them.
+    """
+    told = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
+    dropped = {ALLOCATION, *told, "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 def inherited() -> dict[str, str]:

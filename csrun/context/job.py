@@ -31,8 +31,26 @@ class Role(StrEnum):
     TASK = "task"  # a command that is not one of csrun's interpreters: no role in a training
 
 
+class Hosts(StrEnum):
+    """Which machines the tasks of a job run on, and so which wires go between them."""
+
+    SHARED = "shared"  # one machine, whatever its nodes are called: Unix sockets, shared memory
+    SEPARATE = "separate"  # every node is a machine of its own: TCP from one to another
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The machine of a task: its name, equal for tasks that share it, and its IP address."""
+
+    name: str
+    address: str
+
+
 class TaskEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One planned task: its rank, its role, and where it runs."""
+    """One planned task: its rank, its role, and where it runs.
+
+    `address` is the IP address under which tasks of other nodes reach this one; of use only in a
+    job whose hosts are separate.
+    """
 
     rank: int
     role: Role
@@ -40,6 +58,7 @@ class TaskEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_id: int
     local_rank: int
     cpus: tuple[int, ...]
+    address: str = ""
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +66,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `mode` is the execution mode that the interpreter of the command needs, None for a command
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
+    `system` is the CS system that a cluster's scheduler has given the job, if it has.
+    With `hosts` separate, two tasks share a machine exactly when their entries name the same node.
     """
 
     job_id: int
@@ -57,6 +78,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: int
     cpus_per_task: int
     tasks: tuple[TaskEntry, ...]
+    system: str | None = None
+    hosts: Hosts = Hosts.SHARED
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""

@@ -17,6 +17,13 @@ from csrun.files import write_whole
 
 LINK_SOCKET = "link.sock"
 REPORT_DIR = "reports"
+#: What msgspec raises for bytes that are no message: anybody may send any.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def link_name(rank: int) -> str:
+    """The name of the socket of a task that has one of its own, as on a cluster."""
+    return f"link-{rank}.sock"
 
 
 class TaskReportKind(StrEnum):
@@ -84,6 +91,8 @@ class JobLink:
     def __init__(self, job_dir: Path, rank: int) -> None:
         self._job_dir = job_dir
         self._rank = rank
+        own = link_name(rank)
+        self._name = own if (job_dir / own).exists() else LINK_SOCKET
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -108,7 +117,7 @@ class JobLink:
         # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
         folder = os.open(self._job_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            address = f"/proc/self/fd/{folder}/{LINK_SOCKET}"
+            address = f"/proc/self/fd/{folder}/{self._name}"
             self._socket.sendto(self._encoder.encode(message), flags, address)
         finally:
             os.close(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.context import environment
-from csrun.context.job import SECRET_FILE, JobFile, Role, TaskEntry
+from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry
 from csrun.context.link import JobLink
 from csrun.mode import ExecutionMode
 
@@ -42,6 +42,13 @@ class TaskContext(msgspec.Struct, frozen=True):
         """Ranks of the streamers, in order; a single pipelined task streams to itself."""
         ranks = tuple(t.rank for t in self.job.tasks if t.role is Role.STREAMER)
         return ranks or (0,)
+
+    @property
+    def host(self) -> Host | None:
+        """The machine that this task runs on; None where all tasks of the job share one."""
+        if self.job.hosts is Hosts.SHARED:
+            return None
+        return Host(self.entry.node, self.entry.address)
 
     @property
     def secret(self) -> bytes:

@@ -72,10 +72,15 @@ def flat_views(plan: Plan, store: Bytes) -> dict[str, Array]:
 
 def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
     """What a checkpoint holds: parameters by name, optimizer slots as `slot/parameter`."""
+    return {name: view(store, *place) for name, place in state_layout(plan).items()}
+
+
+def state_layout(plan: Plan) -> dict[str, tuple[int, tuple[int, ...], str]]:
+    """Where in the store each tensor of the state lies: byte offset, shape and type."""
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot}/", offset) for slot, offset in plan.store.slots]
     return {
-        f"{prefix}{p.name}": view(store, base + p.offset_bytes, p.shape, p.dtype)
+        f"{prefix}{p.name}": (base + p.offset_bytes, p.shape, p.dtype)
         for prefix, base in regions
         for p in plan.parameters
     }

@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from csrun.errors import UsageError
 from csrun.launch.checks import check_command, check_mounts
+from csrun.launch.output import check_pattern
 from csrun.launch.plan import JobPlan
-from csrun.launch.request import JobRequest
+from csrun.launch.request import JobOptions, JobRequest
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
     from csrun.launch.description import DryRun
 
-BACKENDS: dict[Scheduler, str] = {Scheduler.LOCAL: "csrun.launch.local"}
+BACKENDS: dict[Scheduler, str] = {
+    Scheduler.LOCAL: "csrun.launch.local",
+    Scheduler.SLURM: "csrun.launch.slurm.run",
+}
 
-__all__ = ["JobRequest", "dry_run", "launch"]
+__all__ = ["JobOptions", "JobRequest", "dry_run", "launch"]
 
 
 def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lambda: None) -> int:
@@ -44,14 +48,17 @@ def dry_run(request: JobRequest, site: Site) -> "DryRun":
 
 def _checked(request: JobRequest, site: Site) -> tuple[Any, JobPlan]:
     """The backend of the site, and the job laid out on it."""
-    if site.scheduler not in BACKENDS:
-        known = ", ".join(BACKENDS)
-        raise UsageError(
-            f"site {site.name}: scheduler {site.scheduler} cannot be launched on, only: {known}"
-        )
+    for option, is_given in (("sbatch", request.sbatch), ("compile-first", request.compile_first)):
+        if is_given and site.scheduler is not Scheduler.SLURM:
+            raise UsageError(
+                f"--{option} needs a site whose scheduler is {Scheduler.SLURM}, that of site"
+                f" {site.name} is {site.scheduler}: leave it out, or choose another --site"
+            )
     if not request.command:
         raise UsageError("no command given: say what to run, e.g. csrun_wse python-ws run.py")
     check_mounts(request.mount_dirs, site)
     check_command(request.command)
+    if request.options.output is not None:
+        check_pattern(request.options.output)
     backend = importlib.import_module(BACKENDS[site.scheduler])
     return backend, backend.plan_job(request, site)

@@ -30,15 +30,29 @@ _SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; s
 
 @dataclass(frozen=True)
 class Attended:
-    """A command, the environment it gets, and the descriptors to keep as long as it lives."""
+    """A command, its environment, and the descriptors to keep as long as it lives.
+
+    output: a descriptor that gets what the command writes, in the terminal's place.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     kept_fds: tuple[int, ...] = ()
+    output: int | None = None
+    time_limit_s: float | None = None
 
 
-def run_attended(command: Attended) -> int:
-    """Run a command on this terminal; its exit code, 128 + signal for a killed one.
+@dataclass
+class Ending:
+    """How a command ended: 128 + signal for a killed one, and the signal that had asked it to."""
+
+    exit_code: int = 0
+    asked_by: signal.Signals | None = None
+    timed_out: bool = False
+
+
+def run_attended(command: Attended) -> Ending:
+    """Run a command on this terminal.
 
     `kept_fds` stay open until nothing of the command lives, even if this process is killed.
     """
@@ -52,7 +66,7 @@ def run_attended(command: Attended) -> int:
     if guardian == 0:
         _guard(command, front, terminal, mask)
     try:
-        return _wait_for(guardian, FRONT_GRACE_S)
+        return _wait_for(guardian, FRONT_GRACE_S, command.time_limit_s)
     finally:
         _clean_up(terminal)
         for fd in kept:
@@ -69,7 +83,7 @@ def _guard(command: Attended, front: int, terminal: Terminal | None, mask: Itera
         pid = os.fork()
         if pid == 0:
             _become(command, mask)
-        code = _wait_for(pid, GRACE_S)
+        code = _wait_for(pid, GRACE_S).exit_code
         _clean_up(terminal)
     except Exception:
         traceback.print_exc()
@@ -84,6 +98,9 @@ def _become(command: Attended, mask: Iterable[int]) -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # one that waits comes now
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if command.output is not None:
+        for stream in (1, 2):
+            os.dup2(command.output, stream)
     try:
         os.execvpe(command.argv[0], command.argv, command.environment)
     except OSError as error:
@@ -92,21 +109,30 @@ def _become(command: Attended, mask: Iterable[int]) -> None:
         os._exit(EXIT_NOT_EXECUTABLE)
 
 
-def _wait_for(pid: int, grace_s: float) -> int:
+def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> Ending:
     """Until the child is gone: pass signals on, and kill it when it does not heed them."""
+    ending = Ending()
+    limit_at_s = inf if time_limit_s is None else monotonic() + time_limit_s
     deadline_s = inf
     while True:
-        patience_s = min(deadline_s - monotonic(), threading.TIMEOUT_MAX)
+        patience_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
         info = signal.sigtimedwait(_WATCHED, max(0.0, patience_s))
         if (code := reap().get(pid)) is not None:
-            return 128 - code if code < 0 else code
-        if info is None:
-            os.kill(pid, signal.SIGKILL)
-            deadline_s = inf
-        elif _is_to_pass_on(info):
-            os.kill(pid, info.si_signo)
-            if info.si_signo not in _KEYS:
-                deadline_s = min(deadline_s, monotonic() + grace_s)
+            ending.exit_code = 128 - code if code < 0 else code
+            return ending
+        if info is not None and _is_to_pass_on(info):
+            asked = signal.Signals(info.si_signo)
+            if asked not in _KEYS:
+                ending.asked_by = asked
+        elif monotonic() >= deadline_s:
+            asked, deadline_s = signal.SIGKILL, inf
+        elif monotonic() >= limit_at_s:
+            asked, limit_at_s, ending.timed_out = signal.SIGTERM, inf, True
+        else:
+            continue
+        os.kill(pid, asked)
+        if asked not in _KEYS | {signal.SIGKILL}:
+            deadline_s = min(deadline_s, monotonic() + grace_s)
 
 
 def _is_to_pass_on(info: signal.struct_siginfo) -> bool:

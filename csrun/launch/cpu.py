@@ -1,8 +1,8 @@
 """One command on a CPU node, in csrun's software environment, with the user's terminal."""
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,17 @@ from pathlib import Path
 from csrun.context import JobFile, Role, TaskEntry, environment
 from csrun.errors import UsageError
 from csrun.launch import queue
-from csrun.launch.attended import Attended, run_attended
+from csrun.launch.attended import Attended, Ending, run_attended
 from csrun.launch.checks import check_mounts, check_program
+from csrun.launch.enrolment import Enrolled, enrolled
 from csrun.launch.environment import slurm_variables
+from csrun.launch.output import OutputFiles, check_pattern
+from csrun.launch.records import Outcome, RecordState
+from csrun.launch.request import JobOptions
+from csrun.launch.signals import raised_as_errors
+from csrun.launch.slurm.cluster import require_commands
+from csrun.launch.srun import cpu_words, in_container
+from csrun.launch.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.site import Scheduler, Site
 
 # Another software environment's, which would get in the way of ours.
@@ -29,6 +37,7 @@ class CpuRequest:
     alloc_node: bool
     mount_dirs: tuple[str, ...]
     site: str
+    options: JobOptions
 
 
 @dataclass(frozen=True)
@@ -37,24 +46,51 @@ class CpuRun:
 
     request: CpuRequest
     site: Site
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     unset: tuple[str, ...]
 
     def run(self) -> int:
         """Reserve a node when that is asked for, and run the command; its exit code."""
-        with ExitStack() as held:
-            variables = dict(self.environment)
-            kept: tuple[int, ...] = ()
-            if self.request.alloc_node:
-                job_id = queue.next_job_id(self.site)
-                allocation = held.enter_context(queue.allocate(self.site, 1, job_id, _say))
-                variables |= self._of_node(job_id, allocation.nodes[0])
-                kept = tuple(lock.fd for lock in allocation.locks)
-            return run_attended(Attended(self.request.command, variables, kept))
+        if not self.request.alloc_node:
+            return run_attended(Attended(self.request.command, self.environment)).exit_code
+        if self.site.scheduler is Scheduler.SLURM:
+            return run_attended(Attended(self._srun(), self.environment)).exit_code
+        command, options = self.request.command, self.request.options
+        books = enrolled(self.site, command, options, 1, 1, keeps_logs=False)
+        with raised_as_errors(), books as job:
+            outcome = self._run_on_node(job)
+            job.end(outcome)
+        return outcome.exit_code
 
-    def _of_node(self, job_id: int, node: str) -> dict[str, str]:
-        cpus = tuple(sorted(os.sched_getaffinity(0)))
-        entry = TaskEntry(0, Role.TASK, node, 0, 0, cpus)
+    def _srun(self) -> tuple[str, ...]:
+        request, site = self.request, self.site
+        mounts = (*site.mount_dirs, *request.mount_dirs, os.getcwd())
+        command = in_container(request.command, site.container, mounts)
+        on_terminal = os.isatty(0) and os.isatty(1)
+        return cpu_words(command, request.options, site.gres_node, on_terminal)
+
+    def _run_on_node(self, job: Enrolled) -> Outcome:
+        options = self.request.options
+        with (
+            queue.allocate(self.site, 1, job.job_id, _say, job.waits_for) as allocation,
+            ExitStack() as files,
+        ):
+            entry = _entry(allocation.nodes[0])
+            output = None
+            if options.output is not None:
+                opened = OutputFiles(options.output, job.job_id, job.record.name, job.record.user)
+                output = files.enter_context(opened).of(entry).fileno()
+            job.start(allocation.nodes)
+            attended = Attended(
+                self.request.command,
+                self.environment | self._of_node(job.job_id, entry),
+                tuple(lock.fd for lock in (job.live, *allocation.locks)),
+                output,
+                options.time_limit_s,
+            )
+            return _outcome(run_attended(attended), options.time_limit_s)
+
+    def _of_node(self, job_id: int, entry: TaskEntry) -> dict[str, str]:
         job = JobFile(
             job_id=job_id,
             mode=None,
@@ -75,11 +111,9 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     """
     if not request.command:
         raise UsageError("no command given: say what to run, e.g. csrun_cpu bash")
-    if site.scheduler is not Scheduler.LOCAL:
-        raise UsageError(
-            f"site {site.name}: scheduler {site.scheduler} cannot be launched on, only:"
-            f" {Scheduler.LOCAL}"
-        )
+    if site.scheduler is Scheduler.SLURM and request.alloc_node:
+        require_commands(site)
+    _check_options(request)
     check_mounts(request.mount_dirs, site)
     inherited = environment.inherited()
     dropped = {*UNSET, *_OF_A_JOB}
@@ -88,6 +122,32 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     variables["PATH"] = _own_programs_first(inherited.get("PATH", os.defpath))
     check_program(request.command[0], variables["PATH"])
     return CpuRun(request, site, variables, tuple(name for name in UNSET if name in inherited))
+
+
+def _check_options(request: CpuRequest) -> None:
+    if request.options != JobOptions() and not request.alloc_node:
+        raise UsageError(
+            "--time-limit, --job-name and --output are a job's: they need --alloc-node True"
+        )
+    if request.options.output is not None:
+        check_pattern(request.options.output)
+
+
+def _entry(node: str) -> TaskEntry:
+    return TaskEntry(0, Role.TASK, node, 0, 0, tuple(sorted(os.sched_getaffinity(0))))
+
+
+def _outcome(ending: Ending, time_limit_s: int | None) -> Outcome:
+    if ending.timed_out and time_limit_s is not None:
+        _say(f"csrun_cpu: {reached(time_limit_s)}: the command was ended")
+        return Outcome(RecordState.TIMEOUT, EXIT_TIME_LIMIT, reached(time_limit_s))
+    if ending.asked_by is not None:
+        if ending.asked_by is signal.SIGTERM:  # after a hang-up there is nobody to tell
+            _say("csrun_cpu: SIGTERM: the command was ended")
+        return Outcome(RecordState.CANCELLED, ending.exit_code, ending.asked_by.name)
+    if ending.exit_code:
+        return Outcome(RecordState.FAILED, ending.exit_code, f"exit code {ending.exit_code}")
+    return Outcome(RecordState.COMPLETED, 0)
 
 
 def _own_programs_first(path: str) -> str:

@@ -11,7 +11,7 @@ from csrun.launch.plan import JobPlan, PlannedTask
 from csrun.launch.queue import node_names
 from csrun.launch.request import JobRequest
 from csrun.launch.srun import srun_line
-from csrun.site import Site
+from csrun.site import Scheduler, Site
 
 # What a task of each role has to itself once it runs, and what all of a job share: proportional set
 # sizes in MiB, measured with 98 tasks of a small model. The model's own memory comes on top.
@@ -34,7 +34,11 @@ class Sharing(msgspec.Struct, frozen=True):
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """The plan of a job that is not run; its nodes are those that it gets on an idle site."""
+    """The plan of a job that is not run; its nodes are those that it gets on an idle site.
+
+    `srun` is its line on a cluster; of a job for sbatch it is the script. `sharing` is None where
+    the nodes are not this machine's.
+    """
 
     site: str
     mode: str | None
@@ -42,7 +46,7 @@ class DryRun(msgspec.Struct, frozen=True):
     nodes: int
     tasks: tuple[TaskEntry, ...]
     srun: str
-    sharing: Sharing
+    sharing: Sharing | None
 
 
 def describe(request: JobRequest, job_plan: JobPlan, site: Site) -> DryRun:
@@ -54,9 +58,17 @@ def describe(request: JobRequest, job_plan: JobPlan, site: Site) -> DryRun:
         command=job_plan.command,
         nodes=layout.nodes,
         tasks=job_plan.entries(node_names(site)),
-        srun=srun_line(layout, job_plan.command, site.gres, request.label),
-        sharing=_sharing(job_plan, site),
+        srun=_cluster_line(request, job_plan, site),
+        sharing=_sharing(job_plan, site) if site.scheduler is Scheduler.LOCAL else None,
     )
+
+
+def _cluster_line(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
+    if site.scheduler is Scheduler.SLURM:
+        from csrun.launch.slurm.run import preview
+
+        return preview(request, job_plan, site)
+    return srun_line(job_plan.layout, job_plan.command, site.gres, request.label, request.options)
 
 
 def _sharing(job_plan: JobPlan, site: Site) -> Sharing:

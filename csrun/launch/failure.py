@@ -5,8 +5,8 @@ from pathlib import Path
 
 from csrun.context import TaskReport, TaskReportKind
 from csrun.launch.causes import TaskEnd
-from csrun.launch.server import LOG_NAME
 
+LOG_NAME = "forkserver"
 TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
 _PREFIX = "csrun_wse: error:"
@@ -21,6 +21,14 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
     if not was_forwarded:
         lines += _tail(log)
     return "\n".join([*lines, f"log: {log}"])
+
+
+def summarize(cause: TaskEnd) -> str:
+    """The same in one line."""
+    report = cause.report
+    if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
+        return f"{who(cause)}: {report.message}"
+    return f"{who(cause)} {how(cause.exit_code)}"
 
 
 def who(end: TaskEnd) -> str:
@@ -46,6 +54,12 @@ def describe_server_loss(exit_code: int, job_dir: Path) -> str:
     if exit_code > 0:
         lines += _tail(job_dir / "logs" / f"{LOG_NAME}.log")
     return "\n".join([*lines, f"logs: {job_dir / 'logs'}"])
+
+
+def describe_srun_loss(exit_code: int, log: Path) -> str:
+    """The failure of a job whose srun is gone before its tasks had ended."""
+    lines = [f"{_PREFIX} srun {how(exit_code)}; the tasks of the job ended with it"]
+    return "\n".join([*lines, *_tail(log), f"log: {log}"])
 
 
 def _describe_report(cause: TaskEnd, report: TaskReport, log: Path) -> str:

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from csrun.context import JobFile, TaskReport
-from csrun.context import jobs_dir_of as jobs_dir_of
 from csrun.context.job import ENDED_DIR, LIVE_LOCK, SECRET_FILE, ended_file
-from csrun.context.link import LINK_SOCKET, REPORT_DIR
+from csrun.context.link import REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
 
 KEPT_JOBS = 20
@@ -44,10 +44,14 @@ class JobFolder:
 
     def prepare(self, job: JobFile) -> None:
         """Fill the folder with all that a task needs at its start."""
+        self.furnish()
+        job.write(self.path)
+
+    def furnish(self) -> None:
+        """Make the folders of a job, and its secret."""
         for name in ("logs", REPORT_DIR, ENDED_DIR, "cache"):
             (self.path / name).mkdir(exist_ok=True)
         self._write_secret()
-        job.write(self.path)
 
     def mark_ended(self, rank: int) -> None:
         """Let a task's peers know that it has ended well; on a full disk they just are not told."""
@@ -57,8 +61,8 @@ class JobFolder:
     def clear(self) -> None:
         """Remove what is of no use, or secret, after the job's end."""
         shutil.rmtree(self.cache, ignore_errors=True)
-        for name in (SECRET_FILE, LINK_SOCKET):
-            (self.path / name).unlink(missing_ok=True)
+        for path in (self.path / SECRET_FILE, *self.path.glob("link*.sock")):
+            path.unlink(missing_ok=True)
 
     def _write_secret(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -78,18 +82,22 @@ def job_ids(jobs_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in jobs_dir.glob("*") if path.name.isdecimal())
 
 
-def prune(jobs_dir: Path) -> None:
-    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always."""
+def prune(jobs_dir: Path, on_dead: Callable[[int], None] = lambda job_id: None) -> None:
+    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always.
+
+    `on_dead` is called with each dead job, before its folder goes.
+    """
     for index, job_id in enumerate(reversed(job_ids(jobs_dir))):
         with suppress(OSError):
-            _clear_if_dead(jobs_dir / str(job_id), remove=index >= KEPT_JOBS)
+            _clear_if_dead(jobs_dir / str(job_id), index >= KEPT_JOBS, on_dead)
 
 
-def _clear_if_dead(path: Path, remove: bool) -> None:
+def _clear_if_dead(path: Path, remove: bool, on_dead: Callable[[int], None]) -> None:
     dead = try_lock(path / LIVE_LOCK, "")
     if dead is None:
         return
     with dead:
+        on_dead(int(path.name))
         if remove:
             shutil.rmtree(path)
         else:

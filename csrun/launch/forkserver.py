@@ -23,7 +23,7 @@ import msgspec
 import numpy as np  # noqa: F401  imported once here, for all tasks
 
 from csrun.context import JobFile
-from csrun.context.link import LINK_SOCKET, Message
+from csrun.context.link import LINK_SOCKET, UNREADABLE, Message
 from csrun.launch.folder import JobFolder
 from csrun.launch.gate import Gate
 from csrun.launch.prctl import become_subreaper, set_name
@@ -117,7 +117,7 @@ class ForkServer:
         data = self._link.recv(_DATAGRAM_BYTES)
         try:
             message = self._from_task.decode(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             print(f"a message that is none: {error}", file=sys.stderr)
             return
         self._control.send(message)

@@ -7,22 +7,26 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
-from csrun.context import JobFile, Progress, Role, SpawnWafer
+from csrun.context import Hosts, JobFile, Progress, SpawnWafer
 from csrun.errors import OutputError
-from csrun.launch import queue
-from csrun.launch.failure import describe_cause, describe_server_loss
-from csrun.launch.folder import JobFolder, create, jobs_dir_of, prune
-from csrun.launch.logs import Console, LogTail
+from csrun.launch import queue, time_limit
+from csrun.launch.enrolment import Enrolled, enrolled
+from csrun.launch.failure import describe_cause, how, summarize
+from csrun.launch.folder import JobFolder
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.prctl import become_subreaper
-from csrun.launch.protocol import SignalTasks, StartTask, TaskEnded, TasksReady, ToLauncher
+from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
+from csrun.launch.records import Outcome
 from csrun.launch.request import JobRequest
-from csrun.launch.server import ServerProcess, start_server
+from csrun.launch.server import TaskServer, start_server
+from csrun.launch.shown import Shown, shown_tasks
+from csrun.launch.signals import ENDING_SIGNALS, heeded, raised_as_errors
 from csrun.launch.state import (
     DeadlinePassed,
     Event,
@@ -34,6 +38,7 @@ from csrun.launch.state import (
     ServerLost,
     Start,
     TaskExited,
+    TimeLimitReached,
     WaferRequested,
     Wait,
 )
@@ -43,7 +48,6 @@ from csrun.system import FileLock
 
 LOG_POLL_S = 0.05  # 20 Hz: smooth to the eye
 MANY_TASKS = 32  # from here on a person wants to hear that all of them live
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def plan_job(request: JobRequest, site: Site) -> JobPlan:
@@ -56,27 +60,27 @@ def plan_job(request: JobRequest, site: Site) -> JobPlan:
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """Run a job on this machine, from waiting for nodes to its exit code."""
-    jobs_dir = jobs_dir_of(site.name)
-    job_id = queue.next_job_id(site)
-    folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
-    with live:
-        prune(jobs_dir)
-        try:
-            allocation = queue.allocate(site, job_plan.layout.nodes, job_id, _say)
-            with allocation:
-                folder.prepare(_job_file(request, job_plan, job_id, allocation.nodes))
-                return _run_allocated(request, folder, (live, *allocation.locks))
-        finally:
-            folder.clear()
+    nodes, tasks = job_plan.layout.nodes, len(job_plan.tasks)
+    books = enrolled(site, request.command, request.options, nodes, tasks)
+    with raised_as_errors(), books as job:
+        allocation = queue.allocate(site, nodes, job.job_id, _say, job.waits_for)
+        with allocation:
+            job.folder.prepare(_job_file(request, job_plan, site, job.job_id, allocation.nodes))
+            job.start(allocation.nodes)
+            outcome = _run_allocated(request, job, allocation.locks)
+            job.end(outcome)
+    return outcome.exit_code
 
 
-def _run_allocated(request: JobRequest, folder: JobFolder, locks: tuple[FileLock, ...]) -> int:
-    job = JobFile.read(folder.path)
-    modules = request.preload if job.mode is not None else ()
+def _run_allocated(request: JobRequest, job: Enrolled, nodes: tuple[FileLock, ...]) -> Outcome:
+    job_file = JobFile.read(job.folder.path)
+    modules = request.preload if job_file.mode is not None else ()
     become_subreaper()
-    with _signals() as signals:
-        server = start_server(folder, modules, locks)
-        return LocalJob(job, folder, server, signals, request.label).run()
+    with ending_signals() as signals:
+        shown = shown_tasks(job_file, job, request.label)
+        server = start_server(job.folder, modules, (job.live, *nodes))
+        limit_s = request.options.time_limit_s
+        return LocalJob(job_file, job.folder, server, signals, shown, limit_s).run()
 
 
 class LocalJob:
@@ -86,28 +90,25 @@ class LocalJob:
         self,
         job: JobFile,
         folder: JobFolder,
-        server: ServerProcess,
+        server: TaskServer,
         signals: socket.socket,
-        label: bool,
+        shown: Shown,
+        time_limit_s: int | None,
     ) -> None:
         self._folder = folder
         self._server = server
         self._signals = signals
         self._state = JobState(job)
-        self._console = Console()
-        shown = range(len(job.tasks)) if label else _shown_ranks(job)
-        labels = [f"{rank:{len(str(len(job.tasks) - 1))}}: " if label else "" for rank in shown]
-        self._tails = {
-            _name(rank): self._tail(rank, text) for rank, text in zip(shown, labels, strict=True)
-        }
-        self._decoder = msgspec.msgpack.Decoder(ToLauncher)
+        self._shown = shown
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
         self._output_error: OutputError | None = None
         self._begun_s = monotonic()
+        self._time_limit_s = time_limit_s
+        self._limit_at_s = inf if time_limit_s is None else self._begun_s + time_limit_s
 
-    def run(self) -> int:
+    def run(self) -> Outcome:
         """Run to the end; nothing of the job lives when this returns.
 
         Raises: OutputError when the job was ended for want of a place to show it
@@ -116,19 +117,19 @@ class LocalJob:
             for instruction in self._state.begin():
                 self._do(instruction)
             with selectors.DefaultSelector() as selector:
-                selector.register(self._server.control, selectors.EVENT_READ, self._from_server)
+                selector.register(self._server, selectors.EVENT_READ, self._from_server)
                 selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
                 while not self._is_finished:
                     self._turn(selector)
         finally:
             self._server.end()
             kill_descendants()
-            self._forward(is_last=True)
-            self._console.close()
+            self._shown.forward(is_last=True)
+            self._shown.close()
         if self._output_error is not None:
             raise self._output_error
         self._say_why()
-        return self._state.exit_code
+        return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
         for key, _ in selector.select(LOG_POLL_S):
@@ -138,13 +139,16 @@ class LocalJob:
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._handle(DeadlinePassed(now_s))
+        if now_s >= self._limit_at_s:
+            self._limit_at_s = inf
+            self._handle(TimeLimitReached(now_s))
         try:
-            self._forward()
+            self._shown.forward()
         except OutputError as error:
             self._output_lost(error, now_s)
 
     def _output_lost(self, error: OutputError, now_s: float) -> None:
-        self._tails.clear()
+        self._shown.give_up()
         if self._state.signum is None:  # Ctrl-C may have ended our reader, too
             self._output_error = error
             self._handle(Interrupted(signal.SIGPIPE, now_s))
@@ -169,42 +173,32 @@ class LocalJob:
 
     def _send(self, message: StartTask | SignalTasks) -> None:
         try:
-            self._server.control.send(message)
+            self._server.send(message)
         except OSError:
             return  # the server is gone; reading from it says so, with its exit code
 
     def _from_server(self) -> Iterator[Event]:
-        bodies = self._server.control.receive()
-        if bodies is None:
+        messages = self._server.receive()
+        if messages is None:
             yield ServerLost(self._server.end())
-        for body in bodies or ():
-            message = self._decoder.decode(body)
+        for message in messages or ():
             match message:
                 case TaskEnded():
-                    report = self._folder.report(self._report_names[message.name])
+                    report = message.report or self._folder.report(self._report_names[message.name])
                     yield TaskExited(message.name, message.exit_code, message.time_s, report)
                 case TasksReady():
                     self._say_ready(message)
+                case Stopped():
+                    yield Interrupted(message.signum, message.time_s)
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.argv)
                 case Progress():
-                    self._console.progress(message)
+                    self._shown.progress(message)
 
     def _from_signals(self) -> Iterator[Event]:
         for signum in self._signals.recv(64):
             if signum in ENDING_SIGNALS:
                 yield Interrupted(signum, monotonic())
-
-    def _tail(self, rank: int, label: str) -> LogTail:
-        log = self._folder.log(_name(rank))
-        return LogTail(log, lambda: self._folder.report(str(rank)), label)
-
-    def _forward(self, is_last: bool = False) -> None:
-        for tail in self._tails.values():
-            while data := tail.read():
-                self._console.write(data)
-            if is_last:
-                self._console.write(tail.read(is_last=True))
 
     def _say_ready(self, ready: TasksReady) -> None:
         if ready.tasks >= MANY_TASKS:
@@ -214,18 +208,33 @@ class LocalJob:
     def _say_why(self) -> None:
         state, cause = self._state, self._state.cause
         if cause is not None:
-            shown = cause.name in self._tails
+            shown = self._shown.was_on_console(cause.name)
             _say(describe_cause(cause, self._folder.log(cause.name), shown))
         elif state.server_exit_code is not None:
-            _say(describe_server_loss(state.server_exit_code, self._folder.path))
-        elif state.signum is not None:
-            name = signal.Signals(state.signum).name
-            _say(f"csrun_wse: {name}: the job was ended; logs: {self._folder.path / 'logs'}")
+            _say(self._server.describe_loss(state.server_exit_code, self._folder))
+        elif ending := self._ending():
+            _say(f"csrun_wse: {ending}: the job was ended; logs: {self._folder.path / 'logs'}")
+
+    def _cause_line(self) -> str:
+        """Why the job did not do well, for its record."""
+        if self._state.cause is not None:
+            return summarize(self._state.cause)
+        if self._state.server_exit_code is not None:
+            return f"{self._server.name} {how(self._state.server_exit_code)}"
+        return self._ending()
+
+    def _ending(self) -> str:
+        """What ended a job that had not failed; empty when nothing did."""
+        if self._state.timed_out and self._time_limit_s:
+            return time_limit.reached(self._time_limit_s)
+        return signal.Signals(self._state.signum).name if self._state.signum else ""
 
 
 def _job_file(
-    request: JobRequest, job_plan: JobPlan, job_id: int, nodes: tuple[str, ...]
+    request: JobRequest, job_plan: JobPlan, site: Site, job_id: int, nodes: tuple[str, ...]
 ) -> JobFile:
+    addresses = dict(zip(queue.node_names(site), site.nodes.addresses, strict=False))
+    tasks = job_plan.entries(nodes)
     return JobFile(
         job_id=job_id,
         mode=job_plan.mode,
@@ -234,17 +243,11 @@ def _job_file(
         site=request.site,
         nodes=job_plan.layout.nodes,
         cpus_per_task=job_plan.layout.cpus_per_task,
-        tasks=job_plan.entries(nodes),
+        tasks=tuple(
+            msgspec.structs.replace(task, address=addresses.get(task.node, "")) for task in tasks
+        ),
+        hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
     )
-
-
-def _shown_ranks(job: JobFile) -> list[int]:
-    """The chief's log speaks for a training; of another command, every task's does."""
-    return [task.rank for task in job.tasks if task.role in (Role.CHIEF, Role.TASK)]
-
-
-def _name(rank: int) -> str:
-    return StartTask(rank, ()).name
 
 
 def _say(text: str) -> None:
@@ -253,13 +256,12 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[socket.socket]:
+def ending_signals() -> Iterator[socket.socket]:
     """A socket that gets the number of every signal that asks to end."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     old_wakeup = signal.set_wakeup_fd(writer.fileno())
-    wanted = [s for s in ENDING_SIGNALS if s != signal.SIGHUP or not _is_ignored(s)]  # nohup
-    old = {signum: signal.signal(signum, lambda *_: None) for signum in wanted}
+    old = {signum: signal.signal(signum, lambda *_: None) for signum in heeded()}
     try:
         yield reader
     finally:
@@ -268,7 +270,3 @@ def _signals() -> Iterator[socket.socket]:
             signal.signal(signum, handler)
         reader.close()
         writer.close()
-
-
-def _is_ignored(signum: signal.Signals) -> bool:
-    return signal.getsignal(signum) is signal.SIG_IGN

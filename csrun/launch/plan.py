@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from csrun.context import Role, TaskEntry
 from csrun.errors import UsageError
 from csrun.launch.interpreters import mode_of
+from csrun.launch.preparing import is_preparing
 from csrun.launch.request import JobRequest
 from csrun.mode import ExecutionMode
 from csrun.site import Site
@@ -94,6 +95,8 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
 def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> Layout:
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
+    if nodes == 1 and is_preparing(request.command):
+        mode = None  # a compile by itself has a chief and no peers
     if single is None:
         streaming = mode is ExecutionMode.WEIGHT_STREAMING
         single = STREAMING_SINGLE_TASK_NODES if streaming else 0
@@ -179,7 +182,7 @@ def _place(
         tasks_on[node_id] = local_rank + 1
         alone = node_id < layout.single_task_nodes
         wanted = site.nodes.cpus if alone else layout.cpus_per_task
-        cpus = _cpu_set(real_cpus, next_cpu, wanted)
+        cpus = cpu_set(real_cpus, next_cpu, wanted)
         placed.append(PlannedTask(rank, _role(rank, mode), node_id, local_rank, cpus))
         next_cpu += wanted
     return tuple(placed)
@@ -195,7 +198,7 @@ def _role(rank: int, mode: ExecutionMode | None) -> Role:
     return Role.STREAMER
 
 
-def _cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:
+def cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:
     """Nominal CPU i of the job is real CPU i modulo their number: the tasks take them in turn."""
     count = min(wanted, len(real_cpus))
     return tuple(sorted(real_cpus[(first + i) % len(real_cpus)] for i in range(count)))

@@ -5,7 +5,7 @@ import struct
 
 import msgspec
 
-from csrun.context import Progress, SpawnWafer
+from csrun.context import Progress, SpawnWafer, TaskReport
 
 _LENGTH = struct.Struct("<I")
 _RECEIVE_BYTES = 1 << 16
@@ -37,10 +37,21 @@ class SignalTasks(msgspec.Struct, frozen=True, tag="signal"):
 
 
 class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """A task's process is gone. `exit_code` is negative for a signal; time of CLOCK_MONOTONIC."""
+    """A task's process is gone. `exit_code` is negative for a signal; time of CLOCK_MONOTONIC.
+
+    `report` is the task's own word when it comes with the message; else it is in a file.
+    """
 
     name: str
     exit_code: int
+    time_s: float
+    report: TaskReport | None = None
+
+
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """Somebody else than the launcher has sent the job a signal to end; time as of TaskEnded."""
+
+    signum: int
     time_s: float
 
 
@@ -52,7 +63,7 @@ class TasksReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 ToServer = StartTask | SignalTasks
-ToLauncher = TaskEnded | TasksReady | SpawnWafer | Progress
+ToLauncher = TaskEnded | TasksReady | Stopped | SpawnWafer | Progress
 
 
 class MessageSocket:

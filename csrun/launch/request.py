@@ -1,8 +1,17 @@
-"""What was asked of the launcher."""
+"""What was asked of the launchers."""
 
 from dataclasses import dataclass
 
 from csrun.site import DEFAULT_SITE
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What can be asked of any job; `output` is a pattern of file names (see `output`)."""
+
+    job_name: str | None = None
+    time_limit_s: int | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True)
@@ -11,7 +20,9 @@ class JobRequest:
 
     `site` is what the tasks load their site by: a shipped site's name or an absolute path.
     `preload` names modules that the tasks of csrun's interpreters will want: imported once, before
-    they are forked. `label` shows every task's output, each line with its rank before it.
+    they are forked. `label` shows every task's output, each line with its rank before it. On a
+    cluster, `sbatch` submits the job instead of waiting for it, and `compile_first` compiles it in
+    a job of its own that holds no CS system.
     """
 
     command: tuple[str, ...]
@@ -24,3 +35,6 @@ class JobRequest:
     site: str = DEFAULT_SITE
     preload: tuple[str, ...] = ()
     label: bool = False
+    sbatch: bool = False
+    compile_first: bool = False
+    options: JobOptions = JobOptions()

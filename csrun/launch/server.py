@@ -7,17 +7,47 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Protocol
+
+import msgspec
 
 from csrun.context import environment
+from csrun.launch.failure import LOG_NAME, describe_server_loss
 from csrun.launch.folder import JobFolder
-from csrun.launch.protocol import MessageSocket
+from csrun.launch.protocol import MessageSocket, ToLauncher, ToServer
 from csrun.system import FileLock
 
 MODULE = "csrun.launch.forkserver"
-LOG_NAME = "forkserver"
 END_S = 5.0  # for the server to kill and reap all, before we do it
 _POLL_S = 0.002
+_DECODER: "msgspec.msgpack.Decoder[ToLauncher]" = msgspec.msgpack.Decoder(ToLauncher)
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class TaskServer(Protocol):
+    """What starts, signals and reaps a job's tasks: a fork server, or the srun of a cluster."""
+
+    @property
+    def name(self) -> str:
+        """What a user knows it by."""
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is something to receive."""
+
+    def send(self, message: ToServer) -> None:
+        """Order something.
+
+        Raises: OSError when the server is gone
+        """
+
+    def receive(self) -> list[ToLauncher] | None:
+        """What the tasks and the server have said; None when it is gone."""
+
+    def end(self) -> int:
+        """End the server and all that it runs; its exit code."""
+
+    def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
+        """What the user reads when the server went before its tasks."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +56,27 @@ class ServerProcess:
 
     process: "subprocess.Popen[bytes]"
     control: MessageSocket
+    name: str = "the fork server"
+
+    def fileno(self) -> int:
+        """The descriptor of its socket."""
+        return self.control.fileno()
+
+    def send(self, message: ToServer) -> None:
+        """Order something.
+
+        Raises: OSError when the server is gone
+        """
+        self.control.send(message)
+
+    def receive(self) -> list[ToLauncher] | None:
+        """What it has said since, None at its end."""
+        bodies = self.control.receive()
+        return None if bodies is None else [_DECODER.decode(body) for body in bodies]
+
+    def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
+        """Say how the server ended."""
+        return describe_server_loss(exit_code, folder.path)
 
     def end(self) -> int:
         """Close the socket, by which the server ends itself and all of the job; its exit code."""

@@ -7,6 +7,8 @@ from signal import SIGKILL, SIGTERM
 from csrun.context import JobFile, Role, TaskReport
 from csrun.launch.causes import TaskEnd, first_cause
 from csrun.launch.protocol import StartTask
+from csrun.launch.records import RecordState
+from csrun.launch.time_limit import EXIT_TIME_LIMIT
 
 COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show
 GRACE_S = 5.0  # from SIGTERM to SIGKILL: enough to finish or discard a checkpoint
@@ -64,6 +66,13 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class TimeLimitReached:
+    """The job has had all the time that it was given."""
+
+    time_s: float
+
+
+@dataclass(frozen=True)
 class DeadlinePassed:
     """The time of the last `Wait` is over."""
 
@@ -104,7 +113,7 @@ class Finish:
     """Nothing of the job lives any more."""
 
 
-Event = TaskExited | WaferRequested | Interrupted | DeadlinePassed | ServerLost
+Event = TaskExited | WaferRequested | Interrupted | TimeLimitReached | DeadlinePassed | ServerLost
 Instruction = Start | Send | Wait | Finish
 
 
@@ -119,6 +128,7 @@ class JobState:
         self.phase = Phase.RUNNING
         self.ends: list[TaskEnd] = []
         self.signum: int | None = None
+        self.timed_out = False
         self.server_exit_code: int | None = None
         self._job = job
         self._living: dict[str, StartTask] = {}
@@ -140,6 +150,8 @@ class JobState:
                 return self._wafer_requested(event)
             case Interrupted():
                 return self._interrupted(event)
+            case TimeLimitReached():
+                return self._time_limit_reached(event)
             case DeadlinePassed():
                 return self._deadline_passed(event)
             case ServerLost():
@@ -152,12 +164,23 @@ class JobState:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the job: the first cause's, else that of the signal or of the server."""
+        """The exit code of the job: the first cause's, else that of what ended it."""
         if self.cause is not None:
             return self.cause.job_exit_code
         if self.server_exit_code is not None:
             return _shell_code(self.server_exit_code) or 1
+        if self.timed_out:
+            return EXIT_TIME_LIMIT
         return 0 if self.signum is None else _shell_code(-self.signum)
+
+    @property
+    def outcome(self) -> RecordState:
+        """How the job's record calls its end."""
+        if self.cause is not None or self.server_exit_code is not None:
+            return RecordState.FAILED
+        if self.timed_out:
+            return RecordState.TIMEOUT
+        return RecordState.COMPLETED if self.signum is None else RecordState.CANCELLED
 
     def _task_exited(self, event: TaskExited) -> list[Instruction]:
         end = self._end_of(event)
@@ -206,6 +229,12 @@ class JobState:
         if self.phase in (Phase.RUNNING, Phase.COLLECTING):
             return self._stop(event.time_s, GRACE_S)
         return []
+
+    def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        self.timed_out = True
+        return self._stop(event.time_s, GRACE_S)
 
     def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:
         if self.phase is Phase.COLLECTING:

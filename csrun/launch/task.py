@@ -33,19 +33,19 @@ _OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 
 
 def become_task(
-    start: StartTask, job: JobFile, folder: JobFolder, server_pid: int, gate: Gate
+    start: StartTask, job: JobFile, folder: JobFolder, server_pid: int, gate: Gate | None = None
 ) -> NoReturn:
     """Turn this process, just forked from the server, into the task and end with its exit code.
 
-    A planned task goes through the gate of its job; a wafer comes later.
+    A planned task goes through the gate of its job, if it has one; a wafer comes later.
     """
     code = 1
     try:
         die_with_parent(server_pid)
         _detach(start, job, folder)
-        if start.wafer is None:
+        if gate is not None and start.wafer is None:
             gate.enter()
-        else:
+        elif gate is not None:
             gate.leave()
         code = _run(start, folder)
     except Exception:

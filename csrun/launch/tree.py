@@ -4,13 +4,13 @@ import os
 from contextlib import suppress
 from time import sleep
 
-import psutil
-
 _PAUSE_S = 0.005  # for killed processes to become zombies, and orphans to be handed to us
 
 
 def kill_descendants() -> None:
     """Kill and reap all that descends from this process, which must be a subreaper."""
+    import psutil  # at the end of a task: it would make its start later
+
     me = psutil.Process()
     while True:
         reap()

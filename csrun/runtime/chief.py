@@ -8,6 +8,8 @@ from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from csrun.context import Progress
 from csrun.errors import CsrunError
 from csrun.records import checkpoints, events, messages, performance
@@ -161,7 +163,8 @@ class Training:
     def _require_finite(self, step: int) -> None:
         """A state that is not finite must not push a good checkpoint out."""
         for name, array in self._machine.state.items():
-            if array.size and not (isfinite(array.min()) and isfinite(array.max())):
+            values = np.asarray(array)  # one look at a tensor on another machine
+            if values.size and not (isfinite(values.min()) and isfinite(values.max())):
                 raise CsrunError(
                     f"tensor {name} is not finite after step {step}: training stopped; "
                     f"{self._last_good(step)}"

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from csrun.errors import PeerLost
-from csrun.executable import Executable, state_views
-from csrun.executable.bind import Bytes
+from csrun.executable import Executable, Plan, state_views
+from csrun.executable.bind import Array, Bytes
 from csrun.records import messages
 from csrun.runtime.arena import store_of
 from csrun.runtime.messages import (
@@ -31,8 +31,12 @@ from csrun.runtime.messages import (
 from csrun.runtime.names import MEMORYX, streamer_name, wafer_name
 from csrun.runtime.results import ResultSlots, StepResult, result_slots
 from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.listener import Listener
 from csrun.runtime.wire.memory import SharedMemory
-from csrun.runtime.wire.rendezvous import Listener, RunFolder
+from csrun.runtime.wire.remote_ring import BatchRelay
+from csrun.runtime.wire.remote_store import remote_state
+from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.tcp import TcpChannel
 
 BATCHES_AHEAD = 16  # over all streamers: what the rings hold ready
 LEAST_RING_SLOTS = 2  # one being read, one being filled
@@ -69,7 +73,7 @@ class Cluster:
     def __init__(self, folder: RunFolder) -> None:
         self._listener = Listener(folder)
         self._channels: dict[str, Channel] = {}
-        self._memories = ExitStack()
+        self._resources = ExitStack()
 
     def __enter__(self) -> "Cluster":
         return self
@@ -80,10 +84,10 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._resources.close()
         self._listener.close()
         for channel in self._channels.values():
             channel.close()
-        self._memories.close()
 
     def start(
         self, request: RunRequest, spawn_wafer: Callable[[], None], notify: Notify
@@ -95,6 +99,7 @@ class Cluster:
         spawn_wafer()
         expected = {*streamers, wafer} | (set() if plan.store_in_arena else {MEMORYX})
         self._channels = self._listener.accept(expected)
+        self._listener.close()  # nobody else may come
         self._start_streamers(request, streamers)
         store_parts = [] if plan.store_in_arena else self._load_store(request)
         notify(messages.PROGRAMMING)
@@ -107,13 +112,11 @@ class Cluster:
                 len(streamers),
                 ring_slots,
                 result_slots(plan),
+                remote_store=len(store_parts) == 1,
             ),
             store_parts,
         )
-        for name in streamers:
-            _, ring = self._expect(name, RingReady, 3)
-            self._channels[wafer].send(AddRing(), ring)
-            _close(ring)
+        self._add_rings(plan, streamers, self._channels[wafer])
         ready, (arena, results) = self._expect(wafer, WaferReady, 2)
         notify(messages.PROGRAMMED)
         notify(messages.coordinator_up(plan.placed_pes, request.cores))
@@ -121,10 +124,12 @@ class Cluster:
         for name in streamers:
             self._expect(name, Primed, 0)
         notify(messages.STREAMERS_READY)
-        store = self._map(store_parts[0]) if store_parts else None
-        _close(store_parts[1:])
         return ClusterMachine(
-            self, request, self._map(arena), self._map(results), store, ready.programming_time_s
+            self,
+            request,
+            self._map(results),
+            self._state(plan, arena, store_parts),
+            ready.programming_time_s,
         )
 
     def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
@@ -140,16 +145,43 @@ class Cluster:
                 )
             )
 
+    def _add_rings(self, plan: Plan, streamers: Sequence[str], wafer: Channel) -> None:
+        """Hand every streamer's ring to the wafer; those of other machines are made here."""
+        relay = BatchRelay(plan.inputs, _ring_slots(len(streamers)))
+        self._resources.enter_context(closing(relay))
+        for name in streamers:
+            channel = self._channels[name]
+            if isinstance(channel, TcpChannel):
+                self._expect(name, RingReady, 0)
+                wafer.send(AddRing(), relay.add(channel.bulk))
+            else:
+                _, ring = self._expect(name, RingReady, 3)
+                wafer.send(AddRing(), ring)
+                _close(ring)
+        relay.start()
+
+    def _state(self, plan: Plan, arena: int, store_parts: Sequence[int]) -> dict[str, Array]:
+        """The tensors of a checkpoint, wherever the store is."""
+        memory = self._map(arena)
+        channel = self._channels.get(MEMORYX)
+        if isinstance(channel, TcpChannel):
+            return remote_state(plan, channel)
+        store = self._map(store_parts[0]) if store_parts else None
+        _close(store_parts[1:])
+        return state_views(plan, store_of(plan, memory, store))
+
     def _load_store(self, request: RunRequest) -> list[int]:
-        self._channels[MEMORYX].send(
-            LoadStore(str(request.executable.directory), request.seed, request.first)
-        )
+        channel = self._channels[MEMORYX]
+        channel.send(LoadStore(str(request.executable.directory), request.seed, request.first))
+        if isinstance(channel, TcpChannel):
+            self._expect(MEMORYX, StoreReady, 0)
+            return [channel.bulk.fileno()]
         _, descriptors = self._expect(MEMORYX, StoreReady, 3)
         return descriptors
 
     def _map(self, descriptor: int) -> Bytes:
         """A peer's memory, mapped until the cluster is left."""
-        return self._memories.enter_context(closing(SharedMemory.attach(descriptor))).bytes
+        return self._resources.enter_context(closing(SharedMemory.attach(descriptor))).bytes
 
     def order(self, name: str, order: RunSteps) -> StepsDone:
         """Give an order to a wafer and wait for its answer.
@@ -188,15 +220,14 @@ class ClusterMachine:
         self,
         cluster: Cluster,
         request: RunRequest,
-        arena: Bytes,
         results: Bytes,
-        store: Bytes | None,
+        state: dict[str, Array],
         programming_time_s: float,
     ) -> None:
         self.plan = request.executable.plan
         self.device = request.system
         self.programming_time_s = programming_time_s
-        self.state = state_views(self.plan, store_of(self.plan, arena, store))
+        self.state = state
         self._cluster = cluster
         self._wafer = wafer_name(request.system)
         self._results = ResultSlots(self.plan, results)

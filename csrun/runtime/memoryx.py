@@ -9,9 +9,11 @@ from threadpoolctl import threadpool_limits
 
 from csrun.executable import Runtime, Step, UpdateProgram, load
 from csrun.runtime.messages import LoadStore, Results, Stop, StoreReady
+from csrun.runtime.remote_memoryx import serve_afar
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
+from csrun.runtime.wire.tcp import TcpChannel
 
 
 def serve(control: Channel) -> Results:
@@ -23,6 +25,8 @@ def serve(control: Channel) -> Results:
         raise RuntimeError(f"chief: expected LoadStore, got {type(request).__name__}")
     executable = load(Path(request.directory))
     threadpool_limits(1, user_api="blas")
+    if isinstance(control, TcpChannel):
+        return serve_afar(control, executable, request)
     nbytes = executable.plan.store.nbytes
     with (
         closing(SharedMemory.create("store", nbytes)) as store,

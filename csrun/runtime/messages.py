@@ -25,7 +25,10 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Streamer → chief, with the ring's descriptors: memory, filled, free."""
+    """Streamer → chief, with the ring's descriptors: memory, filled, free.
+
+    Without them from another machine: the chief makes the ring.
+    """
 
     slots: int
 
@@ -43,14 +46,33 @@ class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: memory, gradients, weights."""
+    """MemoryX → chief, with descriptors: memory, gradients, weights; none from another machine."""
 
     nbytes: int
+
+
+class ReadState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → MemoryX on another machine: send these bytes of the store, raw."""
+
+    offset_bytes: int
+    nbytes: int
+
+
+class WriteState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → MemoryX on another machine: these bytes of the store follow, raw."""
+
+    offset_bytes: int
+    nbytes: int
+
+
+class StateWritten(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """MemoryX → chief: they are in the store."""
 
 
 class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: load this Executable; descriptors: those of the store in weight streaming.
 
+    With `remote_store` it is one, the connection to MemoryX on another machine.
     As many AddRing messages follow as `rings` says, in the order of the streamers.
     """
 
@@ -60,6 +82,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     rings: int
     ring_slots: int
     result_slots: int
+    remote_store: bool = False
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -105,6 +128,9 @@ AnyMessage = (
     | Primed
     | LoadStore
     | StoreReady
+    | ReadState
+    | WriteState
+    | StateWritten
     | LoadWafer
     | AddRing
     | WaferReady

@@ -6,8 +6,10 @@ from csrun.data import Dataset
 from csrun.runtime.batches import fill
 from csrun.runtime.messages import Primed, Results, RingReady, StartStreaming, Stop
 from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.remote_ring import BatchSender
 from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
 from csrun.runtime.wire.signal import Interrupted
+from csrun.runtime.wire.tcp import TcpChannel
 
 
 def serve(control: Channel, dataset: Dataset) -> Results:
@@ -17,7 +19,7 @@ def serve(control: Channel, dataset: Dataset) -> Results:
         return request.results
     if not isinstance(request, StartStreaming):
         raise RuntimeError(f"chief: expected StartStreaming, got {type(request).__name__}")
-    ring = RingWriter(request.inputs, request.ring_slots, control)
+    ring = _make_ring(request, control)
     control.send(RingReady(request.ring_slots), ring.descriptors)
     try:
         _stream(ring, dataset, request, control)
@@ -28,7 +30,15 @@ def serve(control: Channel, dataset: Dataset) -> Results:
         ring.close()
 
 
-def _stream(ring: RingWriter, dataset: Dataset, request: StartStreaming, control: Channel) -> None:
+def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchSender:
+    if isinstance(control, TcpChannel):
+        return BatchSender(request.inputs, control)
+    return RingWriter(request.inputs, request.ring_slots, control)
+
+
+def _stream(
+    ring: RingWriter | BatchSender, dataset: Dataset, request: StartStreaming, control: Channel
+) -> None:
     batches = iter(dataset.batches(request.first, request.stride))
     for index in count(request.first, request.stride):
         past_end = request.last is not None and index >= request.last

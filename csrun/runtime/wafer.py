@@ -3,6 +3,7 @@
 Started as `python -m csrun.runtime.wafer RUN_FOLDER JOB SECRET_FILE SYSTEM`, one a CS system.
 """
 
+import socket
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,18 +12,19 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from csrun.executable import Plan, Runtime, load
-from csrun.executable.bind import Bytes
 from csrun.runtime.arena import store_of
 from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
 from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, WaferReady
 from csrun.runtime.names import wafer_name
 from csrun.runtime.peer import take_part
+from csrun.runtime.remote_weights import GradientMemory, RemoteWeights
 from csrun.runtime.results import ResultSlots, result_slot_bytes
 from csrun.runtime.source import RingSource
 from csrun.runtime.weights import ResidentWeights, Slots, StreamedWeights, Weights
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
+from csrun.runtime.wire.remote_store import StoreLink
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.ring import RingReader
 from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
@@ -55,20 +57,24 @@ def _load(
     result_bytes = request.result_slots * result_slot_bytes(plan)
     arena = resources.enter_context(closing(SharedMemory.create("arena", plan.arena_bytes)))
     slots = resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
-    shared_store: Bytes | None = None
-    if store_parts:
-        memory, gradients, updates = store_parts
-        shared_store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
-    store = store_of(plan, arena.bytes, shared_store)
     runtime = Runtime(request.seed)
     weights: Weights
-    if store_parts:
+    if request.remote_store:
+        gradients = GradientMemory(plan.store.nbytes)
+        store = gradients.bytes
+        connection = socket.socket(fileno=store_parts[0])
+        link = resources.enter_context(closing(StoreLink(connection)))
+        weights = RemoteWeights(plan, arena.bytes, gradients, link, control)
+    elif store_parts:
+        memory, delivered, updates = store_parts
+        store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
         weights = StreamedWeights(
             resources.enter_context(closing(Slots(plan, arena.bytes, store))),
             updates=Waiter(resources.enter_context(closing(Counter(updates))), control),
-            gradients=resources.enter_context(closing(Counter(gradients))),
+            gradients=resources.enter_context(closing(Counter(delivered))),
         )
     else:
+        store = store_of(plan, arena.bytes, None)
         weights = ResidentWeights(executable.update_program(store, runtime))
     rings = [
         resources.enter_context(closing(_ring(plan, request.ring_slots, control)))

@@ -53,19 +53,27 @@ class ResidentWeights:
 PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
 
 
+def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
+    """For each group, its weights in its arena slot, flat."""
+
+    def slot_of(group: Group) -> Array:
+        offset = group.slot_offset_bytes
+        if offset is None:
+            raise ValueError(f"group {group.index} has no weight slot: not a streaming plan")
+        return arena[offset : offset + group.nbytes].view(plan.precision)
+
+    return [slot_of(group) for group in plan.groups]
+
+
 def slot_copies(plan: Plan, arena: Bytes, store: Bytes) -> list[Callable[[], None]]:
     """For each group, a function that copies its weights from the store into its arena slot."""
     sources = flat_views(plan, store)
 
-    def copy_of(group: Group) -> Callable[[], None]:
-        offset = group.slot_offset_bytes
-        if offset is None:
-            raise ValueError(f"group {group.index} has no weight slot: not a streaming plan")
-        source: Array = sources[f"weights/{group.index}"]
-        slot: Array = arena[offset : offset + group.nbytes].view(plan.precision)
+    def copy_of(slot: Array, source: Array) -> Callable[[], None]:
         return lambda: slot.__setitem__(..., source)
 
-    return [copy_of(group) for group in plan.groups]
+    slots = enumerate(slot_views(plan, arena))
+    return [copy_of(slot, sources[f"weights/{group}"]) for group, slot in slots]
 
 
 class Slots:

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
-from csrun import plain_yaml, typed_yaml
+from csrun import typed_yaml
 from csrun.errors import UsageError
 from csrun.site.model import Site, System
 
@@ -18,10 +19,13 @@ def load(name_or_path: str | None = None) -> Site:
 
     Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
     """
+    from csrun import plain_yaml  # a task of a cluster starts sooner without YAML's parser
+
     path = _locate(resolve(name_or_path))
     site = typed_yaml.convert(plain_yaml.read(path), Site, path)
     _refuse_duplicates(site, path)
     _refuse_impossible_defaults(site, path)
+    _check_node_addresses(site, path)
     return site
 
 
@@ -77,3 +81,19 @@ def _refuse_impossible_defaults(site: Site, path: Path) -> None:
             f"{path}: defaults.tasks_per_node x defaults.cpus_per_task must be at most nodes.cpus,"
             f" {site.nodes.cpus}, got {cpus}"
         )
+
+
+def _check_node_addresses(site: Site, path: Path) -> None:
+    given = len(site.nodes.addresses)
+    if given not in (0, site.nodes.count):
+        raise UsageError(
+            f"{path}: nodes.addresses must be one for each node, {site.nodes.count}, or none,"
+            f" got {given}"
+        )
+    for index, address in enumerate(site.nodes.addresses):
+        try:
+            ip_address(address)
+        except ValueError as error:
+            raise UsageError(
+                f"{path}: nodes.addresses[{index}] must be an IP address, got {address!r}"
+            ) from error

@@ -22,12 +22,17 @@ class Scheduler(StrEnum):
 
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The CPU nodes, all alike. Units: memory_gb in GiB."""
+    """The CPU nodes, all alike. Units: memory_gb in GiB.
+
+    With `addresses`, one a node, the nodes of a local site act as machines of their own: a task
+    reaches those of other nodes by TCP, under these IP addresses. Without, they share memory.
+    """
 
     count: Positive
     cpus: Positive
     memory_gb: Positive
     name_prefix: Name = "node"
+    addresses: tuple[str, ...] = ()
 
 
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,8 +108,11 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A site file, checked.
 
-    `gres` is the scheduler's resource by which a job asks for a CS system, `gres_node` the node
-    that has it; a local site leases its systems itself and has neither.
+    `gres` is the scheduler's resource by which a job asks for a CS system, `{system}` in it the
+    system's name (`cs:{system}:1`), `gres_node` the node that has it; a local site leases its
+    systems itself and has neither. `jobs_dir` is the folder of a cluster's job folders, which all
+    nodes must share; without it they are in csrun's state folder. `container` is the image that
+    tasks of a cluster run in.
     """
 
     name: Name
@@ -112,7 +120,12 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: Nodes
     defaults: Defaults
     systems: Annotated[tuple[System, ...], msgspec.Meta(min_length=1)]
-    container_image: str | None = None
+    container: str | None = None
+    jobs_dir: str | None = None
     mount_dirs: tuple[str, ...] = ()
     gres: str | None = None
     gres_node: str | None = None
+
+    def gres_of(self, system: str) -> str | None:
+        """The resource by which a job asks for that system."""
+        return None if self.gres is None else self.gres.replace("{system}", system)

@@ -100,7 +100,7 @@ def holder_of(path: Path) -> str:
 
 def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # and the umask
     try:
         fcntl.flock(fd, operation)
     except BlockingIOError:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from csrun.context import JobFile, Role, TaskEntry, TaskReportKind, current
+from csrun.context import Host, Hosts, JobFile, Role, TaskEntry, TaskReportKind, current
 from csrun.context.link import report_of
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.mode import ExecutionMode
@@ -72,3 +73,12 @@ REPORTS: list[tuple[BaseException, TaskReportKind, int]] = [
 def test_reports(error: BaseException, kind: TaskReportKind, code: int) -> None:
     report = report_of(1, error, "trace", 10)
     assert (report.kind, report.exit_code, report.log_bytes) == (kind, code, 10)
+
+
+def test_the_host_is_known_where_nodes_are_machines_of_their_own(job_dir: Path) -> None:
+    assert current().host is None  # type: ignore[union-attr]
+    current.cache_clear()
+    entry = msgspec.structs.replace(ENTRIES[2], address="10.0.0.3")
+    tasks = (*ENTRIES[:2], entry, ENTRIES[3])
+    msgspec.structs.replace(JOB, tasks=tasks, hosts=Hosts.SEPARATE).write(job_dir)
+    assert current().host == Host("node2", "10.0.0.3")  # type: ignore[union-attr]

@@ -102,7 +102,8 @@ def test_ctrl_c_before_the_command_has_begun_is_ctrl_c() -> None:
         "become = attended._become\n"
         "def late(*arguments):\n    os.kill(os.getpid(), signal.SIGINT)\n    become(*arguments)\n"
         "attended._become = late\n"
-        "sys.exit(attended.run_attended(attended.Attended(('true',), {'PATH': os.defpath})))\n"
+        "command = attended.Attended(('true',), {'PATH': os.defpath})\n"
+        "sys.exit(attended.run_attended(command).exit_code)\n"
     )
     done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

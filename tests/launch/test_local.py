@@ -252,8 +252,8 @@ def test_a_killed_task_takes_the_job_with_it(place: Workplace) -> None:
 def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Workplace) -> None:
     place.script(
         "import time; from csrun.context import Terminated\n"
-        "print('ready', flush=True); open('task0', 'w').close()\n"
-        "try: time.sleep(600)\n"
+        "print('ready', flush=True)\n"
+        "try: open('task0', 'w').close(); time.sleep(600)\n"
         "except Terminated: time.sleep(0.2); print('checkpoint discarded'); raise"
     )
     with place.start(*SMALL[:3], "1", "python", "run.py") as launcher:

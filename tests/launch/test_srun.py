@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from csrun.launch.plan import Layout
+from csrun.launch.request import JobOptions
 from csrun.launch.srun import srun_line
 
 COMMAND = ("python-ws", "run.py")
@@ -57,3 +58,10 @@ def test_labels_are_asked_for_once() -> None:
     line = srun_line(Layout(5, 4, 2, 2, cyclic=False), COMMAND, label=True)
     assert line.count("--label") == 1
     assert "--label" in line.split(" : ")[0]
+
+
+def test_a_jobs_options_are_sruns() -> None:
+    options = JobOptions("my job", 93723, "%j.out")
+    line = srun_line(Layout(2, 1, 1, 0, cyclic=False), COMMAND, options=options)
+    asked = shlex.split(line.split(" : ")[0])
+    assert asked[3:6] == ["--job-name=my job", "--time=26:02:03", "--output=%j.out"]

@@ -22,6 +22,7 @@ from csrun.launch.state import (
     ServerLost,
     Start,
     TaskExited,
+    TimeLimitReached,
     WaferRequested,
     Wait,
 )
@@ -86,6 +87,26 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
             (TaskExited(ONE, 7, 1.0), [Wait(COLLECT_S)]),
             (Interrupted(SIGTERM, 1.1), [Send((ZERO,), SIGTERM), Wait(GRACE_S)]),
             (TaskExited(ZERO, -15, 1.2), [Finish()]),
+        ],
+        7,
+    ),
+    (
+        "the time limit",
+        [
+            (TimeLimitReached(1.0), [Send(BOTH, SIGTERM), Wait(GRACE_S)]),
+            (TaskExited(ZERO, 0, 1.1), []),
+            (DeadlinePassed(6.0), [Send((ONE,), SIGKILL)]),
+            (TaskExited(ONE, -9, 6.1), [Finish()]),
+        ],
+        143,
+    ),
+    (
+        "the time limit after a failure: the failure is the cause",
+        [
+            (TaskExited(ONE, 7, 1.0), [Wait(COLLECT_S)]),
+            (TimeLimitReached(1.1), []),
+            (DeadlinePassed(1.3), [Send((ZERO,), SIGTERM), Wait(FAILURE_GRACE_S)]),
+            (TaskExited(ZERO, -15, 1.4), [Finish()]),
         ],
         7,
     ),
@@ -175,3 +196,23 @@ def test_an_unlisted_change_of_phase_tells_the_story() -> None:
     with pytest.raises(InvalidTransitionError, match="TaskExited"):
         state.handle(TaskExited(ZERO, 0, 1.0))
         state.handle(TaskExited(ONE, 0, 1.0))
+
+
+OUTCOMES = {
+    "all end well": "COMPLETED",
+    "one fails, the other is stopped": "FAILED",
+    "the server is killed": "FAILED",
+    "Ctrl-C": "CANCELLED",
+    "the time limit": "TIMEOUT",
+    "the time limit after a failure: the failure is the cause": "FAILED",
+    "SIGTERM after a failure: the failure is the cause": "FAILED",
+}
+
+
+@pytest.mark.parametrize(("story", "outcome"), list(OUTCOMES.items()))
+def test_what_a_record_calls_it(story: str, outcome: str) -> None:
+    state = JobState(JOB)
+    state.begin()
+    for event, _ in next(steps for name, steps, _ in STORIES if name == story):
+        state.handle(event)
+    assert state.outcome == outcome

@@ -7,6 +7,7 @@ import pytest
 from support.handmade import SIZES, Data, expected_losses, make
 from support.roles import Peers
 
+from csrun.context import Host
 from csrun.errors import PeerLost
 from csrun.mode import ExecutionMode
 from csrun.runtime.cluster import Cluster, RunRequest
@@ -17,6 +18,7 @@ from csrun.runtime.wire.rendezvous import RunFolder
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 STEPS = 40
 SEED = 3
+WIRES = ["memory", "tcp"]
 
 
 def run_all(machine):
@@ -29,7 +31,7 @@ def run_all(machine):
         outputs += [r.outputs["y"] for r in results]
         step += done.done
         if done.finished:
-            return losses, outputs, {name: a.copy() for name, a in machine.state.items()}
+            return losses, outputs, {name: np.array(a) for name, a in machine.state.items()}
 
 
 def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
@@ -39,9 +41,17 @@ def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
     return initial, run_all(machine)
 
 
-def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int):
-    folder = RunFolder(tmp_path / "run", "1", b"secret")
-    peers = Peers(folder, data, streamers, mode)
+def folder_of(tmp_path: Path, wire: str) -> tuple[RunFolder, Host | None]:
+    """The chief's folder, and the machine of the others: the chief's, or a second address."""
+    here, there = (Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2))
+    is_tcp = wire == "tcp"
+    chief = here if is_tcp else None
+    return RunFolder(tmp_path / "run", "1", b"secret", host=chief), there if is_tcp else None
+
+
+def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int, wire: str = "memory"):
+    folder, host = folder_of(tmp_path, wire)
+    peers = Peers(folder, data, streamers, mode, host)
     request = RunRequest(
         make(tmp_path / "exe", mode), SEED, 0, None, tuple(range(streamers)), "cs", 9
     )
@@ -78,10 +88,11 @@ def test_cpu_run_matches_the_formula(tmp_path):
 
 @pytest.mark.parametrize("streamers", [1, 2, 5])
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
-def test_job_equals_cpu_run_bit_for_bit(tmp_path, mode, streamers):
+@pytest.mark.parametrize("wire", WIRES)
+def test_job_equals_cpu_run_bit_for_bit(tmp_path, wire, mode, streamers):
     data = Data(STEPS, last_rows=1)
     _, expected = on_cpu(tmp_path / "cpu", PIPELINED, data)
-    assert_same_bits(in_job(tmp_path, mode, data, streamers), expected)
+    assert_same_bits(in_job(tmp_path, mode, data, streamers, wire), expected)
 
 
 def test_streaming_plan_in_one_process_equals_pipelined(tmp_path):
@@ -101,11 +112,12 @@ def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path):
     assert all(np.isfinite(a).all() for a in machine.state.values())
 
 
-def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path):
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path, wire):
     data = Data(8)
     data.all[5] = (np.zeros((4, 7), "f"), data.all[5][1])
-    folder = RunFolder(tmp_path / "run", "1", b"secret")
-    peers = Peers(folder, data, 2, PIPELINED)
+    folder, host = folder_of(tmp_path, wire)
+    peers = Peers(folder, data, 2, PIPELINED, host)
     request = RunRequest(make(tmp_path / "exe", PIPELINED), SEED, 0, None, (0, 1), "cs", 9)
     with pytest.raises(PeerLost, match="streamer 1"), Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, print)
@@ -114,9 +126,10 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path):
     assert str(peers.errors["streamer 1"]).startswith("batch 5: features must have shape [4, 3]")
 
 
-def test_lost_chief_is_peer_lost_for_all(tmp_path):
-    folder = RunFolder(tmp_path / "run", "1", b"secret")
-    peers = Peers(folder, Data(1000), 2, STREAMING)
+@pytest.mark.parametrize("wire", WIRES)
+def test_lost_chief_is_peer_lost_for_all(tmp_path, wire):
+    folder, host = folder_of(tmp_path, wire)
+    peers = Peers(folder, Data(1000), 2, STREAMING, host)
     request = RunRequest(make(tmp_path / "exe", STREAMING), SEED, 0, None, (0, 1), "cs", 9)
     with Cluster(folder) as cluster:
         cluster.start(request, lambda: None, print)

@@ -2,22 +2,53 @@
 
 import socket
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 
 import msgspec
 import pytest
 
+from csrun.context import Host
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.runtime.messages import Primed
 from csrun.runtime.peer import learn
 from csrun.runtime.wire.auth import Hello, new_nonce
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.rendezvous import Listener, RunFolder, announce_done, announce_failed, join
+from csrun.runtime.wire.endpoint import Endpoint
+from csrun.runtime.wire.handshake import Frames
+from csrun.runtime.wire.listener import MAX_STRANGERS, Listener
+from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed, join
+
+
+@pytest.fixture(params=["unix", "tcp", "tcp6"])
+def folders(request, tmp_path):
+    """The run's folder as the chief knows it, and as a peer does: on its machine, or on another."""
+    chief = RunFolder(tmp_path / "runs" / "0", "12", b"the secret")
+    if request.param == "unix":
+        return chief, chief
+    if request.param == "tcp6" and not _has_ipv6():
+        pytest.skip("no IPv6 on loopback")
+    address = {"tcp": "127.0.0.1", "tcp6": "::1"}[request.param]
+    here, there = (Host(f"node{n}", address) for n in (1, 2))
+    return replace(chief, host=here), replace(chief, host=there)
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return RunFolder(tmp_path / "runs" / "0", "12", b"the secret")
+def folder(folders):
+    return folders[0]
+
+
+@pytest.fixture
+def afar(folders):
+    return folders[1]
 
 
 def in_thread(function, *args):
@@ -35,14 +66,20 @@ def in_thread(function, *args):
 
 
 def raw_connection(folder: RunFolder) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect("\0" + folder.endpoint.read_text())
-    return connection
+    """A connection to the door that peers of `folder` come to."""
+    endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
+    return endpoint.connect(folder.host, 5)
 
 
-def test_expected_peers_get_a_channel(folder):
+def send_word(connection: socket.socket, word: bytes) -> None:
+    """A word of the challenge, as the kind of connection frames it."""
+    is_unix = connection.family == socket.AF_UNIX
+    connection.sendall(word if is_unix else len(word).to_bytes(4, "big") + word)
+
+
+def test_expected_peers_get_a_channel(folder, afar):
     listener = Listener(folder)
-    thread, box = in_thread(join, folder, "streamer 1")
+    thread, box = in_thread(join, afar, "streamer 1")
     channels = listener.accept({"streamer 1"})
     thread.join()
     box["value"].send(Primed())
@@ -59,46 +96,83 @@ def test_expected_peers_get_a_channel(folder):
         ({}, "streamer 9"),
     ],
 )
-def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, changes, name):
+def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, afar, changes, name):
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
-    false = RunFolder(**{"path": folder.path, "job": "12", "secret": folder.secret} | changes)
     with pytest.raises(PeerLost):
-        join(false, name)
-    right = join(folder, "streamer 1")
+        join(replace(afar, **changes), name)
+    right = join(afar, "streamer 1")
     accepting.join()
     assert list(accepted["value"]) == ["streamer 1"]
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_a_proof_cannot_be_taken_from_the_listener(folder):
+def test_a_proof_cannot_be_taken_from_the_listener(folder, afar):
     """Sending the listener's own proof back does not open the door."""
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
-    with raw_connection(folder) as stranger:
-        stranger.send(msgspec.msgpack.encode(Hello("streamer 1", new_nonce())))
-        challenge = msgspec.msgpack.decode(stranger.recv(1024))
-        stranger.send(msgspec.msgpack.encode({"proof": challenge["proof"]}))
+    with raw_connection(afar) as stranger:
+        send_word(stranger, msgspec.msgpack.encode(Hello("streamer 1", new_nonce())))
+        challenge = msgspec.msgpack.decode(Frames(stranger).receive_whole())
+        send_word(stranger, msgspec.msgpack.encode({"proof": challenge["proof"]}))
         assert stranger.recv(1024) == b""
-    with raw_connection(folder) as stranger:
-        stranger.send(b"not a message")
-        assert stranger.recv(1024) == b""
-    right = join(folder, "streamer 1")
+    for word in (b"not a message", b"\x81\xa4peer\xa1\xff", b"\x81\xa1x" + b"\x91" * 1000):
+        with raw_connection(afar) as stranger:
+            send_word(stranger, word)
+            assert stranger.recv(1024) == b""
+    right = join(afar, "streamer 1")
     accepting.join()
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_a_silent_stranger_keeps_nobody_waiting(folder):
+def test_silent_strangers_keep_nobody_waiting(folder, afar):
+    """More of them than are kept: the oldest make room."""
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
-    with raw_connection(folder):
-        right = join(folder, "streamer 1")
+    with ExitStack() as strangers:
+        crowd = [strangers.enter_context(raw_connection(afar)) for _ in range(MAX_STRANGERS + 9)]
+        right = join(afar, "streamer 1")
         accepting.join(5)
+        assert crowd[0].recv(1) == b""
     assert isinstance(right, Channel)
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
+
+
+def test_who_was_crowded_out_tries_again(folder, afar, monkeypatch):
+    """The first connections are dropped whatever they say, as by a crowd of strangers."""
+    listener = Listener(folder)
+    let_in, dropped = Listener._let_in, []
+
+    def crowded(self, door) -> None:
+        if len(dropped) < 3:
+            dropped.append(door.accept()[0].close())
+        else:
+            let_in(self, door)
+
+    monkeypatch.setattr(Listener, "_let_in", crowded)
+    accepting, accepted = in_thread(listener.accept, {"streamer 1"})
+    right = join(afar, "streamer 1")
+    accepting.join(5)
+    assert (len(dropped), isinstance(right, Channel)) == (3, True)
+    for end in (listener, right, accepted["value"]["streamer 1"]):
+        end.close()
+
+
+def test_the_door_is_closed_behind_the_last_peer(folder, afar):
+    listener = Listener(folder)
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        raw_connection(afar)
+
+
+def test_an_address_of_no_machine_is_named(tmp_path):
+    """192.0.2.0/24 is for documentation: nobody has it (RFC 5737)."""
+    folder = RunFolder(tmp_path / "run", "1", b"s", host=Host("node7", "192.0.2.1"))
+    with pytest.raises(CsrunError, match=r"^node node7: cannot listen on 192\.0\.2\.1: "):
+        Listener(folder)
 
 
 def test_who_comes_late_gets_the_results(folder):
@@ -149,6 +223,16 @@ def test_nobody_waits_for_a_peer_that_has_ended(folder):
     listener = Listener(ended(folder, "streamer 2"))
     with pytest.raises(CsrunError, match="streamer 2 has ended without taking part"):
         listener.accept({"streamer 2", "streamer 7"})
+    listener.close()
+
+
+def test_strangers_do_not_hide_that_a_peer_has_ended(folder, afar):
+    listener = Listener(ended(folder, "streamer 2"))
+    accepting, accepted = in_thread(listener.accept, {"streamer 2"})
+    while accepting.is_alive():
+        with raw_connection(afar):
+            accepting.join(0.05)
+    assert "streamer 2 has ended without taking part" in str(accepted["value"])
     listener.close()
 
 

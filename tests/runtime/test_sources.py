@@ -6,13 +6,15 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
+from support.wires import tcp_channel_pair
 
 from csrun.errors import CsrunError, PeerLost
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime import streamer
-from csrun.runtime.messages import RingReady, StartStreaming, Stop
+from csrun.runtime.messages import Primed, RingReady, StartStreaming, Stop
 from csrun.runtime.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
+from csrun.runtime.wire.remote_ring import BatchRelay
 from csrun.runtime.wire.ring import RingReader, RingWriter
 from csrun.runtime.wire.signal import Interrupted
 
@@ -36,7 +38,10 @@ class Data:
         return iter(self.all[start::stride])
 
 
-@pytest.fixture(params=["in process", "1 ring", "2 rings", "5 rings"])
+KINDS = ["in process", "1 ring", "2 rings", "5 rings", "1 remote", "2 remote", "5 remote"]
+
+
+@pytest.fixture(params=KINDS)
 def open_source(request):
     """A function (data, first) → source; what it started ends with the test."""
     with ExitStack() as stack:
@@ -44,7 +49,8 @@ def open_source(request):
             yield lambda data, first: InProcessSource(data, INPUTS, first)
         else:
             rings = int(request.param.split()[0])
-            yield lambda data, first: _ring_source(stack, data, first, rings)
+            make = _remote_source if "remote" in request.param else _ring_source
+            yield lambda data, first: make(stack, data, first, rings)
 
 
 def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
@@ -63,6 +69,32 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
         stack.callback(chief.send, Stop({}))
         # the reader would take "Primed" for the end of the run
         chief.receive()
+    return RingSource(readers, first)
+
+
+def _remote_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
+    """Streamers over TCP; the relay has the rings that the source reads."""
+    readers = []
+    relay = BatchRelay(INPUTS, 2)
+    chiefs = []
+    for turn in range(rings):
+        chief, control = tcp_channel_pair("streamer", "chief")
+        start = first + (turn - first) % rings
+        chief.send(StartStreaming(INPUTS, start, rings, None, 2))
+        thread = threading.Thread(target=streamer.serve, args=(control, data))
+        thread.start()
+        chief.expect(RingReady)
+        parts = tuple(os.dup(d) for d in relay.add(chief.bulk))
+        readers.append(stack.enter_context(closing(RingReader(parts, INPUTS, 2, chief))))
+        stack.enter_context(closing(control))
+        stack.enter_context(closing(chief))
+        stack.callback(thread.join)
+        stack.callback(chief.send, Stop({}))
+        chiefs.append(chief)
+    stack.enter_context(closing(relay))
+    relay.start()
+    for chief in chiefs:
+        chief.expect(Primed)
     return RingSource(readers, first)
 
 

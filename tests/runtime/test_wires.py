@@ -1,13 +1,19 @@
 """Channels and memory: what arrives, and what a lost peer looks like."""
 
 import os
+import select
+import socket
 from contextlib import closing
 
+import numpy as np
 import pytest
+from support.jobs import until
+from support.wires import PAIRS, tcp_channel_pair
 
 from csrun.errors import CsrunError, PeerLost
 from csrun.runtime.messages import Primed, RingReady, Stop
 from csrun.runtime.wire.channel import channel_pair
+from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
 from csrun.runtime.wire.memory import SharedMemory
 
 
@@ -25,33 +31,102 @@ def test_messages_keep_their_borders_and_descriptors():
         assert memory.bytes[7] == 42
 
 
-def test_a_closed_peer_is_lost_on_both_ways():
-    left, right = channel_pair("right", "left")
+@pytest.fixture(params=PAIRS)
+def pair(request):
+    """Two connected channels: the end that talks to `right`, and to `left`."""
+    left, right = PAIRS[request.param]("right", "left")
+    with closing(left), closing(right):
+        yield left, right
+
+
+def test_messages_come_in_order_and_whole(pair):
+    left, right = pair
+    results = {f"metric {i}": i / 3 for i in range(1000)}
+    for count in (1, 1000, 10):
+        left.send(Stop(dict(list(results.items())[:count])))
+        right.send(Primed())
+    for count in (1, 1000, 10):
+        assert right.expect(Stop)[0].results == dict(list(results.items())[:count])
+        assert left.expect(Primed) == (Primed(), [])
+
+
+def test_a_closed_peer_is_lost_on_both_ways(pair):
+    left, right = pair
     left.close()
-    with closing(right):
-        assert right.has_ended()
-        with pytest.raises(PeerLost, match="lost the connection to left"):
-            right.receive()
-        with pytest.raises(PeerLost):
+    until(right.has_ended)
+    with pytest.raises(PeerLost, match="lost the connection to left"):
+        right.receive()
+    with pytest.raises(PeerLost):  # TCP takes the first and learns from its answer
+        for _ in range(100):
             right.send(Primed())
 
 
-def test_a_waiting_message_is_not_an_end():
-    left, right = channel_pair("right", "left")
-    with closing(left), closing(right):
-        assert not right.has_ended()
-        left.send(Stop({}))
-        assert not right.has_ended()
+def test_a_waiting_message_is_not_an_end(pair):
+    left, right = pair
+    assert not right.has_ended()
+    left.send(Stop({}))
+    until(lambda: bool(select.select([right], [], [], 0)[0]))
+    assert not right.has_ended()
 
 
-def test_an_unexpected_message_is_a_bug_with_both_names():
-    left, right = channel_pair("right", "left")
-    with closing(left), closing(right):
-        left.send(Primed())
-        with pytest.raises(RuntimeError, match="expected Stop with 0 descriptors, got Primed"):
-            right.expect(Stop)
+def test_an_unexpected_message_is_a_bug_with_both_names(pair):
+    left, right = pair
+    left.send(Primed())
+    with pytest.raises(RuntimeError, match="expected Stop with 0 descriptors, got Primed"):
+        right.expect(Stop)
 
 
 def test_more_memory_than_there_is():
     with pytest.raises(CsrunError, match="arena needs 1,152,921,504,606,846,976 bytes of memory"):
         SharedMemory.create("arena", 1 << 60)
+
+
+def test_raw_data_follows_its_message():
+    left, right = tcp_channel_pair("right", "left")
+    with closing(left), closing(right):
+        sent = np.arange(24, dtype="f").reshape(2, 3, 4)
+        left.send(Primed())
+        left.send_array(sent)
+        right.expect(Primed)
+        got = np.empty_like(sent)
+        right.receive_array(got)
+        np.testing.assert_array_equal(got, sent, strict=True)
+        left.send_array(sent[0])
+        left.close()
+        with pytest.raises(PeerLost, match="left"):
+            right.receive_array(got)
+
+
+def test_a_message_of_endless_length_is_a_lost_peer_and_takes_no_memory():
+    left, right = tcp_channel_pair("right", "left")
+    with closing(left), closing(right):
+        with socket.socket(fileno=os.dup(left.fileno())) as same:
+            same.sendall(b"\xff\xff\xff\xff")
+        with pytest.raises(PeerLost, match="left"):
+            right.receive()
+
+
+def test_no_descriptor_goes_to_another_machine():
+    left, right = tcp_channel_pair("right", "left")
+    with closing(left), closing(right), pytest.raises(ValueError, match="right is on another mach"):
+        left.send(Primed(), [0])
+
+
+@pytest.mark.parametrize("length", [0, MAX_HANDSHAKE_BYTES + 1, 2**32 - 1])
+def test_a_word_of_the_challenge_is_short(length):
+    left, right = tcp_channel_pair("right", "left")
+    with closing(left), closing(right):
+        left.bulk.sendall(length.to_bytes(4, "big"))
+        with pytest.raises(PermissionError, match=f"a word of {length} bytes"):
+            Frames(right.bulk).receive_whole()
+
+
+def test_words_of_the_challenge_come_in_any_pieces():
+    left, right = tcp_channel_pair("right", "left")
+    with closing(left), closing(right):
+        left.bulk.sendall(b"\0\0")
+        frames = Frames(right.bulk)
+        assert frames.receive() is None
+        left.bulk.sendall(b"\0\5hello and what comes after it")
+        assert frames.receive_whole() == b"hello"
+        assert right.bulk.recv(100) == b" and what comes after it"

@@ -1,5 +1,6 @@
 """Real jobs for tests: csrun_wse as a process, in a folder of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,19 +18,28 @@ END_S = 5.0  # the promise: by then nothing of a job is left
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with a user's script, and a state folder beside it."""
+    """A folder with a user's script, and a state folder beside it.
+
+    `around` is a command that the launcher is started by, e.g. one that changes its network,
+    `site` the file of another site than the shipped one, `variables` are added to the environment.
+    """
 
     path: Path
+    around: tuple[str, ...] = ()
+    site: Path | None = None
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def jobs(self) -> Path:
-        return self.path / "state" / "local" / "jobs"
+        return self.path / "state" / ("testbed" if self.site else "local") / "jobs"
 
     def start(self, *arguments: str, command: str = "csrun_wse") -> "subprocess.Popen[str]":
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         environment.pop("CSRUN_SITE", None)
+        environment |= dict(self.variables)
+        environment |= {"CSRUN_SITE": str(self.site)} if self.site else {}
         return subprocess.Popen(
-            [sys.executable, "-m", f"csrun.cli.{command}", *arguments],
+            [*self.around, sys.executable, "-m", f"csrun.cli.{command}", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -39,6 +50,20 @@ class Workplace:
         with self.start(*arguments, command=command) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def csctl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run(*arguments, command="csctl")
+
+    def record(self, job_id: int) -> dict[str, Any]:
+        """A job's record, as it lies in its file."""
+        path = self.jobs.parent / "records" / f"{job_id}.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def wait_for_state(self, job_id: int, state: str) -> None:
+        """Until the job is there, and at this state."""
+        path = self.jobs.parent / "records" / f"{job_id}.json"
+        until(lambda: path.exists() and self.record(job_id)["state"] == state)
 
     def script(self, text: str) -> str:
         (self.path / "run.py").write_text(text)

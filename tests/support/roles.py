@@ -1,7 +1,9 @@
 """The roles of a job as threads of the test's process, over the real wires."""
 
 import threading
+from dataclasses import replace
 
+from csrun.context import Host
 from csrun.errors import CsrunError
 from csrun.mode import ExecutionMode
 from csrun.runtime import memoryx, names, streamer, wafer
@@ -10,9 +12,19 @@ from csrun.runtime.wire.rendezvous import RunFolder
 
 
 class Peers:
-    """The other roles of a job, each a thread of this process, over the real wires."""
+    """The other roles of a job, each a thread of this process, over the real wires.
 
-    def __init__(self, folder: RunFolder, data, streamers: int, mode: ExecutionMode) -> None:
+    The wafer is on the chief's machine, the others are on `host`.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        data,
+        streamers: int,
+        mode: ExecutionMode,
+        host: Host | None = None,
+    ) -> None:
         roles = {
             names.streamer_name(rank): lambda c: streamer.serve(c, data)
             for rank in range(streamers)
@@ -21,9 +33,11 @@ class Peers:
         if mode is ExecutionMode.WEIGHT_STREAMING:
             roles[names.MEMORYX] = memoryx.serve
         self.results, self.errors = {}, {}
+        places = {name: replace(folder, host=host) for name in roles}
+        places[names.wafer_name("cs")] = folder
         self.threads = [
-            threading.Thread(target=self._play, args=(folder, *role), daemon=True)
-            for role in roles.items()
+            threading.Thread(target=self._play, args=(places[name], name, serve), daemon=True)
+            for name, serve in roles.items()
         ]
         for thread in self.threads:
             thread.start()

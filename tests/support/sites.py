@@ -1,5 +1,6 @@
 """Sites that the shipped one is not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,5 +18,15 @@ def slowly_linked_site(folder: Path) -> Path:
     site = yaml.safe_load(SHIPPED.read_text())
     site["systems"] = [{**system, **SLOW_LINKS} for system in site["systems"]]
     path = folder / "slow.yaml"
+    path.write_text(yaml.safe_dump(site))
+    return path
+
+
+def separate_site(folder: Path, address_of: Callable[[int], str] = "127.0.0.{}".format) -> Path:
+    """The shipped site with nodes that act as machines of their own: node n at `address_of(n)`."""
+    site = yaml.safe_load(SHIPPED.read_text())
+    nodes = site["nodes"]
+    nodes["addresses"] = [address_of(n) for n in range(1, nodes["count"] + 1)]
+    path = folder / "separate.yaml"
     path.write_text(yaml.safe_dump(site))
     return path

@@ -237,7 +237,7 @@ def _role_of_plain_task(context: TaskContext) -> Role:
 def _run_folder(context: TaskContext) -> RunFolder:
     path = context.job_dir / "runs" / str(next(_run_numbers))
     ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
-    return RunFolder(path, str(context.job.job_id), context.secret, ended)
+    return RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
 
 
 def _peer_name(task: TaskEntry) -> str:

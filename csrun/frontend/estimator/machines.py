@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from csrun import system
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.job import SECRET_FILE
+from csrun.context.uses import UseLog
 from csrun.data import Dataset
+from csrun.errors import UsageError
 from csrun.executable import Executable
 from csrun.mode import ExecutionMode
 from csrun.records import messages
@@ -49,7 +51,12 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
             log.warning(messages.without_launcher("python-ws"))
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
     here = load_site(context.job.site)
-    found = system.find(here, cs_ip, context.mode)
+    found = system.find(here, cs_ip or context.job.system, context.mode)
+    if context.job.system not in (None, found.name):
+        raise UsageError(
+            f"cs_ip {cs_ip}: the job was given {context.job.system}, not {found.name}: name the"
+            " system on the command line of csrun_wse, as --cs_ip after the script"
+        )
     if cs_ip is None:
         log.info(messages.system_taken(found.name, found.address, context.mode))
     return Target(context, here, found, context.mode)
@@ -88,10 +95,13 @@ def loaded_machine(
         yield CpuMachine(executable, dataset, seed, first)
         return
     holder = f"job {target.context.job.job_id}"
+    uses = UseLog(target.context.job_dir)
     with ExitStack() as stack:
         waiting = _say_waiting(target.system.name)
+        uses.ask(target.system.name)
         lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
         stack.enter_context(lease)
+        stack.enter_context(uses.held())
         cluster = Cluster(folder)  # listens from here on: a streamer waits for that without end
         if target.context.rank in target.context.streamers:
             stack.enter_context(OwnStreamer(folder, dataset))

@@ -44,6 +44,10 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: bytes
 
 
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Listener → connector: you are in; without it a connector was crowded out, and tries again."""
+
+
 def new_nonce() -> bytes:
     """A nonce that was never used before."""
     return secrets.token_bytes(NONCE_BYTES)

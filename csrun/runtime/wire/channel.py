@@ -1,11 +1,12 @@
-"""A channel: messages both ways between two roles, descriptors along with them.
+"""A channel: messages both ways between two roles, descriptors along with them on one machine.
 
 Between processes of one machine it is a Unix socket that keeps message borders (SOCK_SEQPACKET);
-inside one process, the same class over a socket pair.
+inside one process, the same class over a socket pair. `TcpChannel` goes between machines.
 """
 
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ MAX_DESCRIPTORS = 253  # the kernel's limit on one SCM_RIGHTS message
 M = TypeVar("M", bound=AnyMessage)
 
 
-class Channel:
+class Channel(ABC):
     """One end of a connection to the peer named `peer`, for example 'streamer 3'."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
@@ -39,7 +40,7 @@ class Channel:
         Raises: PeerLost when the peer is gone.
         """
         try:
-            socket.send_fds(self._socket, [self._encoder.encode(message)], list(descriptors))
+            self._send(self._encoder.encode(message), descriptors)
         except OSError as error:
             raise self._lost() from error
 
@@ -49,15 +50,9 @@ class Channel:
         Raises: PeerLost when the peer is gone.
         """
         try:
-            data, descriptors, _, _ = socket.recv_fds(
-                self._socket, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS
-            )
+            data, descriptors = self._receive()
         except OSError as error:
             raise self._lost() from error
-        if not data:
-            raise self._lost()
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)
         return self._decoder.decode(data), descriptors
 
     def expect(self, kind: type[M], descriptors: int = 0) -> tuple[M, list[int]]:
@@ -86,11 +81,34 @@ class Channel:
         """Close this end."""
         self._socket.close()
 
+    @abstractmethod
+    def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
+        """Send one message whole."""
+
+    @abstractmethod
+    def _receive(self) -> tuple[bytes, list[int]]:
+        """Wait for one whole message; an OSError at the end of the connection."""
+
     def _lost(self) -> PeerLost:
         return PeerLost(f"lost the connection to {self.peer}")
+
+
+class UnixChannel(Channel):
+    """The channel between processes of one machine, or inside one process."""
+
+    def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
+        socket.send_fds(self._socket, [data], list(descriptors))
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        data, descriptors, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS)
+        if not data:
+            raise ConnectionResetError
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        return data, descriptors
 
 
 def channel_pair(first: str, second: str) -> tuple[Channel, Channel]:
     """Two connected channels inside one process: the end that talks to `first`, and to `second`."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return Channel(left, first), Channel(right, second)
+    return UnixChannel(left, first), UnixChannel(right, second)

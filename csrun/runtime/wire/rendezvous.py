@@ -6,29 +6,28 @@ so that a task that comes late learns the results without anyone to talk to; `fa
 chief's part of it raised, so that a script that catches the error does so in every task.
 """
 
-import secrets
-import select
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import msgspec
 
+from csrun.context import Host
+from csrun.context.link import UNREADABLE
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.files import write_whole
 from csrun.runtime.messages import Results
-from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, new_nonce, proof, proves
-from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.channel import Channel, UnixChannel
+from csrun.runtime.wire.endpoint import Endpoint, bulk_name
+from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
+from csrun.runtime.wire.tcp import TcpChannel, tune
 
-HANDSHAKE_DEADLINE_S = 10.0  # 98 tasks on two cores answer late; a stranger may not stay longer
-MAX_STRANGERS = 128  # connections that have not passed the challenge
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
 RAREST_LOOK_S = 0.25
-MAX_HANDSHAKE_BYTES = 1024
-LOOK_FOR_ENDED_MS = 1000  # while no peer comes
+RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being crowded out by strangers
 CHIEF = "chief"
 SAME_CALLS = "every task must make the same calls of the estimator"
 
@@ -49,16 +48,18 @@ class RunFolder:
     """Where one run of a job meets; `job` names the job in the challenge.
 
     `ended` has, by the name of a peer, the file that is there once its task has ended.
+    `host` is the machine of this task, None when it is the chief's.
     """
 
     path: Path
     job: str
     secret: bytes
     ended: Mapping[str, Path] = field(default_factory=dict)
+    host: Host | None = None
 
     @property
     def endpoint(self) -> Path:
-        """The file with the chief's address."""
+        """The file with the chief's `Endpoint`."""
         return self.path / "endpoint"
 
     @property
@@ -74,119 +75,6 @@ class RunFolder:
     def has_ended(self, peer: str) -> bool:
         """Whether the task of a peer has ended, so that it will not come any more."""
         return peer in self.ended and self.ended[peer].exists()
-
-
-@dataclass
-class _Stranger:
-    """A connection that has not passed the challenge yet."""
-
-    connection: socket.socket
-    deadline: float
-    hello: Hello | None = None
-    nonce: bytes = b""
-
-
-class Listener:
-    """The chief's door: takes in exactly the peers that it was told to expect, once each."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # An abstract address: no path to be too long, nothing to remove.
-        name = f"csrun-{secrets.token_hex(12)}"
-        self._socket.bind(f"\0{name}")
-        self._socket.listen(256)
-        self._socket.setblocking(False)
-        self._strangers: dict[int, _Stranger] = {}
-        write_whole(folder.endpoint, name.encode(), durable=False)
-
-    def accept(self, expected: set[str]) -> dict[str, Channel]:
-        """Wait until all expected peers have joined.
-
-        Raises: CsrunError when one of them has ended instead.
-        """
-        joined: dict[str, Channel] = {}
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        while len(joined) < len(expected):
-            events = poll.poll(LOOK_FOR_ENDED_MS)
-            if not events:
-                self._require_living(expected - joined.keys())
-            for descriptor, _ in events:
-                if descriptor == self._socket.fileno():
-                    self._let_in(poll)
-                    continue
-                channel = self._advance(self._strangers[descriptor], expected - joined.keys())
-                if channel is not None:
-                    joined[channel.peer] = channel
-                if descriptor not in self._strangers:
-                    poll.unregister(descriptor)
-            self._drop_late(poll)
-        return joined
-
-    def close(self) -> None:
-        """Close the door; strangers are sent away."""
-        for stranger in self._strangers.values():
-            stranger.connection.close()
-        self._strangers.clear()
-        self._socket.close()
-
-    def _require_living(self, missing: set[str]) -> None:
-        for peer in sorted(missing):
-            if self._folder.has_ended(peer):
-                raise CsrunError(f"{peer} has ended without taking part in this run: {SAME_CALLS}")
-
-    def _let_in(self, poll: select.poll) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except BlockingIOError:
-            return
-        if len(self._strangers) >= MAX_STRANGERS:
-            connection.close()
-            return
-        connection.setblocking(False)
-        stranger = _Stranger(connection, monotonic() + HANDSHAKE_DEADLINE_S)
-        self._strangers[connection.fileno()] = stranger
-        poll.register(connection, select.POLLIN)
-
-    def _drop_late(self, poll: select.poll) -> None:
-        now = monotonic()
-        for descriptor in [d for d, s in self._strangers.items() if s.deadline < now]:
-            poll.unregister(descriptor)
-            self._strangers.pop(descriptor).connection.close()
-
-    def _advance(self, stranger: _Stranger, wanted: set[str]) -> Channel | None:
-        """One message of the handshake; a wrong one ends the connection without a word."""
-        descriptor = stranger.connection.fileno()
-        try:
-            data = stranger.connection.recv(MAX_HANDSHAKE_BYTES)
-            if stranger.hello is None:
-                self._challenge(stranger, msgspec.msgpack.decode(data, type=Hello), wanted)
-                return None
-            answer = msgspec.msgpack.decode(data, type=Proof)
-            if not proves(
-                self._folder.secret,
-                Side.CONNECTOR,
-                self._folder.job,
-                stranger.hello,
-                stranger.nonce,
-                answer.proof,
-            ):
-                raise PermissionError
-        except (OSError, msgspec.MsgspecError):
-            self._strangers.pop(descriptor).connection.close()
-            return None
-        self._strangers.pop(descriptor)
-        stranger.connection.setblocking(True)
-        return Channel(stranger.connection, stranger.hello.peer)
-
-    def _challenge(self, stranger: _Stranger, hello: Hello, wanted: set[str]) -> None:
-        if hello.peer not in wanted:
-            raise PermissionError
-        stranger.hello, stranger.nonce = hello, new_nonce()
-        own = proof(self._folder.secret, Side.LISTENER, self._folder.job, hello, stranger.nonce)
-        stranger.connection.send(msgspec.msgpack.encode(Challenge(stranger.nonce, own)))
 
 
 def announce_done(folder: RunFolder, results: Results) -> None:
@@ -232,28 +120,43 @@ def _raise_failure(folder: RunFolder) -> None:
 
 
 def _connect(folder: RunFolder, me: str) -> Channel | Results:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.settimeout(HANDSHAKE_DEADLINE_S)
-        connection.connect("\0" + folder.endpoint.read_text())
-        _prove(connection, folder, me)
-    except (OSError, msgspec.MsgspecError) as error:
-        connection.close()
+        connection = _proven(folder, me)
+        if connection.family == socket.AF_UNIX:
+            return UnixChannel(connection, CHIEF)
+        channel = TcpChannel(connection, CHIEF)
+        try:
+            channel.bulk = _proven(folder, bulk_name(me))
+        except BaseException:
+            channel.close()
+            raise
+    except (OSError, *UNREADABLE) as error:
         if folder.done.exists():
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
         _raise_failure(folder)
         raise PeerLost(f"{me}: lost the connection to the chief while joining: {error}") from error
-    connection.settimeout(None)
-    return Channel(connection, CHIEF)
+    return channel
 
 
-def _prove(connection: socket.socket, folder: RunFolder, me: str) -> None:
-    hello = Hello(me, new_nonce())
-    connection.send(msgspec.msgpack.encode(hello))
-    challenge = msgspec.msgpack.decode(connection.recv(MAX_HANDSHAKE_BYTES), type=Challenge)
-    if not proves(
-        folder.secret, Side.LISTENER, folder.job, hello, challenge.nonce, challenge.proof
-    ):
-        raise PermissionError("the listener does not hold the job's secret")
-    own = proof(folder.secret, Side.CONNECTOR, folder.job, hello, challenge.nonce)
-    connection.send(msgspec.msgpack.encode(Proof(own)))
+def _proven(folder: RunFolder, name: str) -> socket.socket:
+    """A connection that has passed the challenge; one crowded out by strangers is tried again."""
+    endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
+    for pause_s in RETRY_PAUSES_S:
+        try:
+            return _prove(endpoint, folder, name)
+        except (ConnectionResetError, BrokenPipeError, BlockingIOError):
+            sleep(pause_s)
+    return _prove(endpoint, folder, name)
+
+
+def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
+    connection = endpoint.connect(folder.host, HANDSHAKE_DEADLINE_S)
+    try:
+        if connection.family != socket.AF_UNIX:
+            tune(connection)
+        prove(connection, folder.secret, folder.job, name)
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.executable import ALIGNMENT_BYTES, InputSpec, aligned, nbytes_of, view
-from csrun.executable.bind import Array
+from csrun.executable.bind import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.signal import Counter, Waiter
@@ -35,16 +35,16 @@ def _aligned_bytes(spec: InputSpec) -> int:
     return aligned(nbytes_of(spec.shape, spec.dtype))
 
 
-def slot_views(memory: SharedMemory, inputs: tuple[InputSpec, ...], slots: int) -> list[Slot]:
-    """The ring's slots as arrays over its memory."""
+def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list[Slot]:
+    """A ring's slots as arrays over its memory."""
     views = []
     for index in range(slots):
         offset = index * slot_bytes(inputs)
-        header = memory.bytes[offset : offset + 16].view(np.int64)
+        header = memory[offset : offset + 16].view(np.int64)
         offset += ALIGNMENT_BYTES
         arrays = []
         for spec in inputs:
-            arrays.append(view(memory.bytes, offset, spec.shape, spec.dtype))
+            arrays.append(view(memory, offset, spec.shape, spec.dtype))
             offset += _aligned_bytes(spec)
         views.append(Slot(header, tuple(arrays)))
     return views
@@ -55,7 +55,7 @@ class RingWriter:
 
     def __init__(self, inputs: tuple[InputSpec, ...], slots: int, control: Channel) -> None:
         self._memory = SharedMemory.create("batches", slots * slot_bytes(inputs))
-        self._slots = slot_views(self._memory, inputs, slots)
+        self._slots = slot_views(self._memory.bytes, inputs, slots)
         self._filled, self._free = Counter.create(), Counter.create()
         self._free.raise_by(slots)
         self._waiter = Waiter(self._free, control)
@@ -96,7 +96,7 @@ class RingReader:
     ) -> None:
         self._memory = SharedMemory.attach(descriptors[0])
         self._filled, self._free = Counter(descriptors[1]), Counter(descriptors[2])
-        self._slots = slot_views(self._memory, inputs, slots)
+        self._slots = slot_views(self._memory.bytes, inputs, slots)
         self._waiter = Waiter(self._filled, control)
         self._next = 0
 

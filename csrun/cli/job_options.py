@@ -1,0 +1,43 @@
+"""The options that every command has which makes a job."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from csrun.launch import JobOptions
+
+Command = Callable[..., int]
+
+_OUTPUT = (
+    "A file for what the tasks write, in the terminal's place. %j is the job's id, %x its name, %u"
+    " the user; with %t (rank), %n (node's number) or %N (node) every task or node has its own."
+)
+
+
+def job_options(command: Command) -> Command:
+    """Give a command the options, by the names of `JobOptions`."""
+    for option in (
+        click.option("--output", metavar="FILE", help=_OUTPUT),
+        click.option("--job-name", metavar="NAME", help="The job's name; else the program's."),
+        click.option(
+            "--time-limit",
+            metavar="TIME",
+            help="End the job after M minutes, M:S, H:M:S, D-H or D-H:M:S; exit code 143.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def make(time_limit: str | None, job_name: str | None, output: str | None) -> "JobOptions":
+    """The options that were given.
+
+    Raises: UsageError for a time limit that is none
+    """
+    from csrun.launch import JobOptions
+    from csrun.launch.time_limit import parse
+
+    limit_s = None if time_limit is None else parse(time_limit)
+    return JobOptions(job_name, limit_s, output)

@@ -1,0 +1,92 @@
+"""What the tasks of a job have written, for who comes later or wants to see more of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+
+from csrun.context import JobFile, Role, jobs_dir_of
+from csrun.errors import UsageError
+from csrun.launch import record_files
+from csrun.launch.folder import KEPT_JOBS, JobFolder
+from csrun.launch.logs import LogTail
+from csrun.launch.records import JobRecord
+from csrun.launch.shown import log_name, rank_label, shown_ranks
+
+_POLL_S = 0.1
+_WAFER = "wafer-"
+
+
+def show(
+    site_name: str,
+    job_id: int,
+    role: Role | None,
+    follow: bool,
+    write: Callable[[bytes], None],
+) -> None:
+    """Write the logs of a job's tasks: of a role, else those that the job's launcher shows.
+
+    Several tasks' lines come each after its rank. `follow` goes on until the job has ended.
+
+    Raises: UsageError when there is no such job, or role in it, or its logs are gone
+    """
+    record = record_files.read(site_name, job_id)
+    _require_logs(record)
+    folder = JobFolder(jobs_dir_of(site_name) / str(job_id))
+    tails: dict[str, LogTail] = {}
+    while True:
+        is_last = not follow or not record.is_active
+        for name, label in _logs(record, folder, role, is_last):
+            tail = tails.setdefault(name, LogTail(folder.log(name), lambda: None, label))
+            while data := tail.read():
+                write(data)
+            if is_last:
+                write(tail.read(is_last=True))
+        if is_last:
+            return
+        sleep(_POLL_S)
+        record = record_files.read(site_name, job_id)
+
+
+def _require_logs(record: JobRecord) -> None:
+    if record.logs is None:
+        raise UsageError(
+            f"job {record.job_id} wrote to its terminal: csrun_cpu keeps no logs"
+            + (f"; see --output {record.output}" if record.output else "")
+        )
+    if not Path(record.logs).is_dir() and not record.is_active:
+        raise UsageError(
+            f"job {record.job_id} has no logs: "
+            + (
+                f"of ended jobs, the newest {KEPT_JOBS} keep theirs"
+                if record.started
+                else f"it ended before it ran: {record.cause}"
+            )
+        )
+
+
+def _logs(
+    record: JobRecord, folder: JobFolder, role: Role | None, is_last: bool
+) -> list[tuple[str, str]]:
+    """Names of the logs to show, with their labels; none while the job waits for its nodes."""
+    if record.started is None:
+        if is_last:
+            raise UsageError(f"job {record.job_id} has no logs yet: it waits for {record.reason}")
+        return []
+    job = JobFile.read(folder.path)
+    names = _wafers(folder) if role is Role.WAFER else _of_role(job, role)
+    if not names and is_last:
+        roles = ", ".join(dict.fromkeys(task.role for task in job.tasks))
+        raise UsageError(f"job {record.job_id} has no {role}; it has: {roles}")
+    return names
+
+
+def _wafers(folder: JobFolder) -> list[tuple[str, str]]:
+    names = sorted(path.stem for path in folder.log(_WAFER).parent.glob(f"{_WAFER}*.log"))
+    return [(name, f"{name}: " if len(names) > 1 else "") for name in names]
+
+
+def _of_role(job: JobFile, role: Role | None) -> list[tuple[str, str]]:
+    chosen = [task.rank for task in job.tasks if task.role is role]
+    ranks = shown_ranks(job) if role is None else chosen
+    several = len(ranks) > 1
+    return [(log_name(rank), rank_label(rank, len(job.tasks)) if several else "") for rank in ranks]

@@ -1,0 +1,220 @@
+"""The attendant of one task on a cluster: what srun starts in the task's place.
+
+Started as `python -P -m csrun.launch.slurm.attendant JOB_DIR`, on the task's node. It reports in,
+forks the task when all have, passes signals and messages on, reaps the task, and reports how it
+ended; for the chief it does so for the wafers, too. It leaves with the task's exit code, after a
+failure only when csrun_wse lets it go: Slurm would end the whole job before its peers have spoken.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from csrun.context import JobFile, Progress, environment
+from csrun.context.link import Message, link_name
+from csrun.launch.folder import JobFolder
+from csrun.launch.plan import cpu_set
+from csrun.launch.prctl import become_subreaper, set_name
+from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded
+from csrun.launch.slurm.machine import address_towards, machine
+from csrun.launch.slurm.mail import Reader, launcher_box, post, task_box
+from csrun.launch.slurm.messages import (
+    FromAttendant,
+    LetGo,
+    StartAll,
+    TaskReady,
+    ToAttendants,
+)
+from csrun.launch.tree import kill_descendants, reap
+
+PLAN_FILE = "plan.json"
+BELL = b"\n"
+COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reason
+EXIT_NOT_SHARED = 2
+PROGRESS_S = 1.0
+UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
+_DATAGRAM_BYTES = 1 << 16
+_HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+
+
+class Attendant:
+    """The loop of one attendant, and the task and wafers that live under it."""
+
+    def __init__(self, folder: JobFolder, place: environment.SlurmPlace) -> None:
+        self._folder = folder
+        self._rank = place.rank
+        self._box = task_box(folder.path, place.rank)
+        self._orders = Reader(launcher_box(folder.path), msgspec.msgpack.Decoder(ToAttendants))
+        self._from_task = msgspec.msgpack.Decoder(Message)
+        self._link = _bind_link(folder.path, place.rank)
+        self._signals, self._wakeup = _signal_pipe()
+        self._tasks: dict[int, StartTask] = {}
+        self._job: JobFile | None = None
+        self._shows_progress = False
+        self._next_progress_s = 0.0
+        self._exit_code = 0
+        self._is_let_go = False
+
+    def attend(self, ready: TaskReady) -> int:
+        """Work until the task has ended well or csrun_wse lets go; the task's exit code."""
+        self._say(ready)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._link, selectors.EVENT_READ, self._forward)
+            selector.register(self._signals, selectors.EVENT_READ, self._take_signals)
+            while not self._is_over():
+                for key, _ in selector.select(UNRUNG_S):
+                    key.data()
+                self._obey_all()
+        return self._exit_code if self._exit_code >= 0 else 128 - self._exit_code
+
+    def _is_over(self) -> bool:
+        ended_well = self._job is not None and not self._tasks and self._exit_code == 0
+        return self._is_let_go or ended_well
+
+    def _say(self, message: FromAttendant) -> None:
+        post(self._box, message)
+        with suppress(OSError):  # srun is gone, and we shall be
+            os.write(1, BELL)
+
+    def _forward(self) -> None:
+        data = self._link.recv(_DATAGRAM_BYTES)
+        try:
+            message = self._from_task.decode(data)
+        except msgspec.DecodeError as error:
+            print(f"a message that is none: {error}", file=sys.stderr)
+            return
+        if not isinstance(message, Progress) or self._is_worth_showing(message):
+            self._say(message)
+
+    def _is_worth_showing(self, progress: Progress) -> bool:
+        """Mail is kept, on a file system that others use: a few of a thousand steps will do."""
+        now_s = time.monotonic()
+        is_due = now_s >= self._next_progress_s or progress.done == progress.total
+        if is_due:
+            self._next_progress_s = now_s + PROGRESS_S
+        return is_due and self._shows_progress
+
+    def _take_signals(self) -> None:
+        received = self._signals.recv(_DATAGRAM_BYTES)
+        if signal.SIGTERM in received:  # of scancel, to all processes of the job
+            self._say(Stopped(signal.SIGTERM, time.time()))
+        if signal.SIGCHLD in received:
+            self._reap()
+
+    def _obey_all(self) -> None:
+        for order in self._orders.read():
+            self._obey(order)
+
+    def _obey(self, order: ToAttendants) -> None:
+        match order:
+            case StartAll(job, shows_progress):
+                self._job, self._shows_progress = job, shows_progress
+                self._start(StartTask(self._rank, job.command))
+            case StartTask():
+                if order.rank == self._rank:
+                    self._start(order)
+            case SignalTasks():
+                self._signal(order)
+            case LetGo():
+                self._is_let_go = True
+
+    def _start(self, start: StartTask) -> None:
+        from csrun.launch.task import become_task  # after the report: it imports NumPy's companions
+
+        assert self._job is not None
+        attendant = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            become_task(start, self._job, self._folder, attendant)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        with suppress(OSError):  # the child does the same, and may have gone on already
+            os.setpgid(pid, pid)
+        self._tasks[pid] = start
+
+    def _leave(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for signum in _HANDLED:
+            signal.signal(signum, signal.SIG_DFL)
+        for owned in (self._link, self._signals, self._wakeup):
+            owned.close()
+        os.setpgid(0, 0)
+
+    def _signal(self, message: SignalTasks) -> None:
+        for pid, task in self._tasks.items():
+            if task.name in message.names:
+                os.killpg(pid, message.signum)  # unreaped, so the number is still its own
+
+    def _reap(self) -> None:
+        now_s = time.time()
+        for pid, exit_code in reap().items():
+            if task := self._tasks.pop(pid, None):  # else an orphan that we adopted
+                self._report(task, exit_code, now_s)
+
+    def _report(self, task: StartTask, exit_code: int, now_s: float) -> None:
+        if task.wafer is None:
+            self._exit_code = exit_code
+        if exit_code == 0 and task.wafer is None:
+            self._folder.mark_ended(task.rank)
+        report = self._folder.report(task.report_name)
+        if report is not None:
+            since_s = time.monotonic() - report.time_s
+            report = msgspec.structs.replace(report, time_s=time.time() - since_s)
+        self._say(TaskEnded(task.name, exit_code, now_s, report))
+
+
+def _bind_link(job_dir: Path, rank: int) -> socket.socket:
+    # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
+    link.bind(f"/proc/self/fd/{folder}/{link_name(rank)}")
+    os.close(folder)
+    return link
+
+
+def _signal_pipe() -> tuple[socket.socket, socket.socket]:
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno())
+    for signum in _HANDLED:
+        signal.signal(signum, lambda *_: None)
+    return reader, writer
+
+
+def main(argv: list[str]) -> int:
+    """Attend the task that Slurm's variables name; see the module's text for the argument."""
+    folder = JobFolder(Path(argv[0]))
+    place = environment.slurm_place()
+    try:
+        plan = msgspec.json.decode((folder.path / PLAN_FILE).read_bytes(), type=JobFile)
+    except OSError as error:
+        print(
+            f"{COMPLAINT}rank {place.rank} on {place.node}: the job's folder {folder.path} is not"
+            f" there ({error.strerror}): the nodes of the site must share it; set jobs_dir in the"
+            " site file to a folder that they do",
+            file=sys.stderr,
+        )
+        return EXIT_NOT_SHARED
+    set_name(f"attendant-{place.rank}")
+    become_subreaper()
+    wanted = len(plan.tasks[place.rank].cpus)
+    first = plan.tasks[place.rank].local_rank * wanted
+    cpus = cpu_set(tuple(sorted(os.sched_getaffinity(0))), first, wanted)
+    address = address_towards(place.launch_address)
+    ready = TaskReady(place.rank, place.job_id, place.node, cpus, machine(), address)
+    code = Attendant(folder, place).attend(ready)
+    kill_descendants()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""What csrun_wse and the attendants of a Slurm job say to each other: files, and bells.
+
+Messages are appended to a file of their sender's in the job's folder, which all nodes share. A
+bell carries no data and says that there is something new: a line of output through srun towards
+csrun_wse, and SIGURG by scancel towards the attendants, a signal that no other process of the job
+notices. So no port is opened, Slurm itself decides who may ring, and the job's folder who may
+write. A file is closed after each message and opened to be read: on NFS this is what makes one
+side's words visible to the other.
+
+Source: signal(7) for SIGURG, which does nothing where it is not asked for; nfs(5), close-to-open
+"""
+
+import struct
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+MAIL_DIR = "mail"
+_LENGTH = struct.Struct("<I")
+
+Message = TypeVar("Message")
+
+
+def launcher_box(job_dir: Path) -> Path:
+    """The file of what csrun_wse says to all."""
+    return job_dir / MAIL_DIR / "launcher"
+
+
+def task_box(job_dir: Path, rank: int) -> Path:
+    """The file of what the attendant of a rank says."""
+    return job_dir / MAIL_DIR / str(rank)
+
+
+def post(box: Path, message: msgspec.Struct) -> None:
+    """Append a message to its sender's box."""
+    body = msgspec.msgpack.encode(message)
+    with box.open("ab", buffering=0) as file:
+        file.write(_LENGTH.pack(len(body)) + body)
+
+
+class Reader(Generic[Message]):
+    """One box, read as it grows."""
+
+    def __init__(self, box: Path, decoder: "msgspec.msgpack.Decoder[Message]") -> None:
+        self._box = box
+        self._decoder = decoder
+        self._offset = 0
+
+    def read(self) -> list[Message]:
+        """The messages that came since; one that is not all there yet is left for the next time."""
+        try:
+            with self._box.open("rb", buffering=0) as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        messages, at = [], 0
+        while (start := at + _LENGTH.size) <= len(data):
+            end = start + _LENGTH.unpack_from(data, at)[0]
+            if end > len(data):
+                break
+            messages.append(self._decoder.decode(data[start:end]))
+            at = end
+        self._offset += at
+        return messages

@@ -1,0 +1,230 @@
+"""A job on a cluster, from the checks before it is queued to its exit code."""
+
+import getpass
+import os
+import selectors
+import shlex
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from csrun.context import Hosts, JobFile, TaskEntry, environment
+from csrun.errors import CsrunError, UsageError
+from csrun.launch.folder import JobFolder
+from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
+from csrun.launch.plan import JobPlan, plan
+from csrun.launch.request import JobRequest
+from csrun.launch.shown import show
+from csrun.launch.signals import EndedBySignalError
+from csrun.launch.slurm import batch, cluster, folders
+from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
+from csrun.launch.slurm.messages import TaskReady
+from csrun.launch.slurm.step import LOG_NAME, Step
+from csrun.launch.slurm.systems import system_of
+from csrun.launch.srun import Resources, in_container, srun_words, step_words
+from csrun.site import Site
+
+ATTENDANT = "csrun.launch.slurm.attendant"
+NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
+
+
+def plan_job(request: JobRequest, site: Site) -> JobPlan:
+    """Lay a job out on the CPUs of the site's nodes.
+
+    Raises: UsageError for a layout that is not possible
+    """
+    return plan(request, site, tuple(range(site.nodes.cpus)))
+
+
+def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
+    """Run a job, or submit it, and what is to be compiled before; the exit code.
+
+    Raises: UsageError when it can never run; CsrunError when Slurm does not answer
+    """
+    given = environment.allocation()
+    system = system_of(job_plan, site) if given is None else given.system
+    resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
+    if given is None:
+        cluster.check(job_plan.layout, site, resources.gres)
+    else:
+        cluster.require_commands(site)
+    if request.sbatch:
+        return batch.submit(request, job_plan, site, resources, system)
+    if request.compile_first:
+        compiling, compile_plan = batch.compile_job(request, job_plan)
+        alone = batch.resources_of(compiling, None, site)
+        if code := _run_step(compiling, compile_plan, site, alone, None):
+            return code
+    return _run_step(request, job_plan, site, resources, system)
+
+
+def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
+    """What would be given to Slurm, with the user's command in the attendants' place.
+
+    Raises: UsageError, CsrunError when the job has no system to run on
+    """
+    system = system_of(job_plan, site)
+    resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
+    if request.sbatch:
+        return batch.script(request, job_plan, resources, system)
+    command = in_container(job_plan.command, site.container, _mounts(request, site))
+    return shlex.join(srun_words(job_plan.layout, command, resources))
+
+
+def _run_step(
+    request: JobRequest,
+    job_plan: JobPlan,
+    site: Site,
+    resources: Resources,
+    system: str | None,
+) -> int:
+    jobs_dir = folders.jobs_dir_of(site)
+    folder, live = folders.create(jobs_dir)
+    with live:
+        folders.prune(jobs_dir)
+        try:
+            job = _planned(request, job_plan, system)
+            folder.furnish()
+            (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
+            words = _words(request, job_plan, site, resources, folder)
+            with ending_signals() as signals:
+                return _Run(request, job, folder, words, signals).run()
+        finally:
+            folder.clear()
+
+
+def _words(
+    request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, folder: JobFolder
+) -> tuple[str, ...]:
+    python = "python" if site.container else sys.executable
+    attendant = (python, "-P", "-m", ATTENDANT, str(folder.path))
+    mounts = (*_mounts(request, site), str(folder.path.parent))
+    command = in_container(attendant, site.container, mounts)
+    words = srun_words if environment.allocation() is None else step_words
+    return words(job_plan.layout, command, resources)
+
+
+def _mounts(request: JobRequest, site: Site) -> tuple[str, ...]:
+    return (*site.mount_dirs, *request.mount_dirs, os.getcwd())
+
+
+class _Run:
+    """One srun of a job: until all tasks have reported in, and then as on one machine."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        planned: JobFile,
+        folder: JobFolder,
+        words: tuple[str, ...],
+        signals: socket.socket,
+    ) -> None:
+        self._request = request
+        self._planned = planned
+        self._folder = folder
+        self._signals = signals
+        self._ready: dict[int, TaskReady] = {}
+        self._said_bytes = 0
+        self._begun_s = monotonic()
+        self._step = Step(words, folder, len(planned.tasks))
+
+    def run(self) -> int:
+        """Run to the end; nothing of the job lives when this returns."""
+        try:
+            self._gather()
+            job = self._begin()
+        except BaseException:
+            self._step.cancel()
+            raise
+        return job.run().exit_code
+
+    def _begin(self) -> LocalJob:
+        """What runs the job from here on: all of its tasks wait to be started."""
+        if len(self._ready) >= MANY_TASKS:
+            seconds = monotonic() - self._begun_s
+            _say(f"csrun_wse: {len(self._ready)} tasks reported in after {seconds:.2f} s")
+        job = self._step.job = self._placed()
+        folder = folders.name_by_id(self._folder, job.job_id)
+        job.write(folder.path)
+        options = self._request.options
+        name = options.job_name or Path(job.command[0]).name
+        named = replace(options, job_name=name)
+        shown = show(job, folder, named, getpass.getuser(), self._request.label)
+        return LocalJob(job, folder, self._step, self._signals, shown, options.time_limit_s)
+
+    def _gather(self) -> None:
+        """Wait for all tasks to report in, and show meanwhile what srun has to say."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._step, selectors.EVENT_READ)
+            selector.register(self._signals, selectors.EVENT_READ)
+            while len(self._ready) < len(self._planned.tasks):
+                for key, _ in selector.select(LOG_POLL_S):
+                    if key.fileobj is self._signals:
+                        raise EndedBySignalError(self._signals.recv(64)[0])
+                    self._take_reports()
+                self._show_srun()
+        self._show_srun()
+
+    def _take_reports(self) -> None:
+        reports = self._step.reports()
+        if reports is None:
+            self._show_srun()
+            raise self._why_not()
+        self._ready.update((ready.rank, ready) for ready in reports)
+
+    def _why_not(self) -> CsrunError:
+        code = self._step.end()
+        text = self._folder.log(LOG_NAME).read_text(errors="replace")
+        lines = [line for line in text.splitlines() if not line.startswith(NEWS)]
+        own = [line for line in lines if line.startswith(COMPLAINT)]
+        if own:
+            return UsageError(own[0].removeprefix(COMPLAINT))
+        said = "\n  ".join(["", *lines])
+        return CsrunError(f"srun ended with exit code {code} before the job's tasks ran:{said}")
+
+    def _show_srun(self) -> None:
+        with self._folder.log(LOG_NAME).open("rb") as file:
+            file.seek(self._said_bytes)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._said_bytes += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            if line.startswith(NEWS):
+                _say(line)
+
+    def _placed(self) -> JobFile:
+        """The planned job with the nodes and CPUs that its tasks were given."""
+        job_id, machines = self._ready[0].job_id, {r.machine for r in self._ready.values()}
+        hosts = Hosts.SHARED if len(machines) == 1 else Hosts.SEPARATE
+        tasks = tuple(self._place(task) for task in self._planned.tasks)
+        return msgspec.structs.replace(self._planned, job_id=job_id, tasks=tasks, hosts=hosts)
+
+    def _place(self, task: TaskEntry) -> TaskEntry:
+        ready = self._ready[task.rank]
+        return msgspec.structs.replace(
+            task, node=ready.node, cpus=ready.cpus, address=ready.address
+        )
+
+
+def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:
+    nodes = tuple(f"node id {index}" for index in range(job_plan.layout.nodes))
+    return JobFile(
+        job_id=0,
+        mode=job_plan.mode,
+        command=job_plan.command,
+        working_dir=str(Path.cwd()),
+        site=request.site,
+        nodes=job_plan.layout.nodes,
+        cpus_per_task=job_plan.layout.cpus_per_task,
+        tasks=job_plan.entries(nodes),
+        system=system,
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,214 @@
+"""The running srun of a job, as a launcher sees it: what it is told, and what comes of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from csrun.context import JobFile, TaskReport, TaskReportKind, environment
+from csrun.launch.failure import describe_srun_loss
+from csrun.launch.folder import JobFolder
+from csrun.launch.prctl import die_with_parent
+from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded, ToLauncher, ToServer
+from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post, task_box
+from csrun.launch.slurm.messages import FromAttendant, LetGo, StartAll, TaskReady
+
+LOG_NAME = "srun"
+LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them
+SILENCE_S = 5.0  # after SIGKILL was ordered: an attendant that says nothing by then is lost
+CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
+_READ_BYTES = 1 << 16
+
+
+class Step:
+    """One srun, a TaskServer. Its attendants report in first; then `job` says where they are."""
+
+    name = "srun"
+
+    def __init__(self, words: Sequence[str], folder: JobFolder, tasks: int) -> None:
+        (folder.path / MAIL_DIR).mkdir()
+        decoder = msgspec.msgpack.Decoder(FromAttendant)
+        self._box = launcher_box(folder.path)
+        self._readers = [Reader(task_box(folder.path, rank), decoder) for rank in range(tasks)]
+        self._unended: dict[str, int] = {}  # names of what was started, with their ranks
+        self._stops: dict[int, float] = {}  # by rank: when Slurm told its attendant to end
+        self._first_stop_s = 0.0  # when we heard of that first
+        self.job: JobFile | None = None
+        self._silence: threading.Timer | None = None
+        self._process = _start(words, folder)
+
+    def fileno(self) -> int:
+        """The descriptor on which the bells come."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def reports(self) -> list[TaskReady] | None:
+        """The attendants that have reported in since; None when srun has ended."""
+        if not os.read(self.fileno(), _READ_BYTES):
+            return None
+        return [message for _, message in self._heard() if isinstance(message, TaskReady)]
+
+    def send(self, message: ToServer) -> None:
+        """Order something; the planned tasks start together, when all were asked for."""
+        match message:
+            case StartTask():
+                self._unended[message.name] = message.rank
+                if message.wafer is None and len(self._unended) < len(self._readers):
+                    return
+                assert self.job is not None
+                start_all = StartAll(self.job, sys.stdout.isatty())
+                self._order(start_all if message.wafer is None else message)
+            case SignalTasks():
+                self._order(message)
+                if message.signum == signal.SIGKILL:
+                    self._end_after_silence()
+
+    def receive(self) -> list[ToLauncher] | None:
+        """What the attendants have said, and at srun's end which tasks were lost; then None."""
+        rung = os.read(self.fileno(), _READ_BYTES)
+        new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], Stopped))
+        heard = [known for rank, message in new for known in self._passed_on(rank, message)]
+        if heard or rung:
+            return heard
+        if self._unended and self._process.wait() >= 0:
+            return self._lost()
+        return None
+
+    def end(self) -> int:
+        """Let the attendants go, and be rid of the job; srun's exit code."""
+        if self._silence is not None:
+            self._silence.cancel()
+        if self._unended:
+            return self.cancel()
+        with suppress(OSError):
+            self._order(LetGo())
+        self._wait(LET_GO_S)
+        return self._close()
+
+    def cancel(self) -> int:
+        """Take the job back from Slurm, queued or running; srun's exit code."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        elif self.job is not None:
+            _scancel(str(self.job.job_id))
+        self._wait(CANCEL_S)
+        return self._close()
+
+    def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
+        """Say how srun ended."""
+        return describe_srun_loss(exit_code, folder.log(LOG_NAME))
+
+    def _order(self, message: StartAll | StartTask | SignalTasks | LetGo) -> None:
+        post(self._box, message)
+        if self._process.poll() is None and self.job is not None:
+            _scancel("--signal=URG", str(self.job.job_id))
+
+    def _heard(self) -> list[tuple[int, FromAttendant]]:
+        return [(rank, said) for rank, box in enumerate(self._readers) for said in box.read()]
+
+    def _passed_on(self, rank: int, message: FromAttendant) -> list[ToLauncher]:
+        match message:
+            case TaskReady():
+                return []
+            case TaskEnded():
+                self._unended.pop(message.name, None)
+                return [self._after_its_stop(rank, _in_our_time(message))]
+            case Stopped():
+                self._first_stop_s = self._first_stop_s or time.monotonic()
+                self._stops[rank] = message.time_s + _shift_s()
+                is_first = len(self._stops) == 1
+                return [Stopped(message.signum, self._first_stop_s)] if is_first else []
+        return [message]
+
+    def _after_its_stop(self, rank: int, ended: TaskEnded) -> TaskEnded:
+        """The end of a task that Slurm has ended comes after the stop of the whole job.
+
+        The nodes are told one after the other, and we hear of it in another order.
+        """
+        if ended.time_s < self._stops.get(rank, ended.time_s + 1):
+            return ended
+        return _shifted(ended, max(0.0, self._first_stop_s - self._stops[rank]))
+
+    def _lost(self) -> list[ToLauncher]:
+        """The tasks of which nothing will be heard any more: their node died, or their attendant.
+
+        Slurm then ends the others, and tells their attendants so. Whose attendant was not told
+        went before whatever else has failed; one that was told did not end in time.
+        """
+        lost, self._unended = dict(sorted(self._unended.items())), {}
+        return [
+            TaskEnded(name, -signal.SIGKILL, time.monotonic())
+            if rank in self._stops
+            else TaskEnded(name, 1, 0.0, self._loss(rank))
+            for name, rank in lost.items()
+        ]
+
+    def _loss(self, rank: int) -> TaskReport:
+        assert self.job is not None
+        node = self.job.tasks[rank].node
+        text = (
+            f"{node}: lost: what ran there for rank {rank} has ended without a word, as when a node"
+            " fails or has no memory left; 'sinfo -N -l' shows the state of the nodes"
+        )
+        return TaskReport(rank, TaskReportKind.USER_ERROR, text, "", 1, 0.0, 0)
+
+    def _end_after_silence(self) -> None:
+        if self._silence is None:
+            self._silence = threading.Timer(SILENCE_S, self._process.terminate)
+            self._silence.daemon = True
+            self._silence.start()
+
+    def _wait(self, patience_s: float) -> None:
+        for _ in range(2):
+            try:
+                self._process.wait(patience_s)
+                return
+            except subprocess.TimeoutExpired:
+                self._process.terminate()
+        self._process.kill()
+
+    def _close(self) -> int:
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self._process.wait()
+
+
+def _start(words: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]":
+    launcher = os.getpid()
+    with folder.log(LOG_NAME).open("wb") as log:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+            env=environment.for_srun(),
+            process_group=0,  # the keys of a terminal are ours to pass on
+            preexec_fn=lambda: die_with_parent(launcher, signal.SIGTERM),
+        )
+
+
+def _scancel(*arguments: str) -> None:
+    subprocess.run(["scancel", *arguments], capture_output=True, check=False)
+
+
+def _in_our_time(ended: TaskEnded) -> TaskEnded:
+    """The wall clock's times as those of this machine's monotonic clock."""
+    return _shifted(ended, _shift_s())
+
+
+def _shift_s() -> float:
+    return time.monotonic() - time.time()
+
+
+def _shifted(ended: TaskEnded, by_s: float) -> TaskEnded:
+    report = ended.report
+    if report is not None:
+        report = msgspec.structs.replace(report, time_s=report.time_s + by_s)
+    return msgspec.structs.replace(ended, time_s=ended.time_s + by_s, report=report)

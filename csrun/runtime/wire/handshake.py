@@ -1,0 +1,86 @@
+"""The words of the challenge on a connection: whole ones on a Unix socket, framed ones on TCP."""
+
+import socket
+
+import msgspec
+
+from csrun.runtime.wire.auth import (
+    Challenge,
+    Hello,
+    Proof,
+    Side,
+    Welcome,
+    new_nonce,
+    proof,
+    proves,
+)
+from csrun.runtime.wire.tcp import LENGTH
+
+HANDSHAKE_DEADLINE_S = 10.0  # 98 tasks on two cores answer late; a stranger may not stay longer
+MAX_HANDSHAKE_BYTES = 1024
+
+
+class Frames:
+    """The words that come over a connection; never reads past the end of one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._is_framed = connection.family != socket.AF_UNIX
+        self._received = bytearray()
+
+    def receive(self) -> bytes | None:
+        """Read once; the word, when that was its end.
+
+        Raises: OSError at the end of the connection, for a word that is too long, and when nothing
+        has come
+        """
+        most = self._missing_bytes() if self._is_framed else MAX_HANDSHAKE_BYTES
+        data = self._connection.recv(most)
+        if not data:
+            raise ConnectionResetError("the connection was closed")
+        if not self._is_framed:
+            return data
+        self._received += data
+        if self._missing_bytes():
+            return None
+        word = bytes(self._received[LENGTH.size :])
+        self._received.clear()
+        return word
+
+    def receive_whole(self) -> bytes:
+        """Wait for a word."""
+        while (word := self.receive()) is None:
+            pass
+        return word
+
+    def _missing_bytes(self) -> int:
+        if len(self._received) < LENGTH.size:
+            return LENGTH.size - len(self._received)
+        (length,) = LENGTH.unpack_from(self._received)
+        if not 0 < length <= MAX_HANDSHAKE_BYTES:
+            raise PermissionError(f"a word of {length} bytes")
+        return int(length) + LENGTH.size - len(self._received)
+
+
+def send_frame(connection: socket.socket, word: Hello | Challenge | Proof | Welcome) -> None:
+    """Send one word of the challenge."""
+    data = msgspec.msgpack.encode(word)
+    is_framed = connection.family != socket.AF_UNIX
+    connection.send(LENGTH.pack(len(data)) + data if is_framed else data)
+
+
+def prove(connection: socket.socket, secret: bytes, job: str, me: str) -> None:
+    """The connector's part of the challenge.
+
+    Raises: PermissionError when the listener does not hold the secret; OSError and MsgspecError for
+    what else goes wrong
+    """
+    hello = Hello(me, new_nonce())
+    send_frame(connection, hello)
+    frames = Frames(connection)
+    challenge = msgspec.msgpack.decode(frames.receive_whole(), type=Challenge)
+    if not proves(secret, Side.LISTENER, job, hello, challenge.nonce, challenge.proof):
+        raise PermissionError("the listener does not hold the job's secret")
+    own = proof(secret, Side.CONNECTOR, job, hello, challenge.nonce)
+    send_frame(connection, Proof(own))
+    msgspec.msgpack.decode(frames.receive_whole(), type=Welcome)

@@ -1,0 +1,189 @@
+"""The chief's doors: a Unix socket for peers of its machine, a TCP port for those of others.
+
+Nothing is kept of a connection but what the challenge needs: a wrong word, a length above the
+least, silence until the deadline, or too many others before it has passed end it.
+"""
+
+import select
+import socket
+from dataclasses import dataclass, field
+from time import monotonic
+
+import msgspec
+
+from csrun.context.link import UNREADABLE
+from csrun.errors import CsrunError
+from csrun.files import write_whole
+from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, Welcome, new_nonce, proof, proves
+from csrun.runtime.wire.channel import Channel, UnixChannel
+from csrun.runtime.wire.endpoint import Endpoint, bulk_name, new_unix_name
+from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, Frames, send_frame
+from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder
+from csrun.runtime.wire.tcp import TcpChannel, tune
+
+MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room
+BACKLOG = 256
+LOOK_FOR_ENDED_S = 1.0  # while a peer is missing
+
+
+@dataclass
+class _Stranger:
+    """A connection that has not passed the challenge yet."""
+
+    connection: socket.socket
+    frames: Frames
+    deadline: float = field(default_factory=lambda: monotonic() + HANDSHAKE_DEADLINE_S)
+    hello: Hello | None = None
+    nonce: bytes = b""
+
+
+class Listener:
+    """Takes in exactly the peers that it was told to expect, once each."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._poll = select.poll()
+        self._strangers: dict[int, _Stranger] = {}
+        self._doors: dict[int, socket.socket] = {}
+        unix, port = new_unix_name(), None
+        self._open(_unix_door(unix))
+        if folder.host is not None:
+            try:
+                port = self._open(_tcp_door(folder.host.address)).getsockname()[1]
+            except OSError as error:
+                self.close()
+                raise CsrunError(
+                    f"node {folder.host.name}: cannot listen on {folder.host.address}: "
+                    f"{error.strerror}; check the node's address"
+                ) from error
+        endpoint = Endpoint(unix, folder.host, port)
+        write_whole(folder.endpoint, msgspec.json.encode(endpoint), durable=False)
+
+    def accept(self, expected: set[str]) -> dict[str, Channel]:
+        """Wait until all expected peers have joined, those of other machines with their bulk.
+
+        Raises: CsrunError when one of them has ended instead.
+        """
+        joined: dict[str, Channel] = {}
+        missing = set(expected)
+        look_s = monotonic() + LOOK_FOR_ENDED_S
+        while missing:
+            events = self._poll.poll(LOOK_FOR_ENDED_S * 1000)
+            if monotonic() >= look_s:  # strangers who come all the time are no reason not to look
+                self._require_living(missing)
+                look_s = monotonic() + LOOK_FOR_ENDED_S
+            for descriptor, _ in events:
+                if descriptor in self._doors:
+                    self._let_in(self._doors[descriptor])
+                elif stranger := self._strangers.get(descriptor):  # else dropped just now
+                    self._advance(stranger, missing, joined)
+            self._drop_late()
+        return joined
+
+    def close(self) -> None:
+        """Close the doors; strangers are sent away."""
+        for descriptor in list(self._strangers):
+            self._forget(descriptor).close()
+        for descriptor, door in self._doors.items():
+            self._poll.unregister(descriptor)
+            door.close()
+        self._doors.clear()
+
+    def _open(self, door: socket.socket) -> socket.socket:
+        door.setblocking(False)
+        self._doors[door.fileno()] = door
+        self._poll.register(door, select.POLLIN)
+        return door
+
+    def _require_living(self, missing: set[str]) -> None:
+        for peer in sorted(missing):
+            if self._folder.has_ended(peer):
+                raise CsrunError(f"{peer} has ended without taking part in this run: {SAME_CALLS}")
+
+    def _let_in(self, door: socket.socket) -> None:
+        try:
+            connection, _ = door.accept()
+            if connection.family != socket.AF_UNIX:
+                tune(connection)
+        except OSError:  # it has gone again
+            return
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._forget(next(iter(self._strangers))).close()
+        connection.setblocking(False)
+        self._strangers[connection.fileno()] = _Stranger(connection, Frames(connection))
+        self._poll.register(connection, select.POLLIN)
+
+    def _forget(self, descriptor: int) -> socket.socket:
+        self._poll.unregister(descriptor)
+        return self._strangers.pop(descriptor).connection
+
+    def _drop_late(self) -> None:
+        now = monotonic()
+        for descriptor in [d for d, s in self._strangers.items() if s.deadline < now]:
+            self._forget(descriptor).close()
+
+    def _advance(self, stranger: _Stranger, missing: set[str], joined: dict[str, Channel]) -> None:
+        """Hear what has come of the handshake; a wrong word ends the connection without one."""
+        descriptor = stranger.connection.fileno()
+        try:
+            data = stranger.frames.receive()
+            if data is None:
+                return
+            if stranger.hello is None:
+                self._challenge(stranger, msgspec.msgpack.decode(data, type=Hello), missing)
+                return
+            self._require_proof(stranger, stranger.hello, data, missing)
+            send_frame(stranger.connection, Welcome())
+        except BlockingIOError:  # the event was that of a stranger who had the descriptor before
+            return
+        except (OSError, *UNREADABLE):
+            self._forget(descriptor).close()
+            return
+        connection, name = self._forget(descriptor), stranger.hello.peer
+        connection.setblocking(True)
+        missing.remove(name)
+        _take_in(connection, name, missing, joined)
+
+    def _challenge(self, stranger: _Stranger, hello: Hello, missing: set[str]) -> None:
+        if hello.peer not in missing:
+            raise PermissionError
+        stranger.hello, stranger.nonce = hello, new_nonce()
+        own = proof(self._folder.secret, Side.LISTENER, self._folder.job, hello, stranger.nonce)
+        send_frame(stranger.connection, Challenge(stranger.nonce, own))
+
+    def _require_proof(
+        self, stranger: _Stranger, hello: Hello, data: bytes, missing: set[str]
+    ) -> None:
+        given = msgspec.msgpack.decode(data, type=Proof).proof
+        folder = self._folder
+        is_right = proves(folder.secret, Side.CONNECTOR, folder.job, hello, stranger.nonce, given)
+        if not is_right or hello.peer not in missing:
+            raise PermissionError
+
+
+def _take_in(
+    connection: socket.socket, name: str, missing: set[str], joined: dict[str, Channel]
+) -> None:
+    """A peer, or the bulk of one that has come from another machine before."""
+    for channel in joined.values():
+        if isinstance(channel, TcpChannel) and name == bulk_name(channel.peer):
+            channel.bulk = connection
+            return
+    if connection.family == socket.AF_UNIX:
+        joined[name] = UnixChannel(connection, name)
+    else:
+        joined[name] = TcpChannel(connection, name)
+        missing.add(bulk_name(name))
+
+
+def _unix_door(name: str) -> socket.socket:
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.bind(f"\0{name}")
+    door.listen(BACKLOG)
+    return door
+
+
+def _tcp_door(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=BACKLOG)

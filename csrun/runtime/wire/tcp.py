@@ -1,0 +1,102 @@
+"""The channel between two machines: TCP, each message behind its length.
+
+A peer on another machine has a second connection as well, its *bulk*, for raw data that the two
+sides know the size of: batches, weights, gradients. Machines of one job have the same byte order.
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from csrun.executable.bind import Array
+from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
+
+LENGTH = struct.Struct(">I")
+KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_COUNT = 3
+
+
+class TcpChannel(Channel):
+    """The channel to a peer on another machine; `bulk` is the connection for raw data."""
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        super().__init__(connection, peer)
+        self._bulk: socket.socket | None = None
+
+    @property
+    def bulk(self) -> socket.socket:
+        """The connection for raw data; the channel closes it."""
+        if self._bulk is None:
+            raise ValueError(f"{self.peer} has no connection for raw data yet")
+        return self._bulk
+
+    @bulk.setter
+    def bulk(self, connection: socket.socket) -> None:
+        self._bulk = connection
+
+    def send_array(self, array: Array) -> None:
+        """Send raw data that a message has told of; PeerLost when the peer is gone."""
+        try:
+            self._socket.sendall(raw(array))
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive_array(self, array: Array) -> None:
+        """Wait until a contiguous array is filled with raw data; PeerLost as above."""
+        try:
+            receive_into(self._socket, raw(array))
+        except OSError as error:
+            raise self._lost() from error
+
+    def close(self) -> None:
+        """Close this end of both connections."""
+        super().close()
+        if self._bulk is not None:
+            self._bulk.close()
+
+    def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
+        if descriptors:
+            raise ValueError(f"{self.peer} is on another machine: no descriptor gets there")
+        self._socket.sendall(LENGTH.pack(len(data)) + data)
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        (length,) = LENGTH.unpack(receive_exactly(self._socket, LENGTH.size))
+        if length > MAX_MESSAGE_BYTES:
+            raise ConnectionAbortedError(f"a message of {length} bytes")
+        return receive_exactly(self._socket, length), []
+
+
+def raw(array: Array) -> memoryview:
+    """The memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def receive_exactly(connection: socket.socket, nbytes: int) -> bytes:
+    """So many bytes; ConnectionResetError when the connection ends before."""
+    data = bytearray(nbytes)
+    receive_into(connection, memoryview(data))
+    return bytes(data)
+
+
+def receive_into(connection: socket.socket, memory: memoryview) -> None:
+    """Fill the memory; ConnectionResetError when the connection ends before."""
+    while memory:
+        received = connection.recv_into(memory, flags=socket.MSG_WAITALL)
+        if not received:
+            raise ConnectionResetError("the connection has ended")
+        memory = memory[received:]
+
+
+def tune(connection: socket.socket) -> None:
+    """No wait for more to send, and word of a machine that is gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+        (socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
+        (socket.TCP_KEEPCNT, KEEPALIVE_COUNT),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,244 @@
+"""csctl as a person uses it: what it shows of real jobs, and to whom."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.fc_mnist import MANY_STEPS, FcMnist
+from support.jobs import Workplace, gone, until
+from support.terminals import terminal
+
+from csrun.system import is_held
+
+ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
+WAIT = "while [ ! -e go ]; do sleep 0.05; done"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+def shown(place: Workplace, what: str) -> list[dict[str, object]]:
+    done = place.csctl("get", what, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, object]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_site_where_nothing_ever_ran(place: Workplace) -> None:
+    assert shown(place, "jobs") == []
+    assert [node["state"] for node in shown(place, "nodes")] == ["IDLE"] * 16
+    assert [system["job"] for system in shown(place, "systems")] == [None, None]
+    assert not (place.path / "state" / "local" / "jobs").exists()
+
+
+def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
+    command = ("sh", "-c", f"touch up; {WAIT}; exit 3")
+    asked = ("--total-nodes", "2", "--tasks-per-node", "1", "--job-name", "my job")
+    with place.start(*asked, *command) as launcher:
+        place.wait_for("up")
+        (job,) = shown(place, "jobs")
+        assert (job["state"], job["name"], job["nodes"]) == ("RUNNING", "my job", 2)
+        assert job["command"] == list(command)
+        nodes = {node["name"]: node["job"] for node in shown(place, "nodes")}
+        assert [name for name, holder in nodes.items() if holder == 1] == ["node1", "node2"]
+        (place.path / "go").touch()
+        launcher.communicate(timeout=20)
+    (job,) = shown(place, "jobs")
+    assert (job["state"], job["exit_code"]) == ("FAILED", 3)
+    assert "ended with exit code 3" in str(job["cause"])
+    assert {node["state"] for node in shown(place, "nodes")} == {"IDLE"}
+
+
+def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
+    with place.start("sh", "-c", f"touch up; {WAIT}", command="csrun_cpu") as front:
+        place.wait_for("up")
+        (job,) = shown(place, "jobs")
+        assert (job["state"], job["node_names"]) == ("RUNNING", ["node1"])
+        (place.path / "go").touch()
+        front.communicate(timeout=20)
+    assert place.record(1)["state"] == "COMPLETED"
+    assert not (place.jobs / "1").exists()
+    done = place.csctl("logs", "1")
+    assert done.returncode == 2
+    assert "wrote to its terminal" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
+def test_a_killed_launchers_job_is_lost(command: str, place: Workplace) -> None:
+    with place.start("sh", "-c", "touch up; sleep 60", command=command) as launcher:
+        place.wait_for("up")
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    until(lambda: shown(place, "jobs")[0]["state"] == "LOST")
+    assert "its launcher was killed" in place.csctl("get", "jobs").stdout
+    assert place.record(1)["state"] == "LOST"
+    assert {node["state"] for node in shown(place, "nodes")} == {"IDLE"}
+
+
+def test_the_next_job_settles_what_a_killed_one_left(place: Workplace) -> None:
+    with place.start(*ONE_TASK, "sh", "-c", "touch up; echo $$ > pid; sleep 60") as launcher:
+        place.wait_for("up")
+        pid = place.pid("pid")
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    assert gone([pid])
+    until(lambda: not is_held(place.jobs / "1" / "live.lock"))
+    assert place.run(*ONE_TASK, "true").returncode == 0
+    assert place.record(1)["state"] == "LOST"
+
+
+def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
+    records = place.jobs.parent / "records"
+    done = place.run(*ONE_TASK, "sh", "-c", f"rm -r {records}; touch {records}; echo well")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "well"
+    assert "csrun: job 1: its record cannot be written" in done.stderr
+
+
+def test_without_a_node_there_is_no_job(place: Workplace) -> None:
+    assert place.run("--alloc-node", "False", "true", command="csrun_cpu").returncode == 0
+    assert shown(place, "jobs") == []
+
+
+def test_a_system_is_held_by_one_and_waited_for_by_the_next(tmp_path: Path) -> None:
+    first, second = FcMnist(tmp_path / "first"), FcMnist(tmp_path / "second")
+    (tmp_path / "state").mkdir()
+    for place in (first, second):
+        place.path.mkdir()
+        (place.path / "state").symlink_to(tmp_path / "state")
+    with first.start_wse("--max_steps", str(MANY_STEPS)) as one:
+        until(lambda: shown(first, "systems")[1]["job"] == 1)
+        with second.start_wse("--max_steps", "2") as two:
+            until(lambda: shown(first, "systems")[1]["waiting"] == [2])
+            assert "waits for cs2-02, held by job 1" in first.csctl("get", "job", "2").stdout
+            assert first.csctl("cancel", "job", "1").returncode == 0
+            one.communicate(timeout=20)
+            two.communicate(timeout=60)
+    assert two.returncode == 0
+    (of_first,), (of_second,) = first.record(1)["systems"], first.record(2)["systems"]
+    assert of_first["system"] == of_second["system"] == "cs2-02"
+    assert of_first["taken"] < of_first["given_back"] <= of_second["taken"]
+    assert of_second["asked"] < of_first["given_back"]
+    logs = first.csctl("logs", "2").stdout
+    assert "global_step = " in logs
+    assert first.csctl("logs", "2", "--role", "chief").stdout == logs
+    assert first.csctl("logs", "2", "--role", "memoryx").returncode == 0
+    assert first.csctl("logs", "2", "--role", "wafer").returncode == 0
+    refused = first.csctl("logs", "2", "--role", "swarmx")
+    assert refused.returncode == 2
+    assert "job 2 has no swarmx; it has: chief, memoryx, streamer" in refused.stderr
+
+
+def test_logs_are_followed_to_the_end_of_the_job(place: Workplace) -> None:
+    script = f"echo $SLURM_PROCID begins; touch up$SLURM_PROCID; {WAIT}; printf end"
+    with place.start("--total-nodes", "2", "--tasks-per-node", "1", "sh", "-c", script) as launcher:
+        place.wait_for("up0", "up1")
+        with place.start("logs", "1", "--follow", command="csctl") as follower:
+            assert follower.stdout is not None
+            lines = {follower.stdout.readline() for _ in range(2)}
+            assert lines == {"0: 0 begins\n", "1: 1 begins\n"}
+            (place.path / "go").touch()
+            launcher.communicate(timeout=20)
+            rest, _ = follower.communicate(timeout=20)
+    assert rest == "0: end\n1: end\n"
+    assert follower.returncode == 0
+
+
+def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace) -> None:
+    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    with place.start(*hold) as first:
+        place.wait_for("up")
+        with place.start(*ONE_TASK, "echo", "at last") as second:
+            place.wait_for_state(2, "PENDING")
+            refused = place.csctl("logs", "2")
+            assert refused.returncode == 2
+            assert "job 2 has no logs yet" in refused.stderr
+            with place.start("logs", "2", "-f", command="csctl") as follower:
+                (place.path / "go").touch()
+                assert follower.communicate(timeout=20)[0] == "at last\n"
+            second.communicate(timeout=20)
+        first.communicate(timeout=20)
+
+
+def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
+    """A small job does not pass a large one that waits before it."""
+    hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    with place.start(*hold) as first:
+        place.wait_for("up")
+        with place.start("--total-nodes", "16", "--tasks-per-node", "1", "true") as large:
+            place.wait_for_state(2, "PENDING")
+            with place.start(*ONE_TASK, "true") as small:
+                until(lambda: place.csctl("get", "jobs").stdout.count("waits for") == 2)
+                reasons = [job["reason"] for job in shown(place, "jobs")]
+                assert reasons[1] == "16 of the 16 nodes: job 1 holds 15"
+                assert reasons[2] == "1 of the 16 nodes: job 1 holds 15, job 2 is before it"
+                (place.path / "go").touch()
+                for launcher in (first, large, small):
+                    launcher.communicate(timeout=20)
+                    assert launcher.returncode == 0
+    assert place.record(2)["ended"] <= place.record(3)["started"]
+
+
+def test_old_jobs_are_shown_when_they_are_asked_for(place: Workplace) -> None:
+    assert place.run(*ONE_TASK, "true").returncode == 0
+    records = place.jobs.parent / "records"
+    for job_id in range(2, 31):
+        record = place.record(1) | {"job_id": job_id}
+        (records / f"{job_id}.json").write_text(json.dumps(record))
+    assert [job["job_id"] for job in shown(place, "jobs")] == list(range(21, 31))
+    everything = place.csctl("get", "jobs", "--all").stdout.splitlines()
+    assert [line.split()[0] for line in everything] == ["JOB", *map(str, range(1, 31))]
+    assert place.run(*ONE_TASK, "true").stderr.startswith("srun: job 31 queued")
+
+
+def test_a_terminal_gets_a_table_and_a_pipe_gets_columns(place: Workplace) -> None:
+    piped = place.csctl("get", "systems").stdout.splitlines()
+    assert piped[0].split() == ["SYSTEM", "ADDRESS", "MODE", "POWER", "JOB", "WAITING"]
+    assert piped[1].split() == ["cs2-01", "127.0.0.1", "PIPELINED", "ACTIVE"]
+    environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "xterm"}
+    csctl = (sys.executable, "-m", "csrun.cli.csctl", "get", "systems")
+    with terminal(*csctl, environment=environment) as tty:
+        tty.wait_for("┃")
+        tty.wait_for("cs2-02")
+        assert tty.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("gte",), "Did you mean 'get'?"),
+        (("get", "job", "x"), "'x' is not a valid integer"),
+        (("--site", "no-such", "get", "jobs"), "neither a shipped site"),
+        (("logs", "3"), "job 3: site local knows no such job"),
+        (("logs", "3", "--role", "boss"), "'boss' is not one of"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str, place: Workplace) -> None:
+    done = place.csctl(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_site_of_another_scheduler_names_its_commands(place: Workplace) -> None:
+    shipped = (Path(__file__).parents[2] / "site_configs" / "local.yaml").read_text()
+    site = place.path / "cluster.yaml"
+    site.write_text(shipped.replace("scheduler: local", "scheduler: slurm"))
+    done = place.csctl("--site", str(site), "get", "nodes")
+    assert done.returncode == 2
+    assert "sinfo" in done.stderr
+
+
+def test_help_imports_little() -> None:
+    program = (
+        "import sys\nfrom csrun.cli import csctl, frame\n"
+        "frame.run(csctl.csctl, ['get', '--help'])\n"
+        "print([m for m in ('rich', 'numpy', 'msgspec', 'psutil') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,156 @@
+"""Jobs whose nodes act as machines of their own: over TCP, with the same bits."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist, losses
+from support.jobs import gone, until
+from support.networks import Network, network
+from support.sites import separate_site
+
+STEPS = 60
+STREAMING = ("--total-nodes", "4", "--tasks-per-node", "2", "--cpus-per-task", "1")
+PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "2", "--cpus-per-task", "1")
+LAYOUTS = {"python-ws": STREAMING, "python": PIPELINED}
+
+
+def on_own_machines(place: FcMnist) -> FcMnist:
+    """Two streamers on one machine, two on a second, MemoryX on a third."""
+    place.configure(
+        runconfig__max_steps=STEPS, runconfig__log_steps=1, runconfig__save_checkpoints_steps=20
+    )
+    separate_site(place.path)
+    return place
+
+
+def train(
+    place: FcMnist, interpreter: str, model_dir: str, script: str = RUN, mode: str = "train"
+) -> "subprocess.CompletedProcess[str]":
+    """A training, or an evaluation, on the separate site."""
+    layout = ("--site", "separate.yaml", *LAYOUTS[interpreter])
+    return place.run(*layout, interpreter, script, *place.own(("-o", model_dir, "--mode", mode)))
+
+
+def assert_same(model_dir: Path, reference: Path) -> None:
+    assert losses(model_dir) == losses(reference)
+    names = sorted(path.name for path in reference.glob("*.safetensors"))
+    assert names == sorted(path.name for path in model_dir.glob("*.safetensors"))
+    for name in names:
+        assert (model_dir / name).read_bytes() == (reference / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("interpreter", LAYOUTS)
+def test_the_same_bits_as_in_one_process(place: FcMnist, interpreter: str) -> None:
+    on_own_machines(place)
+    assert place.cpu("-o", "cpu").returncode == 0
+    done = train(place, interpreter, "tcp")
+    assert done.returncode == 0, done.stderr
+    streamers = {"python-ws": 4, "python": 3}[interpreter]  # pipelined, one is on the chief's node
+    assert f"Waiting for {streamers} streamer(s)" in done.stdout
+    assert len(losses(place.path / "tcp")) == STEPS
+    assert_same(place.path / "tcp", place.path / "cpu")
+    place.configure(runconfig__max_steps=2 * STEPS, runconfig__log_steps=1)
+    assert train(place, interpreter, "tcp").returncode == 0  # from its checkpoint
+    assert place.cpu("-o", "cpu").returncode == 0
+    assert_same(place.path / "tcp", place.path / "cpu")
+    assert train(place, interpreter, "tcp", mode="eval").returncode == 0
+    assert place.cpu("-o", "cpu", "--mode", "eval").returncode == 0
+    assert list(losses(place.path / "tcp" / "eval")) == [2 * STEPS]
+    assert losses(place.path / "tcp" / "eval") == losses(place.path / "cpu" / "eval")
+
+
+def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> None:
+    on_own_machines(place)
+    place.configure(
+        model__hidden_sizes=[1750, 1750, 1750],
+        runconfig__max_steps=6,
+        runconfig__log_steps=1,
+    )
+    assert place.cpu("-o", "cpu").returncode == 0
+    done = train(place, "python-ws", "tcp")
+    assert done.returncode == 0, done.stderr
+    assert_same(place.path / "tcp", place.path / "cpu")
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        ("rank-00001", "rank 1 (memoryx) on node2"),
+        ("rank-00003", "rank 3 (streamer) on node3"),
+        ("wafer-cs2-02", "wafer of cs2-02 (for rank 0 on node1)"),
+        ("rank-00000", "rank 0 (chief) on node1"),
+    ],
+)
+def test_a_killed_task_is_named_and_its_job_ends(place: FcMnist, log: str, name: str) -> None:
+    on_own_machines(place)
+    place.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=50)
+    with place.start_wse(layout=("--site", "separate.yaml", *STREAMING)) as job:
+        until(place.checkpoint(100).exists)
+        pids = place.processes(job.pid)
+        os.kill(pids[log], signal.SIGKILL)
+        _, err = job.communicate(timeout=30)
+    assert job.returncode == 128 + signal.SIGKILL
+    assert f"csrun_wse: error: {name} was killed by signal 9 (SIGKILL)" in err
+    assert gone(list(pids.values()))
+
+
+def test_an_address_that_is_not_the_nodes_is_named(place: FcMnist) -> None:
+    """192.0.2.0/24 is for documentation: nobody has it (RFC 5737)."""
+    on_own_machines(place)
+    separate_site(place.path, "192.0.2.{}".format)
+    done = train(place, "python", "tcp")
+    assert done.returncode == 1
+    assert "node node1: cannot listen on 192.0.2.1: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+INTO_NETWORK = """
+import ctypes, os
+if os.environ["SLURMD_NODENAME"] != "node1":
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open({!r}) as there:
+        assert libc.setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+"""
+
+
+@pytest.mark.parametrize("interpreter", LAYOUTS)
+def test_two_hosts_of_a_network(place: FcMnist, interpreter: str) -> None:
+    """Network namespaces: neither sees the other's Unix sockets, and packets go from one to one."""
+    with network() as hosts:
+        inside = FcMnist(place.path, around=("nsenter", f"--net={hosts.first.file}"))
+        on_own_machines(inside)
+        separate_site(place.path, lambda n: (hosts.first if n == 1 else hosts.second).address)
+        assert place.cpu("-o", "cpu").returncode == 0
+        done = train(inside, interpreter, "tcp", _script_that_enters(inside, hosts))
+        assert done.returncode == 0, done.stderr
+        assert hosts.bytes_sent() > STEPS * 128 * 784  # a batch has more than a byte a pixel
+    assert_same(place.path / "tcp", place.path / "cpu")
+
+
+@pytest.mark.slow
+def test_a_network_that_goes_down_ends_the_job(place: FcMnist) -> None:
+    """No packet tells of it: the silence does."""
+    with network() as hosts:
+        inside = FcMnist(place.path, around=("nsenter", f"--net={hosts.first.file}"))
+        on_own_machines(inside)
+        inside.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=50)
+        separate_site(place.path, lambda n: (hosts.first if n == 1 else hosts.second).address)
+        script = _script_that_enters(inside, hosts)
+        layout = ("--site", "separate.yaml", *STREAMING)
+        with inside.start(*layout, "python-ws", script, *inside.own(())) as job:
+            until(inside.checkpoint(100).exists)
+            hosts.cut()
+            out, err = job.communicate(timeout=90)
+    assert job.returncode == 1
+    assert "csrun_wse: error: lost the connection to " in err
+    assert "Training interrupted: the next run in model_dir resumes from model-ckpt-" in out
+
+
+def _script_that_enters(place: FcMnist, hosts: Network) -> str:
+    script = place.copy()
+    path = place.path / script
+    path.write_text(INTO_NETWORK.format(hosts.second.file) + path.read_text())
+    return script

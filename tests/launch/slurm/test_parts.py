@@ -1,0 +1,174 @@
+"""The parts of a Slurm job that need no Slurm: mail, folders, what sinfo says, the job's script."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from csrun.context import JobFile, Role, TaskEntry
+from csrun.errors import UsageError
+from csrun.launch.folder import KEPT_JOBS
+from csrun.launch.plan import Layout, plan
+from csrun.launch.preparing import is_preparing, option
+from csrun.launch.protocol import SignalTasks, StartTask
+from csrun.launch.request import JobOptions, JobRequest
+from csrun.launch.slurm import batch, cluster, folders
+from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post
+from csrun.launch.slurm.messages import LetGo, StartAll, ToAttendants
+from csrun.site import load
+
+ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))
+JOB = JobFile(7, None, ("true",), "/", "local", 1, 2, (ENTRY,))
+SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
+SINFO = "node1|8|cs:cs2-01:1(S:0),cs:cs2-02:1\nnode1|8|cs:cs2-01:1,cs:cs2-02:1\nnode2|4+|(null)\n"
+
+
+def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
+    (tmp_path / MAIL_DIR).mkdir()
+    box = launcher_box(tmp_path)
+    reader = Reader(box, msgspec.msgpack.Decoder(ToAttendants))
+    assert reader.read() == []
+    said = [
+        StartAll(JOB, True),
+        StartTask(0, ("a b", ""), "cs2-01"),
+        SignalTasks(("x",), 15),
+        LetGo(),
+    ]
+    for message in said[:2]:
+        post(box, message)
+    assert reader.read() == said[:2]
+    assert reader.read() == []
+    whole = box.read_bytes()
+    for message in said[2:]:
+        post(box, message)
+    rest = box.read_bytes()[len(whole) :]
+    for end in range(len(rest)):
+        box.write_bytes(whole + rest[:end])
+        said[2:] = said[2 + len(reader.read()) :]
+    box.write_bytes(whole + rest)
+    assert reader.read() == said[2:] == [LetGo()]
+
+
+def test_sinfo_is_read_a_node_at_a_time() -> None:
+    assert cluster.parse(SINFO) == (
+        cluster.Node("node1", 8, frozenset({"cs:cs2-01", "cs:cs2-02"})),
+        cluster.Node("node2", 4, frozenset()),
+    )
+
+
+@pytest.mark.parametrize(("layout", "gres", "said"), [
+    (Layout(3, 1, 1, 0, False), None, "use --total-nodes 2"),
+    (Layout(2, 3, 2, 0, False), None, "wants 2 nodes of 6 CPUs, the cluster has 1"),
+    (Layout(2, 1, 4, 1, False), None, "wants 1 nodes of 128 CPUs, the cluster has 0"),
+    (Layout(2, 1, 1, 0, False), "cs:cs2-03:1", "no node of the cluster has cs:cs2-03:1"),
+])  # fmt: skip
+def test_what_the_cluster_never_can_run(
+    layout: Layout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_sinfo", lambda site: SINFO)
+    with pytest.raises(UsageError, match=said):
+        cluster.check(layout, SITE, gres)
+    cluster.check(Layout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("run.py --compile_only", True),
+    ("run.py --mode=validate_only", True),
+    ("run.py -m compile_only", True),
+    ("run.py --mode train", False),
+    ("compile_only.py", False),
+])  # fmt: skip
+def test_a_run_that_needs_no_system(words: str, expected: bool) -> None:
+    assert is_preparing(("python", *words.split())) is expected
+
+
+def test_an_option_in_either_form() -> None:
+    assert option(("run.py", "--cs_ip", "10.0.0.1"), ("--cs_ip",)) == "10.0.0.1"
+    assert option(("run.py", "--cs_ip=10.0.0.1"), ("--cs_ip",)) == "10.0.0.1"
+    assert option(("run.py", "--cs_ip"), ("--cs_ip",)) is None
+
+
+def test_the_script_runs_the_same_job_again() -> None:
+    """Its options, given to the launcher once more, make the same layout."""
+    request = JobRequest(
+        ("python-ws", "run.py", "a b"), 5, 3, 2, None, True, ("/usr",), "local", label=True,
+        options=JobOptions("a name", 90, "%j.out"),
+    )  # fmt: skip
+    job_plan = plan(request, SITE, tuple(range(8)))
+    resources = batch.resources_of(request, "cs:cs2-02:1", SITE)
+    last = batch.script(request, job_plan, resources, "cs2-02").splitlines()[-1]
+    folder = Path(sys.executable).parent
+    assert last == (
+        f"exec env CSRUN_ALLOCATION=cs2-02 {folder}/csrun_wse --total-nodes=5 --tasks-per-node=3"
+        " --cpus-per-task=2 --single-task-nodes=2 --site=local --mount-dirs=/usr --cyclic"
+        " '--job-name=a name' --time-limit=0:90 --output=%j.out --label python-ws run.py 'a b'"
+    )
+
+
+def test_a_compile_is_its_chief_alone() -> None:
+    request = JobRequest(("python-ws", "run.py"), 5, 3, 2, sbatch=True, compile_first=True)
+    compiling, job_plan = batch.compile_job(request, plan(request, SITE, tuple(range(8))))
+    assert compiling.command == ("python-ws", "run.py", "--compile_only")
+    assert (compiling.sbatch, compiling.compile_first) == (False, False)
+    assert job_plan.layout == Layout(1, 1, 8, 0, False)
+    assert [(task.rank, task.role) for task in job_plan.tasks] == [(0, Role.CHIEF)]
+    again = JobRequest(compiling.command, 1, 1, 8, 0)
+    assert plan(again, SITE, tuple(range(8))).layout == job_plan.layout
+
+
+def test_folders_are_the_owners_and_the_oldest_go(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    for number in range(1, KEPT_JOBS + 3):
+        folder, live = folders.create(jobs)
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+        folder.furnish()
+        assert folders.name_by_id(folder, number).path == jobs / str(number)
+        os.utime(folder.path, (number, number))
+        if number != 1:
+            live.release()
+        else:
+            held = live
+    folders.prune(jobs)
+    left = sorted(int(path.name) for path in jobs.glob("[0-9]*"))
+    assert left == [1, *range(3, KEPT_JOBS + 3)]  # the first one lives
+    assert len(list(jobs.glob(".job-*/secret"))) == 1
+    held.release()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="set jobs_dir in the site file"):
+        folders.create(tmp_path / "file" / "jobs")
+
+
+def test_the_folder_of_the_site_may_name_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER_USER", "ada")
+    site = msgspec.structs.replace(SITE, jobs_dir=f"{tmp_path}/$CLUSTER_USER/jobs")
+    assert folders.jobs_dir_of(site) == tmp_path / "ada" / "jobs"
+
+
+def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) -> None:
+    place = {"SLURM_PROCID": "3", "SLURMD_NODENAME": "node2", "SLURM_JOB_ID": "9",
+             "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "csrun.launch.slurm.attendant", str(tmp_path / "none")],
+        env={**os.environ, **place}, capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"rank 3 on node2: the job's folder {tmp_path}/none is not there" in done.stderr
+    assert "jobs_dir" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--sbatch", "--compile-first"])
+@pytest.mark.usefixtures("state")
+def test_what_only_slurm_can(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from csrun.cli.csrun_wse import run
+
+    assert run([option, "true"]) == 2
+    assert f"{option} needs a site whose scheduler is slurm" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""Weights of a MemoryX on another machine: what the wafer keeps of them, and in which order."""
+
+import mmap
+import threading
+from contextlib import ExitStack, closing
+
+import numpy as np
+import pytest
+from support.handmade import RATE, make
+from support.wires import tcp_channel_pair
+
+from csrun.errors import PeerLost
+from csrun.executable import Step, state_views
+from csrun.mode import ExecutionMode
+from csrun.runtime import memoryx, remote_weights
+from csrun.runtime.messages import LoadStore, ReadState, Stop, StoreReady
+from csrun.runtime.remote_weights import GradientMemory, RemoteWeights
+from csrun.runtime.wire.channel import channel_pair
+from csrun.runtime.wire.remote_store import StoreLink, remote_state
+
+
+@pytest.fixture
+def afar(tmp_path):
+    """A wafer's weights and arena, the chief's view of the state, and its channel to MemoryX."""
+    plan = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING).plan
+    chief, control = tcp_channel_pair("memoryx", "chief")
+    wafer_chief, wafer_control = channel_pair("wafer", "chief")
+    arena = np.zeros(plan.arena_bytes, np.uint8)
+    with ExitStack() as stack:
+        for end in (control, wafer_chief, wafer_control):
+            stack.enter_context(closing(end))
+        thread = threading.Thread(target=_serve, args=(control,))
+        thread.start()
+        stack.callback(thread.join)
+        stack.enter_context(closing(chief))
+        chief.send(LoadStore(str(tmp_path / "exe"), 1, 0))
+        chief.expect(StoreReady)
+        link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
+        memory = GradientMemory(plan.store.nbytes)
+        weights = RemoteWeights(plan, arena, memory, link, wafer_control)
+        yield plan, weights, arena, memory, remote_state(plan, chief), chief
+
+
+def _serve(control) -> None:
+    try:
+        memoryx.serve(control)
+    except (PeerLost, RuntimeError):
+        control.close()
+
+
+def slot_of(plan, arena, group):
+    place = plan.groups[group]
+    return arena[place.slot_offset_bytes :][: place.nbytes].view("f")
+
+
+def test_the_state_is_written_and_read_as_arrays_are(afar):
+    plan, _, _, _, state, chief = afar
+    shapes = {p.name: p.shape for p in plan.parameters}
+    assert {name: (t.shape, t.nbytes, t.dtype.name) for name, t in state.items()} == {
+        name: (shape, 4 * shape[0] * shape[1], "float32") for name, shape in shapes.items()
+    }
+    first = np.arange(24, dtype="f").reshape(3, 8)
+    state["first/kernel"][...] = first
+    state["second/kernel"][...] = 7
+    state["second/kernel"].reshape(-1)[3:5][...] = [1, 2]
+    np.testing.assert_array_equal(np.asarray(state["first/kernel"]), first, strict=True)
+    assert np.asarray(state["second/kernel"]).ravel().tolist() == [7, 7, 7, 1, 2, *[7] * 11]
+    chief.send(Stop({}))
+
+
+def test_a_fetch_behind_gradients_gets_the_update(afar):
+    plan, weights, arena, memory, state, chief = afar
+    state["first/kernel"][...] = 1
+    state["second/kernel"][...] = 2
+    offset = plan.store.gradients_offset
+    for step in range(1, 4):
+        for group in (0, 1):
+            weights.acquire(group)
+            expected = group + 1 - (step - 1) * RATE * 10 * (group + 1)
+            np.testing.assert_allclose(slot_of(plan, arena, group), expected, rtol=1e-6)
+        for group in (1, 0):
+            weights.reacquire(group)
+            place = plan.groups[group]
+            gradients = memory.bytes[offset + place.offset_bytes :][: place.nbytes]
+            gradients.view("f")[...] = 10 * (group + 1)
+            weights.deliver(group, Step())
+        weights.settle()
+        first = np.asarray(state["first/kernel"])
+        np.testing.assert_allclose(first, 1 - step * RATE * 10, rtol=1e-6)
+    chief.send(Stop({}))
+
+
+def test_a_lost_memoryx_is_peer_lost(afar):
+    _, weights, _, _, _, chief = afar
+    chief.close()
+    with pytest.raises(PeerLost, match="memoryx"):
+        for _ in range(100):
+            weights.acquire(0)
+            weights.deliver(0, Step())
+
+
+def test_the_chief_may_not_reach_beyond_the_store(afar):
+    plan, *_, chief = afar
+    chief.send(ReadState(plan.store.nbytes - 4, 8))
+    with pytest.raises(PeerLost):
+        chief.receive_array(np.empty(8, np.uint8))
+
+
+def test_gradients_that_have_left_take_no_memory():
+    page = mmap.PAGESIZE
+    memory = GradientMemory(4 * page)
+    memory.bytes[:] = 1
+    memory.give_back(page // 2, 3 * page)  # pages 1 and 2 are whole
+    assert memory.bytes[:page].all()
+    assert not memory.bytes[page : 3 * page].any()
+    assert memory.bytes[3 * page :].all()
+
+
+def test_large_gradients_are_given_back(afar, monkeypatch):
+    plan, weights, _, memory, state, chief = afar
+    monkeypatch.setattr(remote_weights, "PREFETCH_BYTES", 1)
+    given = []
+    monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
+    weights.acquire(1)
+    weights.deliver(1, Step())
+    weights.settle()
+    place = plan.groups[1]
+    assert given == [(plan.store.gradients_offset + place.offset_bytes, place.nbytes)]
+    assert state_views(plan, memory.bytes).keys() == state.keys()
+    chief.send(Stop({}))

@@ -1,0 +1,51 @@
+"""Places where the same job runs under either scheduler; Slurm's is a cluster on loopback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs import Workplace
+from support.testbed import IS_INSTALLED, Testbed, new_testbed, site_file
+
+SCHEDULERS = ["local", pytest.param("slurm", marks=pytest.mark.slurm)]
+
+
+@pytest.fixture(scope="session")
+def testbed() -> Iterator[Testbed]:
+    """The cluster, for all tests of a session."""
+    if not IS_INSTALLED:
+        pytest.skip("slurmctld and munged are not installed: apt-get install slurm-wlm munge")
+    cluster = new_testbed()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Workplace]:
+    """A folder on the cluster; its jobs are over when the test is."""
+    yield Workplace(
+        tmp_path,
+        site=site_file(tmp_path, "slurm"),
+        variables=(("SLURM_CONF", str(testbed.conf)),),
+    )
+    testbed.call("scancel", "--user=root", "--quiet", check=False)
+    assert not testbed.queue() or _settled(testbed)
+
+
+@pytest.fixture(params=SCHEDULERS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Workplace:
+    """A folder under each of the schedulers."""
+    if request.param == "slurm":
+        found: Workplace = request.getfixturevalue("cluster_place")
+        return found
+    return Workplace(tmp_path, site=site_file(tmp_path, "local"))
+
+
+def _settled(testbed: Testbed) -> bool:
+    from support.jobs import until
+
+    until(lambda: not testbed.queue())
+    return True

@@ -1,0 +1,115 @@
+"""Jobs that are submitted, compiles that hold no system, and commands on a node of a cluster."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.jobs import Workplace, until
+from support.testbed import Testbed
+
+pytestmark = pytest.mark.slurm
+
+FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
+TRAIN = ("--total-nodes", "4", "python-ws", str(FC_MNIST), "--mode", "train", "--max_steps", "5")
+SUBMITTED = re.compile(r"Submitted batch job (\d+)(, which compiles)?")
+
+
+def ended(testbed: Testbed) -> bool:
+    return not testbed.queue()
+
+
+def test_a_submitted_job_compiles_before_it_asks_for_the_system(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    done = cluster_place.run("--sbatch", "--compile-first", "--job-name", "digits", *TRAIN)
+    assert done.returncode == 0, done.stderr
+    submitted = SUBMITTED.findall(done.stdout)
+    assert [bool(compiles) for _, compiles in submitted] == [True, False]
+    compiling, training = (number for number, _ in submitted)
+    shown = testbed.call("scontrol", "show", "job", compiling)
+    assert "JobName=digits" in shown
+    assert "gres" not in shown.lower().replace("tresbind", "")
+    assert "cs:cs2-02:1" in testbed.call("scontrol", "show", "job", training)
+    script = testbed.call("scontrol", "write", "batch_script", training, "-")
+    assert "#SBATCH hetjob" in script
+    until(lambda: ended(testbed))
+    said = {n: (cluster_place.path / f"slurm-{n}.out").read_text() for n in (compiling, training)}
+    assert "Compiled in" in said[compiling]
+    assert "global_step" not in said[compiling]
+    assert "Cached compilation found" in said[training]
+    assert "Loss for final step" in said[training]
+    assert not list(cluster_place.jobs.rglob("secret"))
+
+
+def test_a_submitted_job_ends_with_the_code_of_its_first_cause(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script("import os, sys, time\nif os.environ['SLURM_PROCID'] == '3': sys.exit(7)\n"
+                         "time.sleep(600)")  # fmt: skip
+    done = cluster_place.run("--sbatch", "--total-nodes", "4", "python", "run.py")
+    number = SUBMITTED.findall(done.stdout)[0][0]
+    until(lambda: ended(testbed))
+    out = (cluster_place.path / f"slurm-{number}.out").read_text()
+    assert "rank 3 (streamer) on node2 ended with exit code 7" in out
+    assert "ExitCode=7:0" in testbed.call("scontrol", "show", "job", number)
+
+
+def test_a_compile_that_fails_keeps_the_job_from_running(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script("import sys\nsys.exit(5 if '--compile_only' in sys.argv else 0)")
+    waited = cluster_place.run("--compile-first", "python", "run.py")
+    assert waited.returncode == 5
+    assert cluster_place.run("--sbatch", "--compile-first", "python", "run.py").returncode == 0
+    until(lambda: ended(testbed))
+
+
+def test_a_job_queues_for_the_system_that_another_one_has(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    """Both could have their nodes at once; it is the gres that the second one waits for."""
+    cluster_place.script("import os, time\nopen(f'in{os.environ[\"SLURM_JOB_ID\"]}', 'w').close()\n"
+                         "time.sleep(600)")  # fmt: skip
+    small = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
+    with cluster_place.start(*small, "python", "run.py") as first:
+        until(lambda: len(list(cluster_place.path.glob("in*"))) == 1)
+        with cluster_place.start(*small, "python", "run.py") as second:
+            pending = ("squeue", "--noheader", "--states=PENDING", "--format=%r %b")
+            until(lambda: "Resources gres:cs:cs2-01:1" in testbed.call(*pending))
+            assert len(list(cluster_place.path.glob("in*"))) == 1
+            first.terminate()
+            first.communicate(timeout=60)
+            until(lambda: len(list(cluster_place.path.glob("in*"))) == 2)
+            second.terminate()
+            second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (143, 143)
+
+
+def test_the_mode_of_the_system_is_checked_before_the_job_is_queued(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    done = cluster_place.run(*TRAIN, "--cs_ip", "127.0.0.1")
+    assert done.returncode == 2
+    assert "cs2-01 is in PIPELINED mode, this run needs WEIGHT_STREAMING" in done.stderr
+    assert "srun: job" not in done.stderr
+    assert not testbed.queue()
+
+
+def test_a_cpu_node_of_the_cluster(cluster_place: Workplace) -> None:
+    say = 'echo "on $SLURMD_NODENAME"; exit 3'
+    done = cluster_place.run("sh", "-c", say, command="csrun_cpu")
+    assert done.returncode == 3
+    node = re.search(r"^on (\w+)$", done.stdout, re.MULTILINE)
+    assert node is not None
+    assert node.group(1) != "node1"  # the one that has the systems
+
+
+def test_the_dry_run_is_what_slurm_would_get(cluster_place: Workplace) -> None:
+    cluster_place.script("")
+    line = cluster_place.run("--dry-run", "--total-nodes", "4", "python-ws", "run.py").stdout
+    assert (
+        "srun --unbuffered --kill-on-bad-exit --job-name=python-ws --exclusive --nodes=1"
+        " --tasks-per-node=1 --cpus-per-task=8 --gres=cs:cs2-02:1 :"
+    ) in line
+    script = cluster_place.run("--dry-run", "--sbatch", "--total-nodes", "4", "python", "run.py")
+    assert "#SBATCH --gres=cs:cs2-01:1" in script.stdout

@@ -1,0 +1,199 @@
+"""What a cluster does to a job: cancelled, a node lost, Slurm itself not there."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from support.jobs import Workplace, gone, until
+from support.testbed import Testbed, site_file
+
+pytestmark = pytest.mark.slurm
+
+FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
+SPREAD = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
+TASKS = tuple(f"in{rank}" for rank in range(4))
+WAIT = """
+import os, time
+rank = os.environ["SLURM_PROCID"]
+with open(f"in{rank}.tmp", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(f"in{rank}.tmp", f"in{rank}")
+try:
+    time.sleep(600)
+finally:
+    open(f"out{rank}", "w").close()
+"""
+
+
+@pytest.fixture
+def place(cluster_place: Workplace) -> Workplace:
+    cluster_place.script(WAIT)
+    return cluster_place
+
+
+@pytest.fixture
+def repaired(testbed: Testbed) -> Iterator[Testbed]:
+    """The cluster, whole again after the test."""
+    yield testbed
+    testbed.start()
+
+
+def test_scancel_lets_every_task_finish_what_it_does(place: Workplace, testbed: Testbed) -> None:
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        testbed.call("scancel", "--user=root")
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 143
+    assert "csrun_wse: SIGTERM: the job was ended" in err
+    assert all((place.path / f"out{rank}").exists() for rank in range(4))
+
+
+def test_a_job_that_waits_can_be_interrupted(place: Workplace, testbed: Testbed) -> None:
+    with place.start(*SPREAD, "python", "run.py") as holder:
+        place.wait_for(*TASKS)
+        for stop, code in [
+            (lambda waiter: waiter.send_signal(signal.SIGINT), 130),
+            (lambda waiter: testbed.call("scancel", "--state=PENDING", "--user=root"), 1),
+        ]:
+            with place.start(*SPREAD, "python", "run.py") as waiter:
+                until(lambda: any("PENDING" in line for line in testbed.queue()))
+                stop(waiter)
+                _, err = waiter.communicate(timeout=60)
+            assert waiter.returncode == code, err
+            assert "csrun_wse: error: " in err
+            until(lambda: not any("PENDING" in line for line in testbed.queue()))
+        holder.send_signal(signal.SIGINT)
+        holder.communicate(timeout=60)
+    assert holder.returncode == 130
+
+
+def test_a_launcher_that_is_killed_takes_its_job_with_it(
+    place: Workplace, testbed: Testbed
+) -> None:
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        job.kill()
+        job.communicate(timeout=60)
+    assert gone([place.pid(name) for name in TASKS])
+    until(lambda: not testbed.queue())
+
+
+@pytest.mark.slow
+def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: Testbed) -> None:
+    """What it has started lives on, and is told what to do, by its own look at the mail."""
+    place.script(WAIT.replace("time.sleep(600)", "time.sleep(600 if rank == '0' else 0)"))
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        repaired.kill_slurmd("node1")
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "csrun_wse: SIGINT: the job was ended" in err
+    assert (place.path / "out0").exists()
+
+
+@pytest.mark.slow
+def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
+    with place.start("--total-nodes", "4", "python-ws", str(FC_MNIST), "--mode", "train",
+                     "--max_steps", "9999999") as job:  # fmt: skip
+        assert job.stdout is not None
+        next(line for line in job.stdout if "global_step = 1," in line)
+        repaired.kill_node("node3")
+        _, err = job.communicate(timeout=100)
+    assert job.returncode == 1
+    assert "csrun_wse: error: node3: lost" in err
+    assert "(streamer) on node3, exit code 1; log: " in err.splitlines()[-1]
+
+
+def test_an_attendant_that_is_killed_is_the_cause(place: Workplace) -> None:
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        parent = psutil.Process(place.pid("in2")).parent()
+        assert parent is not None
+        parent.kill()
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "rank 2 (streamer) on node3" in err
+    assert gone([place.pid(name) for name in TASKS])
+
+
+def test_an_srun_that_is_killed_leaves_nothing(place: Workplace, testbed: Testbed) -> None:
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        for child in psutil.Process(job.pid).children(recursive=True):
+            if child.name() == "srun":
+                child.kill()
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 137
+    assert "csrun_wse: error: srun was killed by signal 9" in err
+    assert gone([place.pid(name) for name in TASKS])
+    until(lambda: not testbed.queue())
+
+
+def test_without_srun_it_is_a_users_mistake(place: Workplace, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    there = replace(place, variables=(("PATH", str(tmp_path / "bin")),))
+    (tmp_path / "bin" / "true").symlink_to("/bin/true")
+    done = there.run(*SPREAD, "true")
+    assert done.returncode == 2
+    assert "srun: command not found" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_munge_it_says_so(place: Workplace, repaired: Testbed) -> None:
+    pid = int((repaired.folder / "pid" / "munged.pid").read_text())
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not psutil.pid_exists(pid))
+    done = place.run(*SPREAD, "python", "run.py")
+    assert done.returncode == 1
+    assert "Slurm does not answer" in done.stderr
+    assert "systemctl status munge" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_controller_it_says_so(
+    place: Workplace, tmp_path: Path, testbed: Testbed
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    port = testbed.environment["SLURM_TESTBED_PORT"]
+    conf.write_text(testbed.conf.read_text().replace(f"SlurmctldPort={port}", "SlurmctldPort=9"))
+    (tmp_path / "cgroup.conf").write_text("")
+    there = replace(place, variables=(("SLURM_CONF", str(conf)),))
+    done = there.run(*SPREAD, "python", "run.py")
+    assert done.returncode == 1
+    assert "scontrol ping" in done.stderr
+
+
+def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
+    place: Workplace, tmp_path: Path
+) -> None:
+    """node3 sees another folder in the place of the jobs': what stands for apptainer hides it."""
+    jobs = tmp_path / "jobs"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    apptainer = programs / "apptainer"
+    apptainer.write_text(
+        '#!/bin/sh\nshift 4\nif [ "$SLURMD_NODENAME" = node3 ]; then\n'
+        f'exec unshare --mount sh -c \'mount -t tmpfs none {jobs} && exec "$@"\' sh "$@"\n'
+        'fi\nexec "$@"\n'
+    )
+    apptainer.chmod(0o755)
+    site = site_file(tmp_path, "slurm", container="image.sif", jobs_dir=str(jobs))
+    path = f"{programs}:{os.environ['PATH']}"
+    there = replace(place, site=site, variables=(*place.variables, ("PATH", path)))
+    done = there.run(*SPREAD, "python", "run.py")
+    assert done.returncode == 2, done.stderr
+    assert "rank 2 on node3: the job's folder" in done.stderr.splitlines()[-1]
+    assert "set jobs_dir in the site file" in done.stderr.splitlines()[-1]
+    assert not list(place.path.glob("in*"))
+
+
+def test_a_system_that_the_cluster_has_not(place: Workplace, tmp_path: Path) -> None:
+    there = replace(place, site=site_file(tmp_path, "slurm", gres="wse:{system}:1"))
+    done = there.run(*SPREAD, "python", "run.py")
+    assert done.returncode == 2
+    assert "no node of the cluster has wse:cs2-01:1, they have: cs:cs2-01, cs:cs2-02" in done.stderr

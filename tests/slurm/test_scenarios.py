@@ -1,0 +1,173 @@
+"""One table of jobs, two schedulers, the same outcomes."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.jobs import Workplace
+
+FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
+STEPS = ("--mode", "train", "--max_steps", "20")
+#: One task alone, one alone, four on two nodes: three components of a heterogeneous srun.
+THREE = ("--total-nodes", "4", "--single-task-nodes", "2", "--tasks-per-node", "2",
+         "--cpus-per-task", "1")  # fmt: skip
+SAY = "import os, sys, time\nrank = os.environ['SLURM_PROCID']\nopen('in' + rank, 'w').close()\n"
+
+
+def loss(text: str) -> str:
+    found = re.search(r"Loss for final step: (\S+)\.", text)
+    assert found is not None, text
+    return found.group(1)
+
+
+@pytest.fixture(scope="module")
+def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the same training comes to in one process, without csrun around it."""
+    done = subprocess.run(
+        [sys.executable, FC_MNIST, *STEPS], cwd=tmp_path_factory.mktemp("plain"),
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    return loss(done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("layout", [
+    ("--total-nodes", "2", "python"),
+    ("--total-nodes", "4", "python-ws"),
+    ("--total-nodes", "4", "--tasks-per-node", "8", "--cpus-per-task", "1", "--cyclic",
+     "python-ws"),
+])  # fmt: skip
+def test_a_training_is_the_same_under_both(
+    place: Workplace, layout: tuple[str, ...], plain_loss: str
+) -> None:
+    done = place.run(*layout, str(FC_MNIST), *STEPS)
+    assert done.returncode == 0, done.stderr
+    assert loss(done.stdout) == plain_loss
+    lines = done.stderr.splitlines()
+    assert re.fullmatch(r"srun: job \d+ queued and waiting for resources", lines[0])
+    assert re.fullmatch(r"srun: job \d+ has been allocated resources", lines[-1])
+
+
+@pytest.mark.parametrize("rank", [0, 1, 5])
+@pytest.mark.parametrize(("ending", "code", "said"), [
+    ("sys.exit(7)", 7, "ended with exit code 7"),
+    ("os.kill(os.getpid(), 9)", 137, "was killed by signal 9 (SIGKILL)"),
+])  # fmt: skip
+def test_a_task_that_fails_in_each_component(
+    place: Workplace, rank: int, ending: str, code: int, said: str
+) -> None:
+    place.script(f"{SAY}if rank == '{rank}':\n    {ending}\ntime.sleep(600)")
+    done = place.run(*THREE, "python", "run.py")
+    assert done.returncode == code
+    node = {0: "node1", 1: "node2", 5: "node4"}[rank]
+    role = "chief" if rank == 0 else "streamer"
+    assert f"csrun_wse: error: rank {rank} ({role}) on {node} {said}" in done.stderr.splitlines()
+    log = done.stderr.splitlines()[-1].removeprefix("log: ")
+    assert Path(log).name == f"rank-0000{rank}.log"
+    assert Path(log).exists()
+
+
+def test_a_traceback_is_read_last_and_once(place: Workplace) -> None:
+    place.script(f"{SAY}print('before')\nif rank == '0':\n    raise ValueError('bad batch')\n"
+                 "time.sleep(600)")  # fmt: skip
+    done = place.run(*THREE, "python", "run.py")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1:] == ["before"]
+    assert done.stderr.splitlines()[-2] == "ValueError: bad batch"
+    assert done.stderr.count("bad batch") == 2  # the line of the source, and the error
+
+
+def test_a_lost_peer_is_not_the_cause(place: Workplace) -> None:
+    place.script(
+        f"{SAY}from csrun.errors import PeerLost\n"
+        "if rank == '4': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
+        "raise PeerLost('rank 4 is gone')"
+    )
+    done = place.run(*THREE, "python", "run.py")
+    assert done.returncode == 137
+    assert "rank 4 (streamer) on node4" in done.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_every_task_finish_what_it_does(
+    place: Workplace, signum: signal.Signals
+) -> None:
+    place.script(f"{SAY}try:\n    time.sleep(600)\nfinally:\n"
+                 "    time.sleep(0.3)\n    open('out' + rank, 'w').close()")  # fmt: skip
+    with place.start(*THREE, "python", "run.py") as job:
+        place.wait_for(*(f"in{rank}" for rank in range(6)))
+        job.send_signal(signum)
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 128 + signum
+    assert f"csrun_wse: {signum.name}: the job was ended" in err
+    assert all((place.path / f"out{rank}").exists() for rank in range(6))
+
+
+def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
+    place.script(f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [15])\n{SAY}"
+                 "time.sleep(600)")  # fmt: skip
+    with place.start("--total-nodes", "1", "python", "run.py") as job:
+        place.wait_for("in0", "in1")
+        job.send_signal(signal.SIGINT)
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+    assert job.returncode == 130
+
+
+def test_a_time_limit_ends_the_job_in_order(place: Workplace) -> None:
+    place.script(f"{SAY}try:\n    time.sleep(600)\nfinally:\n    open('out' + rank, 'w').close()")
+    done = place.run("--time-limit", "0:2", *THREE, "python", "run.py")
+    assert done.returncode == 143
+    assert "csrun_wse: time limit of 0:02 reached: the job was ended" in done.stderr
+    assert len(list(place.path.glob("out*"))) == len(list(place.path.glob("in*"))) == 6
+
+
+def test_the_output_goes_where_it_is_asked_to(place: Workplace) -> None:
+    command = ("sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
+    done = place.run("--output", "%x-%2t.txt", "--job-name", "say", *THREE, *command)
+    assert done.returncode == 0
+    assert (place.path / "say-05.txt").read_text() == "5 node4\n"
+    missing = place.run("--output", "%N/x.txt", *THREE, *command)
+    assert missing.returncode == 2
+    assert "--output: node1/x.txt: cannot be written" in missing.stderr
+
+
+def test_all_tasks_of_another_command_are_shown(place: Workplace) -> None:
+    done = place.run(*THREE, "--label", "sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME")
+    assert done.returncode == 0
+    lines = sorted(done.stdout.splitlines()[1:])
+    nodes = ["node1", "node2", "node3", "node3", "node4", "node4"]
+    assert lines == [f"{rank}: {rank} {node}" for rank, node in enumerate(nodes)]
+
+
+def test_two_jobs_never_have_one_system(place: Workplace) -> None:
+    """The second one waits for the nodes, or for the system, until the first has ended."""
+    jobs = [
+        place.start("--total-nodes", "2", "python", str(FC_MNIST), *STEPS, "-o", f"model{n}")
+        for n in range(2)
+    ]
+    ends = [(job.communicate(timeout=100), job.returncode) for job in jobs]
+    assert [code for _, code in ends] == [0, 0], ends
+    assert all("cs2-01" in out for (out, _), _ in ends)
+
+
+@pytest.mark.parametrize(("asked", "advice"), [
+    (("--total-nodes", "5"), "use --total-nodes 4"),
+    (("--tasks-per-node", "3", "--cpus-per-task", "4"), "--tasks-per-node 2"),
+])  # fmt: skip
+def test_what_can_never_run_is_refused(
+    place: Workplace, asked: tuple[str, ...], advice: str
+) -> None:
+    done = place.run(*asked, "sh", "-c", "true")
+    assert done.returncode == 2
+    assert advice in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nothing_secret_is_left(place: Workplace) -> None:
+    assert place.run("--total-nodes", "1", "sh", "-c", "true").returncode == 0
+    assert not list(place.jobs.rglob("secret"))
+    assert not list(place.jobs.rglob("*.sock"))
+    assert not list(place.jobs.rglob("cache"))

@@ -1,0 +1,111 @@
+"""A real Slurm on loopback for tests, and the site file of it."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+from support.sites import SHIPPED
+
+SCRIPT = Path(__file__).with_name("slurm-testbed")
+NODES, CPUS = 4, 8
+FIRST_PORT, PORTS = 20000, 20  # below the ports that the kernel gives away
+#: Debian has Slurm's daemons where only root's PATH leads.
+IS_INSTALLED = all(
+    shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in ("slurmctld", "munged")
+)
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """A running cluster; node1 has a gres of each system."""
+
+    __test__ = False
+
+    folder: Path
+    nodes: int = NODES
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "etc" / "slurm.conf"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        port = FIRST_PORT + PORTS * (os.getpid() % 500)
+        return {
+            **os.environ,
+            "SLURM_TESTBED_DIR": str(self.folder),
+            "SLURM_TESTBED_PORT": str(port),
+            "SLURM_TESTBED_CPUS": str(CPUS),
+            "SLURM_TESTBED_NO_INSTALL": "1",
+            "SLURM_CONF": str(self.conf),
+        }
+
+    def call(self, *command: str, check: bool = True) -> str:
+        """A command of Slurm's on this cluster; what it prints."""
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=check, timeout=60
+        ).stdout
+
+    def start(self) -> None:
+        subprocess.run(["bash", SCRIPT, "start", str(self.nodes)], env=self.environment, check=True)
+
+    def stop(self) -> None:
+        subprocess.run(["bash", SCRIPT, "stop"], env=self.environment, check=True)
+        shutil.rmtree(self.folder)
+
+    def queue(self) -> list[str]:
+        """The states and names of the jobs that Slurm has."""
+        return self.call("squeue", "--noheader", "--format=%T %i").splitlines()
+
+    def kill_node(self, node: str) -> None:
+        """The node loses its power: its slurmd and what it has started are gone at once."""
+        self.kill_slurmd(node)
+        for victim in _steps_of(node, self.conf):
+            os.kill(victim, 9)
+
+    def kill_slurmd(self, node: str) -> None:
+        """The node's daemon dies by itself; its steps live on."""
+        os.kill(int((self.folder / "pid" / f"slurmd-{node}.pid").read_text()), 9)
+
+
+def new_testbed(nodes: int = NODES) -> Testbed:
+    folder = Path(tempfile.mkdtemp(prefix="csrun-slurm-"))
+    folder.chmod(0o755)  # munged insists
+    return Testbed(folder, nodes)
+
+
+def site_file(folder: Path, scheduler: str, nodes: int = NODES, **changes: object) -> Path:
+    """The shipped site's systems on nodes like the testbed's, under that scheduler."""
+    site = yaml.safe_load(SHIPPED.read_text())
+    site |= {"name": "testbed", "scheduler": scheduler}
+    site["nodes"] = {"count": nodes, "cpus": CPUS, "memory_gb": 8}
+    site["defaults"] = {"nodes": NODES, "tasks_per_node": 2, "cpus_per_task": 2}
+    if scheduler == "slurm":
+        site |= {"gres": "cs:{system}:1", "gres_node": "node1"}
+    path = folder / f"{scheduler}.yaml"
+    path.write_text(yaml.safe_dump(site | changes))
+    return path
+
+
+def _steps_of(node: str, conf: Path) -> list[int]:
+    """The node's slurmstepds and all that descends from them."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] == "slurmstepd":
+            below = process.children(recursive=True)
+            if any(_is_on(node, conf, child) for child in below):
+                found += [process.pid, *(child.pid for child in below)]
+    return found
+
+
+def _is_on(node: str, conf: Path, process: psutil.Process) -> bool:
+    try:
+        variables = process.environ()
+    except psutil.Error:
+        return False
+    return variables.get("SLURMD_NODENAME") == node and variables.get("SLURM_CONF") == str(conf)
