@@ -157,15 +157,10 @@ class BatchRelay:
             for descriptor, _ in poll.poll():
                 if descriptor == self._end.descriptor:
                     return
-                inflow = waiting[descriptor]
-                try:
+                inflow = waiting.pop(descriptor)
+                poll.unregister(descriptor)
+                with suppress(OSError):  # of one that has ended nothing is awaited any more
                     with suppress(BlockingIOError):
                         inflow.advance()
-                except OSError:
-                    poll.unregister(descriptor)
-                    continue
-                if inflow.source != descriptor:
-                    poll.unregister(descriptor)
-                    del waiting[descriptor]
                     waiting[inflow.source] = inflow
                     poll.register(inflow.source, select.POLLIN)
