@@ -16,7 +16,8 @@ def test_no_streamer_of_its_own_waits_for_a_chief_that_cannot_listen(tmp_path, m
     monkeypatch.setattr(system, "acquire", lambda *_: nullcontext())
     monkeypatch.setattr(machines, "OwnStreamer", lambda *_: started.append(1) or nullcontext())
     (tmp_path / "runs").touch()  # a file where the run's folder belongs
-    context = SimpleNamespace(job=SimpleNamespace(job_id=1), rank=0, streamers=(0,))
+    job = SimpleNamespace(job_id=1)
+    context = SimpleNamespace(job=job, job_dir=tmp_path, rank=0, streamers=(0,))
     leased = SimpleNamespace(name="cs2-01")
     target = machines.Target(context, object(), leased, None)
     folder = RunFolder(tmp_path / "runs" / "0", "1", b"secret")
