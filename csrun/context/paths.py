@@ -18,6 +18,8 @@ def site_state_dir(site_name: str) -> Path:
     return state_dir() / site_name
 
 
-def jobs_dir_of(site_name: str) -> Path:
-    """The folder of the site's job folders."""
-    return site_state_dir(site_name) / "jobs"
+def jobs_dir_of(site_name: str, configured: str | None = None) -> Path:
+    """The folder of the site's job folders: what its file says, else in csrun's state."""
+    if configured is None:
+        return site_state_dir(site_name) / "jobs"
+    return Path(os.path.expandvars(configured)).expanduser()

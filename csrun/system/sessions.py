@@ -75,7 +75,7 @@ def cancel(site: Site, system: System, job: int) -> int:
 def telemetry(site: Site, system: System) -> Telemetry | None:
     """How far the run on the system is, in its own words; None while none has said anything."""
     match = _HOLDER.fullmatch(holder(site, system) or "")
-    said = Telemetry.read(jobs_dir_of(site.name) / match["job"]) if match else None
+    said = Telemetry.read(_job_dir(site, match["job"])) if match else None
     return said if said is not None and said.system == system.name else None
 
 
@@ -90,11 +90,18 @@ def _sessions(holders: list[str], state: SessionState) -> list[Session]:
 
 
 def _launcher(site: Site, job: int) -> int:
-    lock_file = jobs_dir_of(site.name) / str(job) / LIVE_LOCK
+    lock_file = _job_dir(site, job) / LIVE_LOCK
     match = _HOLDER.fullmatch(holder_of(lock_file))
     if match is None or not is_held(lock_file):
-        raise CsrunError(f"job {job} has no launcher on this machine; cancel it where it runs")
+        raise CsrunError(
+            f"job {job} has no launcher on this machine; 'csctl cancel job {job}' cancels it where "
+            "it was launched, or anywhere on a cluster"
+        )
     return int(match["process"])
+
+
+def _job_dir(site: Site, job: int | str) -> Path:
+    return jobs_dir_of(site.name, site.jobs_dir) / str(job)
 
 
 def _user_of(process: int | str) -> str | None:

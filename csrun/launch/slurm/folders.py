@@ -9,21 +9,12 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from csrun import context
 from csrun.context.job import LIVE_LOCK
 from csrun.errors import UsageError
 from csrun.launch.folder import KEPT_JOBS, JobFolder
-from csrun.site import Site
 from csrun.system import FileLock, lock, try_lock
 
 _PREFIX = ".job-"
-
-
-def jobs_dir_of(site: Site) -> Path:
-    """The folder of the site's job folders: what the site file says, else in csrun's state."""
-    if site.jobs_dir is None:
-        return context.jobs_dir_of(site.name)
-    return Path(os.path.expandvars(site.jobs_dir)).expanduser()
 
 
 def create(jobs_dir: Path) -> tuple[JobFolder, FileLock]:

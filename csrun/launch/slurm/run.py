@@ -12,7 +12,7 @@ from time import monotonic
 
 import msgspec
 
-from csrun.context import Hosts, JobFile, TaskEntry, environment
+from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
 from csrun.errors import CsrunError, UsageError
 from csrun.launch.folder import JobFolder
 from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
@@ -82,7 +82,7 @@ def _run_step(
     resources: Resources,
     system: str | None,
 ) -> int:
-    jobs_dir = folders.jobs_dir_of(site)
+    jobs_dir = jobs_dir_of(site.name, site.jobs_dir)
     folder, live = folders.create(jobs_dir)
     with live:
         folders.prune(jobs_dir)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from csrun.context import JobFile, Role, TaskEntry
+from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
 from csrun.errors import UsageError
 from csrun.launch.folder import KEPT_JOBS
 from csrun.launch.plan import Layout, plan
@@ -149,7 +149,7 @@ def test_the_folder_of_the_site_may_name_the_user(
 ) -> None:
     monkeypatch.setenv("CLUSTER_USER", "ada")
     site = msgspec.structs.replace(SITE, jobs_dir=f"{tmp_path}/$CLUSTER_USER/jobs")
-    assert folders.jobs_dir_of(site) == tmp_path / "ada" / "jobs"
+    assert jobs_dir_of(site.name, site.jobs_dir) == tmp_path / "ada" / "jobs"
 
 
 def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) -> None:
