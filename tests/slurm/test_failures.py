@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -183,7 +184,8 @@ def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     )
     apptainer.chmod(0o755)
     site = site_file(tmp_path, "slurm", container="image.sif", jobs_dir=str(jobs))
-    path = f"{programs}:{os.environ['PATH']}"
+    inside = Path(sys.executable).parent  # the image's python
+    path = f"{programs}:{inside}:{os.environ['PATH']}"
     there = replace(place, site=site, variables=(*place.variables, ("PATH", path)))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2, done.stderr
