@@ -37,7 +37,9 @@ class _Output(io.FileIO):
 
 
 def _checked(stream: TextIO) -> TextIO:
+    """The stream as one whose failure is told; what its encoding lacks becomes a `?`."""
     raw = _Output(stream.fileno(), "w", closefd=False)
+    errors = "replace" if stream.errors == "strict" else stream.errors
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=stream.isatty()
+        io.BufferedWriter(raw), stream.encoding, errors, line_buffering=stream.isatty()
     )

@@ -8,9 +8,10 @@ import msgspec
 from csrun.mode import ExecutionMode
 
 DEFAULT_PORT = 9000
+DAY_S = 86_400  # no boot takes longer: a longer one is a mistake in the file
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e15)]  # finite, and a petahertz of room
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=DAY_S)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 

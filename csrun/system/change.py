@@ -9,9 +9,16 @@ from pathlib import Path
 from csrun.errors import CsrunError
 from csrun.mode import ExecutionMode
 from csrun.site import Site, System
-from csrun.system.lock import holder_of, is_held, try_lock
+from csrun.system.lock import holder_of, is_held
 from csrun.system.state import Command, Power, SystemState, apply
-from csrun.system.store import changing, lease_file, load_to_change, save_state, systems_dir
+from csrun.system.store import (
+    changing,
+    lease_file,
+    load_to_change,
+    save_state,
+    systems_dir,
+    try_hold,
+)
 from csrun.system.waiting import POLL_S
 
 
@@ -40,7 +47,7 @@ def change(
         after = apply(state, command, mode, now + system.boot_s)
         if state.power is Power.ACTIVE:
             path = lease_file(site, system)
-            taken = try_lock(path, f"{command} (process {os.getpid()})")
+            taken = try_hold(path, f"{command} (process {os.getpid()})")
             if taken is None:
                 raise SystemBusyError(system, command, holder_of(path))
             stack.enter_context(taken)
@@ -77,7 +84,7 @@ def drainer(site: Site, system: System) -> str | None:
 def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
     path = _drain_file(site, system)
     with changing(site, system):
-        held = try_lock(path, f"{command} --force (process {os.getpid()})")
+        held = try_hold(path, f"{command} --force (process {os.getpid()})")
     if held is None:
         raise CsrunError(
             f"{holder_of(path)} is waiting for {system.name} already; wait for it, or end it"

@@ -10,9 +10,9 @@ from csrun.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, holder_of, try_lock
+from csrun.system.lock import FileLock, holder_of
 from csrun.system.state import Power
-from csrun.system.store import changing, lease_file, line_dir, load_to_change
+from csrun.system.store import changing, lease_file, line_dir, load_to_change, try_hold
 from csrun.system.waiting import WaitingLine, wait_in_line
 
 
@@ -71,7 +71,7 @@ class _Attempt:
         """The system's lock; None while there is something to wait for."""
         with changing(self.site, self.system):
             obstacle = self._look()
-            taken = None if obstacle else try_lock(self._path, self.holder)
+            taken = None if obstacle else try_hold(self._path, self.holder)
             if taken is None:
                 obstacle = obstacle or self._held_by()
         if obstacle != self._obstacle:

@@ -3,9 +3,13 @@
 import fcntl
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+from csrun.errors import CsrunError
 
 _HOLDER_BYTES = 200
 
@@ -72,6 +76,21 @@ def lock(path: Path, holder: str) -> FileLock:
     return taken
 
 
+@contextmanager
+def lock_errors(path: Path) -> Iterator[None]:
+    """With a lock file that may be one that cannot be made or written.
+
+    Raises: CsrunError for what the file system says
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CsrunError(
+            f"{path}: cannot be locked: {error.strerror}; make room or allow it, or set "
+            "CSRUN_STATE_DIR to a folder that can be written"
+        ) from error
+
+
 def is_held(path: Path) -> bool:
     """True when somebody holds the lock at `path`, now.
 
@@ -110,5 +129,9 @@ def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
         os.close(fd)
         raise
     taken = FileLock(path, fd)
-    taken.name_holder(holder)
+    try:
+        taken.name_holder(holder)
+    except BaseException:  # a full disk, say: a lock of nobody's is none
+        taken.release()
+        raise
     return taken

@@ -8,15 +8,18 @@ at any point leaves the state of before or after, and no lock.
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from csrun.context import site_state_dir
+from csrun.context.link import UNREADABLE
 from csrun.errors import CsrunError
 from csrun.files import write_whole
 from csrun.site import Site, System
-from csrun.system.lock import FileLock, lock
+from csrun.system.lock import FileLock, lock, lock_errors, try_lock
 from csrun.system.state import Power, SystemState
 
 
@@ -29,7 +32,7 @@ def load_state(site: Site, system: System) -> SystemState:
     """
     try:
         return _read(site, system)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         with changing(site, system):
             return load_to_change(site, system)
 
@@ -38,7 +41,7 @@ def load_to_change(site: Site, system: System) -> SystemState:
     """The same, for one who is `changing` the system."""
     try:
         return _read(site, system)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         return _rebuild(site, system, error)
 
 
@@ -48,26 +51,25 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
     Raises: CsrunError when it cannot be written
     """
     path = _state_file(site, system)
-    try:
+    with _writing(path, system):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, msgspec.json.encode(state))
-    except OSError as error:
-        raise CsrunError(
-            f"{path}: the state of {system.name} cannot be written: {error.strerror}; make room or "
-            "allow it, and repeat the command"
-        ) from error
 
 
 def changing(site: Site, system: System) -> FileLock:
     """For a moment, be the only one who looks at the system's locks or changes its state."""
     path = systems_dir(site) / f"{system.name}.change.lock"
-    try:
+    with lock_errors(path):
         return lock(path, f"process {os.getpid()}")
-    except OSError as error:
-        raise CsrunError(
-            f"{path}: cannot be locked: {error.strerror}; set CSRUN_STATE_DIR to a folder that can "
-            "be written"
-        ) from error
+
+
+def try_hold(path: Path, holder: str) -> FileLock | None:
+    """Hold one of a system's locks; None when somebody holds it.
+
+    Raises: CsrunError when nobody can
+    """
+    with lock_errors(path):
+        return try_lock(path, holder)
 
 
 def systems_dir(site: Site) -> Path:
@@ -98,20 +100,42 @@ def _read(site: Site, system: System) -> SystemState:
     return stored.at(time.time())
 
 
-def _rebuild(site: Site, system: System, error: msgspec.DecodeError) -> SystemState:
+def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
     import logging
 
     path = _state_file(site, system)
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-    path.replace(aside)
     state = SystemState(Power.ACTIVE, system.mode)
-    save_state(site, system, state)
+    with _writing(path, system), _kept_as(aside, path):
+        save_state(site, system, state)
     logging.getLogger("csrun").warning(
         f"{path}: the stored state of {system.name} is damaged ({error}); it is kept as "
         f"{aside.name}, and {system.name} is {state.power} in {state.mode} mode, as in its site "
         "file: check that this is what you want"
     )
     return state
+
+
+@contextmanager
+def _writing(path: Path, system: System) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CsrunError(
+            f"{path}: the state of {system.name} cannot be written: {error.strerror}; make room or "
+            "allow it, and repeat the command"
+        ) from error
+
+
+@contextmanager
+def _kept_as(aside: Path, path: Path) -> Iterator[None]:
+    """With a file out of the way; it comes back when something fails in here."""
+    path.replace(aside)
+    try:
+        yield
+    except BaseException:
+        aside.replace(path)
+        raise
 
 
 def _state_file(site: Site, system: System) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import sleep
 from typing import TypeVar
 
-from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
+from csrun.system.lock import FileLock, holder_of, is_held, lock, lock_errors, try_lock
 
 POLL_S = 0.2  # short for a person who waits, and nothing for a CPU
 
@@ -33,10 +33,14 @@ class WaitingLine:
     folder: Path
 
     def join(self, holder: str) -> Ticket:
-        """Take the next number."""
+        """Take the next number.
+
+        Raises: CsrunError when no file can be made for it
+        """
         with self._mutex(holder):
             number = max(self._numbers(), default=0) + 1
-            taken = lock(self._path(number), holder)
+            with lock_errors(self._path(number)):
+                taken = lock(self._path(number), holder)
         return Ticket(number, taken)
 
     def is_first(self, ticket: Ticket) -> bool:
@@ -53,7 +57,8 @@ class WaitingLine:
             return [holder_of(path) for path in paths if is_held(path)]
 
     def _mutex(self, holder: str) -> FileLock:
-        return lock(self.folder / "mutex", holder)
+        with lock_errors(self.folder / "mutex"):
+            return lock(self.folder / "mutex", holder)
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.suffix[1:]) for path in self.folder.glob("ticket.*"))

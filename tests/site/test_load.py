@@ -1,5 +1,6 @@
 """Site files: the shipped one, and every way in which one can be wrong."""
 
+import math
 import os
 import subprocess
 import sys
@@ -64,6 +65,8 @@ WRONG = [
     ),
     ({"systems.1.address": "127.0.0.1:9000"}, "systems[1].address must differ", "127.0.0.1:9000"),
     ({"systems.0.boot_s": -1}, "systems[0].boot_s: must be a number >= 0", "-1"),
+    ({"systems.0.boot_s": math.inf}, "systems[0].boot_s: must be a number >= 0 and <=", "inf"),
+    ({"systems.0.clock_hz": math.inf}, "systems[0].clock_hz: must be a number > 0 and <=", "inf"),
     ({"defaults.nodes": 17}, "defaults.nodes must be at most nodes.count, 16", "17"),
     ({"defaults.tasks_per_node": 9}, "must be at most nodes.cpus, 128", "144"),
 ]

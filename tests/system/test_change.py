@@ -1,5 +1,6 @@
 """An administrator's commands on a system that jobs want, from several processes at once."""
 
+import errno
 import os
 import random
 import signal
@@ -43,6 +44,27 @@ def test_a_job_keeps_its_system_from_standby_and_is_named() -> None:
                 change(SITE, SYSTEM, command)
         assert load_state(SITE, SYSTEM).power is Power.ACTIVE
     assert change(SITE, SYSTEM, Command.STANDBY) == SystemState(Power.STANDBY, PIPELINED)
+
+
+def test_a_lock_without_room_for_its_holder_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if data.startswith((b"system", b"job")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(data)
+
+    attempts = [
+        lambda: change(SITE, SYSTEM, Command.STANDBY),
+        lambda: drain(SITE, SYSTEM, Command.STANDBY, pytest.fail),
+        lambda: acquire(SITE, SYSTEM, PIPELINED, "job 1"),
+    ]
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", pwrite)
+        for attempt in attempts:
+            with pytest.raises(CsrunError, match="cannot be locked: No space left on device"):
+                attempt()
+    change(SITE, SYSTEM, Command.STANDBY)
+    change(SITE, SYSTEM, Command.ACTIVATE)
+    acquire(SITE, SYSTEM, PIPELINED, "job 1", pytest.fail).release()
 
 
 def test_a_boot_takes_the_time_of_the_site_file_and_nothing_else_meanwhile() -> None:

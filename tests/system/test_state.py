@@ -1,12 +1,14 @@
 """Power and mode of a system: which commands are possible when, and what outlives a process."""
 
+import errno
 import logging
+import os
 import time
 
 import pytest
 
 from csrun.context import site_state_dir
-from csrun.errors import UsageError
+from csrun.errors import CsrunError, UsageError
 from csrun.mode import ExecutionMode
 from csrun.site import load
 from csrun.system import Command, Power, SystemState, apply, load_state, save_state
@@ -65,6 +67,7 @@ DAMAGES = [
     b'{"power":"STANDBY","mode":"WEIGHT_STR',
     b"\xff\x00" * 40,
     b'{"power":"OFF"}',
+    b'{"power":"\xff","mode":"PIPELINED"}',
     b"[]",
 ]
 
@@ -87,3 +90,19 @@ def test_a_damaged_state_is_named_kept_aside_and_rebuilt(
     assert kept.name in warning
     save_state(SITE, SYSTEM, SystemState(Power.STANDBY, STREAMING))
     assert load_state(SITE, SYSTEM).power is Power.STANDBY
+
+
+@pytest.mark.usefixtures("state")
+def test_a_damaged_state_that_cannot_be_rebuilt_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_state(SITE, SYSTEM, SystemState(Power.STANDBY, STREAMING))
+    path = site_state_dir("local") / "systems" / "cs2-01.json"
+    path.write_bytes(b"{")
+    with monkeypatch.context() as full, pytest.raises(CsrunError, match="No space left on device"):
+        full.setattr("csrun.system.store.write_whole", a_full_disk)
+        load_state(SITE, SYSTEM)
+    assert path.read_bytes() == b"{"
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+def a_full_disk(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -52,7 +52,7 @@ class LineAsking:
     def _answer(self, question: str, remedy: str) -> str:
         print(question, end="", flush=True)
         line = sys.stdin.readline()
-        if not self.is_terminal:
+        if not (self.is_terminal and line):  # whoever types ends the line
             print()
         if not line:
             raise CsrunError(f"the input ended before an answer: {remedy}")

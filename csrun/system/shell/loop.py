@@ -36,7 +36,9 @@ def prompt_for_lines(shell: Shell) -> int:
     session = _session(shell)
     while True:
         try:
-            _attempt(session.prompt(), shell)
+            for line in session.prompt().splitlines():  # several, where they were pasted
+                if _attempt(line, shell) != 0:
+                    break
         except KeyboardInterrupt:
             continue  # a line that the user has thought better of
         except (EOFError, LeaveShell):
@@ -79,7 +81,9 @@ def _session(shell: Shell) -> "PromptSession[str]":
 
 def _history() -> "History":
     """The lines of all the user's shells; of this one alone where none can be kept."""
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
+    from prompt_toolkit.history import InMemoryHistory
+
+    from csrun.system.shell.history import LineHistory
 
     path = state_dir() / HISTORY
     try:
@@ -87,4 +91,4 @@ def _history() -> "History":
         path.touch(mode=0o600)
     except OSError:
         return InMemoryHistory()
-    return FileHistory(path)
+    return LineHistory(path)

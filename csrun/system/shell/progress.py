@@ -1,5 +1,8 @@
 """What a person sees of a command that takes its time: bars at a terminal, else a line or two."""
 
+import errno
+import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +11,7 @@ from contextlib import contextmanager
 import click
 
 from csrun.context import Progress
+from csrun.errors import OutputError
 from csrun.system.sessions import telemetry
 from csrun.system.shell.shell import Shell
 from csrun.system.state import SystemState
@@ -31,13 +35,18 @@ def wait_for_boot(shell: Shell, state: SystemState) -> None:
 
 @contextmanager
 def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
-    """A function that shows who is waited for, and how far that job is."""
+    """A function that shows who is waited for, and how far that job is.
+
+    It raises OutputError when nobody is there any more to see it: a log-in without a terminal gets
+    no signal at its end.
+    """
     last = ""
     try:
         with _bar() as show:
 
             def on_wait(holder: str) -> None:
                 nonlocal last
+                _require_reader()
                 if holder != last:
                     name = shell.system.name
                     click.echo(f"waiting for {holder}; no new job gets {name}", err=True)
@@ -49,6 +58,13 @@ def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
     except KeyboardInterrupt:
         click.echo(f"given up: {shell.system.name} takes jobs as before", err=True)
         raise
+
+
+def _require_reader() -> None:
+    poll = select.poll()
+    poll.register(sys.stdout, 0)  # errors and hang-ups are told unasked
+    if poll.poll(0):
+        raise OutputError(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
 
 
 @contextmanager

@@ -156,6 +156,15 @@ def test_commands_in_a_pipe_answer_their_questions_themselves() -> None:
     ]
 
 
+def test_a_character_that_the_output_cannot_say_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    done = piped("system standby --yes\nconfig execmode setup --mode PIPELINED\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1] == "Selected execution mode configuration: ? Pipelined"
+
+
 def test_help_lists_the_commands_and_explains_one(capsys: Output) -> None:
     assert do("help") == 0
     listed = capsys.readouterr().out.splitlines()

@@ -2,15 +2,18 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.jobs import until
 from support.sshd import SSHD, SshServer, ssh_server
 from support.terminals import terminal
 
+from csrun.mode import ExecutionMode
 from csrun.site import load
-from csrun.system import Power, load_state
+from csrun.system import Power, acquire, load_state
 
 ROLES = {
     "admin": 'restrict,pty,environment="CSRUN_ROLE=admin"',
@@ -51,6 +54,21 @@ def test_an_admins_lines(server: SshServer) -> None:
     done = server.ssh("admin", text=lines)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "cs2-01 is ACTIVE in WEIGHT_STREAMING mode"
+
+
+def test_a_drain_whose_client_is_gone_is_given_up(server: SshServer) -> None:
+    def drained_by() -> object:
+        return json.loads(server.ssh("user", "system status --output-format json").stdout)[
+            "drained_by"
+        ]
+
+    command = ["ssh", *server.options("admin"), server.target, "system standby --yes --force"]
+    with acquire(SITE, SITE.systems[0], ExecutionMode.PIPELINED, "job 7"):
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as client:
+            until(lambda: drained_by() is not None)
+            client.kill()
+        until(lambda: drained_by() is None)
+    assert power() is Power.ACTIVE
 
 
 def test_an_admins_prompt(server: SshServer) -> None:

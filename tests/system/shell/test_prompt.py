@@ -10,6 +10,8 @@ import pytest
 from support.jobs import until
 from support.terminals import Terminal, terminal
 
+from csrun.system.shell.history import LineHistory
+
 DOWN, TAB, CTRL_C, CTRL_D = "\x1b[B", "\t", "\x03", "\x04"
 ESCAPES = re.compile(
     rb"\x1b\[[0-9;?]*(?:[A-Za-z]|$)|\x1b[=>]?|\r"
@@ -99,6 +101,16 @@ def test_tab_completes_commands_options_and_values(person: Person) -> None:
     assert person.leaves() == 0
 
 
+def test_tab_completes_what_is_to_be_explained(person: Person) -> None:
+    person.sees("cs>")
+    for beginning, rest in {"he": "lp", "sys": "tem", "stan": "dby"}.items():
+        person.types(beginning, TAB)
+        person.sees(rest)
+    person.types("")
+    person.sees("Usage: cs system standby")
+    assert person.leaves() == 0
+
+
 def test_ctrl_c_gives_up_a_choice_and_ctrl_d_the_shell(person: Person) -> None:
     person.does("system standby --yes")
     person.sees("is STANDBY")
@@ -137,6 +149,10 @@ def test_a_shell_whose_history_cannot_be_kept_works(tmp_path: Path) -> None:
         assert person.leaves() == 0
 
 
+def test_a_line_that_cannot_be_kept_is_done() -> None:
+    LineHistory("/dev/full").append_string("software show")
+
+
 def test_a_terminal_without_abilities_gets_lines(state: str) -> None:
     with terminal(*CS, environment=environment(state, TERM="dumb")) as opened:
         person = Person(opened)
@@ -145,7 +161,21 @@ def test_a_terminal_without_abilities_gets_lines(state: str) -> None:
         person.sees("[PIPELINED, WEIGHT_STREAMING] ")
         person.types("weight_streaming", "\n")
         person.sees("✔ Weight Streaming")
+        person.does("telemetry")
+        person.sees("Power     : STANDBY")
         assert person.leaves() == 0
+
+
+def test_lines_that_are_pasted_are_done_up_to_the_first_that_fails(person: Person) -> None:
+    person.sees("cs>")
+    lines = "system standby --yes\r\nconfig execmode show\nsystem standby\nsystem activate\n"
+    person.types(f"\x1b[200~{lines}\x1b[201~")
+    person.sees("cs2-01 is STANDBY")
+    person.sees("Configured Execution Mode : PIPELINED\n")
+    person.sees("cs: error: 'system standby' is not possible while the system is STANDBY")
+    person.does("system status")
+    person.sees("Power        : STANDBY\n")
+    assert person.leaves() == 0
 
 
 def test_telemetry_is_live_until_ctrl_c(person: Person) -> None:

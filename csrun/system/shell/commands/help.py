@@ -8,8 +8,17 @@ from csrun.context.login import LoginRole
 from csrun.system.shell.shell import LeaveShell, Shell
 
 
+def _words(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The words that may follow those of the command so far."""
+    command: click.Command | None = context.find_root().command
+    for word in context.params.get("command") or ():
+        command = command.commands.get(word) if isinstance(command, click.Group) else None
+    known = command.commands if isinstance(command, click.Group) else ()
+    return [word for word in known if word.startswith(incomplete)]
+
+
 @click.command("help")
-@click.argument("command", metavar="[COMMAND...]", nargs=-1)
+@click.argument("command", metavar="[COMMAND...]", nargs=-1, shell_complete=_words)
 @click.pass_context
 def help_command(context: click.Context, command: tuple[str, ...]) -> None:
     """List the commands, or explain one."""

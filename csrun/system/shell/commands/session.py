@@ -18,7 +18,8 @@ def listing(shell: Shell, output_format: str) -> None:
 
 
 def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    jobs = (str(s.job) for s in sessions(context.obj.site, context.obj.system))
+    shell = context.obj.on(context.params.get("system"))
+    jobs = (str(s.job) for s in sessions(shell.site, shell.system))
     return [job for job in jobs if job.startswith(incomplete)]
 
 

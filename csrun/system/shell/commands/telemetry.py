@@ -25,10 +25,15 @@ def telemetry(shell: Shell, output_format: str, once: bool) -> None:
 
 
 def _watch(shell: Shell) -> None:
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False) as live:
+    console = Console()
+    if console.is_dumb_terminal:  # one that cannot write over what it has shown
+        reply.show(_facts(shell), reply.TABLE)
+        return
+    with Live(console=console, auto_refresh=False) as live:
         try:
             while True:
                 live.update(Text(reply.lines(_facts(shell))), refresh=True)
