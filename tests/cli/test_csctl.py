@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +166,24 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace)
         first.communicate(timeout=20)
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Workplace) -> None:
+    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    with place.start(*hold) as first:
+        place.wait_for("up")
+        with place.start(*ONE_TASK, "true") as second:
+            place.wait_for_state(2, "PENDING")
+            with place.start("logs", "2", "-f", command="csctl") as follower:
+                second.send_signal(how)
+                second.communicate(timeout=20)
+                _, err = follower.communicate(timeout=20)
+        (place.path / "go").touch()
+        first.communicate(timeout=20)
+    why = {signal.SIGTERM: "SIGTERM", signal.SIGKILL: "its launcher was killed"}[how]
+    assert f"job 2 has no logs: it ended before it ran: {why}" in err
+    assert follower.returncode == 2
+
+
 def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
     """A small job does not pass a large one that waits before it."""
     hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
@@ -213,6 +232,7 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_columns(place: Workplace) -> No
     [
         (("gte",), "Did you mean 'get'?"),
         (("get", "job", "x"), "'x' is not a valid integer"),
+        (("get", "job", "9" * 300), "is not in the range"),
         (("--site", "no-such", "get", "jobs"), "neither a shipped site"),
         (("logs", "3"), "job 3: site local knows no such job"),
         (("logs", "3", "--role", "boss"), "'boss' is not one of"),
