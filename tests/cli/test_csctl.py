@@ -101,6 +101,23 @@ def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
     assert "csrun: job 1: its record cannot be written" in done.stderr
 
 
+def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Workplace) -> None:
+    """Files of a job that lived are not flushed to the disk: a crash may leave them empty."""
+    with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
+        place.wait_for("up")
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    for name in ("systems.json", "job.json"):
+        (place.jobs / "1" / name).write_bytes(b"")
+    assert [job["state"] for job in shown(place, "jobs")] == ["LOST"]
+    assert place.run(*ONE_TASK, "true").returncode == 0
+    done = place.csctl("logs", "1")
+    assert done.returncode == 1
+    assert (
+        f"csctl: error: {place.jobs / '1' / 'job.json'}: the job's plan is damaged" in done.stderr
+    )
+
+
 def test_without_a_node_there_is_no_job(place: Workplace) -> None:
     assert place.run("--alloc-node", "False", "true", command="csrun_cpu").returncode == 0
     assert shown(place, "jobs") == []
