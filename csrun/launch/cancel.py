@@ -27,14 +27,16 @@ def cancel(site_name: str, job_id: int) -> JobRecord:
     with _launcher_of(record) as process:
         if process is not None:
             signal.pidfd_send_signal(process, signal.SIGTERM)
+            signal.pidfd_send_signal(process, signal.SIGCONT)  # one stopped by Ctrl-Z hears it now
     deadline_s = monotonic() + WAIT_S
     while record.is_active and monotonic() < deadline_s:
         sleep(_POLL_S)
         record = record_files.read(site_name, job_id)
     if record.is_active:
+        logs = f"; logs: {record.logs}" if record.logs else ""
         raise CsrunError(
             f"job {job_id}: has not ended {WAIT_S:.0f} s after its launcher was asked (process"
-            f" {record.launcher.pid}); to ask again kills its tasks; logs: {record.logs}"
+            f" {record.launcher.pid}); to ask again kills its tasks{logs}"
         )
     return record
 
