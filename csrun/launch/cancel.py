@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from csrun.errors import CsrunError, UsageError
@@ -26,8 +26,7 @@ def cancel(site_name: str, job_id: int) -> JobRecord:
     _require_ours(record)
     with _launcher_of(record) as process:
         if process is not None:
-            signal.pidfd_send_signal(process, signal.SIGTERM)
-            signal.pidfd_send_signal(process, signal.SIGCONT)  # one stopped by Ctrl-Z hears it now
+            _ask(process)
     deadline_s = monotonic() + WAIT_S
     while record.is_active and monotonic() < deadline_s:
         sleep(_POLL_S)
@@ -39,6 +38,12 @@ def cancel(site_name: str, job_id: int) -> JobRecord:
             f" {record.launcher.pid}); to ask again kills its tasks{logs}"
         )
     return record
+
+
+def _ask(process: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended just now
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # one stopped by Ctrl-Z hears it now
 
 
 def _require_ours(record: JobRecord) -> None:
