@@ -244,6 +244,17 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_columns(place: Workplace) -> No
         assert tty.exit_code() == 0
 
 
+def test_a_narrow_terminal_cuts_nothing_off(place: Workplace) -> None:
+    name = "a-name-of-more-than-a-hundred-characters-" + "x" * 80
+    assert place.run(*ONE_TASK, "--job-name", name, "true").returncode == 0
+    environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "xterm"}
+    csctl = (sys.executable, "-m", "csrun.cli.csctl", "get", "jobs")
+    with terminal(*csctl, environment=environment) as tty:
+        tty.wait_for(f"  {name}  ")
+        assert tty.exit_code() == 0
+        assert "…".encode() not in tty.read()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
