@@ -34,10 +34,13 @@ def job_options(command: Command) -> Command:
 def make(time_limit: str | None, job_name: str | None, output: str | None) -> "JobOptions":
     """The options that were given.
 
-    Raises: UsageError for a time limit that is none
+    Raises: UsageError for a time limit that is none, or a name that is not one line of text
     """
+    from csrun.errors import UsageError
     from csrun.launch import JobOptions
     from csrun.launch.time_limit import parse
 
+    if job_name is not None and not job_name.isprintable():
+        raise UsageError(f"--job-name: must be one line of printable text, got {job_name!r}")
     limit_s = None if time_limit is None else parse(time_limit)
     return JobOptions(job_name, limit_s, output)

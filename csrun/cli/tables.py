@@ -1,4 +1,4 @@
-"""Rows of text: a table on a terminal, aligned columns for a pipe."""
+"""Rows of text: a table on a terminal that has room for it, else aligned columns."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -6,20 +6,26 @@ from collections.abc import Iterable, Sequence
 
 def show(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under their headings."""
-    if sys.stdout.isatty():
-        _show_table(headings, rows)
-    else:
+    rows = list(rows)
+    if not sys.stdout.isatty() or not _show_table(headings, rows):
         _show_columns([[heading.upper() for heading in headings], *rows])
 
 
-def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
+    """Print a table; False when the terminal is too narrow to show all of it."""
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     table = Table(*headings)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    unbounded = console.options.update(max_width=sys.maxsize)
+    fits = Measurement.get(console, unbounded, table).maximum <= console.width
+    if fits:
+        console.print(table)
+    return fits
 
 
 def _show_columns(rows: list[Sequence[str]]) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.context.link import UNREADABLE
+from csrun.errors import CsrunError
 from csrun.files import write_whole
 from csrun.mode import ExecutionMode
 
@@ -88,8 +90,15 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def read(job_dir: Path) -> "JobFile":
-        """Read the file of a job's folder."""
-        return msgspec.json.decode((job_dir / JOB_FILE).read_bytes(), type=JobFile)
+        """Read the file of a job's folder.
+
+        Raises: CsrunError for one that a crash of the machine has damaged
+        """
+        path = job_dir / JOB_FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=JobFile)
+        except UNREADABLE as error:
+            raise CsrunError(f"{path}: the job's plan is damaged: {error}") from error
 
 
 class Telemetry(msgspec.Struct, frozen=True):
@@ -118,5 +127,5 @@ class Telemetry(msgspec.Struct, frozen=True):
         """Read the file of a job's folder; None when there is none, or not one like this."""
         try:
             return msgspec.json.decode((job_dir / TELEMETRY_FILE).read_bytes(), type=Telemetry)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *UNREADABLE):
             return None

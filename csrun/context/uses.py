@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.context.link import UNREADABLE
 from csrun.files import write_whole
 
 USES_FILE = "systems.json"
@@ -52,12 +53,12 @@ class UseLog:
 
 
 def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:
-    """What a job's chief has told so far."""
+    """What a job's chief has told so far; nothing when a crash of the machine has damaged it."""
     try:
         data = (job_dir / USES_FILE).read_bytes()
-    except FileNotFoundError:
+        return msgspec.json.decode(data, type=tuple[SystemUse, ...])
+    except (FileNotFoundError, *UNREADABLE):
         return ()
-    return msgspec.json.decode(data, type=tuple[SystemUse, ...])
 
 
 def now() -> datetime:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from csrun.errors import UsageError
-from csrun.launch.checks import check_command, check_mounts
+from csrun.launch.checks import check_command, check_mounts, check_working_dir
 from csrun.launch.output import check_pattern
 from csrun.launch.plan import JobPlan
 from csrun.launch.request import JobOptions, JobRequest
@@ -56,6 +56,7 @@ def _checked(request: JobRequest, site: Site) -> tuple[Any, JobPlan]:
             )
     if not request.command:
         raise UsageError("no command given: say what to run, e.g. csrun_wse python-ws run.py")
+    check_working_dir()
     check_mounts(request.mount_dirs, site)
     check_command(request.command)
     if request.options.output is not None:

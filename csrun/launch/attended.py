@@ -132,6 +132,7 @@ def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> En
             continue
         os.kill(pid, asked)
         if asked not in _KEYS | {signal.SIGKILL}:
+            os.kill(0, signal.SIGCONT)  # to the group, which Ctrl-Z may have stopped
             deadline_s = min(deadline_s, monotonic() + grace_s)
 
 

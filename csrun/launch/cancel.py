@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from csrun.errors import CsrunError, UsageError
@@ -26,17 +26,24 @@ def cancel(site_name: str, job_id: int) -> JobRecord:
     _require_ours(record)
     with _launcher_of(record) as process:
         if process is not None:
-            signal.pidfd_send_signal(process, signal.SIGTERM)
+            _ask(process)
     deadline_s = monotonic() + WAIT_S
     while record.is_active and monotonic() < deadline_s:
         sleep(_POLL_S)
         record = record_files.read(site_name, job_id)
     if record.is_active:
+        logs = f"; logs: {record.logs}" if record.logs else ""
         raise CsrunError(
             f"job {job_id}: has not ended {WAIT_S:.0f} s after its launcher was asked (process"
-            f" {record.launcher.pid}); to ask again kills its tasks; logs: {record.logs}"
+            f" {record.launcher.pid}); to ask again kills its tasks{logs}"
         )
     return record
+
+
+def _ask(process: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended just now
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # one stopped by Ctrl-Z hears it now
 
 
 def _require_ours(record: JobRecord) -> None:

@@ -11,6 +11,17 @@ from csrun.site import Site
 from csrun.version import VERSION
 
 
+def check_working_dir() -> None:
+    """The folder that the command was given in.
+
+    Raises: UsageError when it has been removed meanwhile
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder has been removed: cd to one that is there") from error
+
+
 def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
     """The folders that tasks need to see, those of the site with them.
 

@@ -11,8 +11,8 @@ from csrun.context import JobFile, Role, TaskEntry, environment
 from csrun.errors import UsageError
 from csrun.launch import queue
 from csrun.launch.attended import Attended, Ending, run_attended
-from csrun.launch.checks import check_mounts, check_program
-from csrun.launch.enrolment import Enrolled, enrolled
+from csrun.launch.checks import check_mounts, check_program, check_working_dir
+from csrun.launch.enrolment import Enrolled, enrolled, refusal_of_unwritable_state
 from csrun.launch.environment import slurm_variables
 from csrun.launch.output import OutputFiles, check_pattern
 from csrun.launch.records import Outcome, RecordState
@@ -71,10 +71,9 @@ class CpuRun:
 
     def _run_on_node(self, job: Enrolled) -> Outcome:
         options = self.request.options
-        with (
-            queue.allocate(self.site, 1, job.job_id, _say, job.waits_for) as allocation,
-            ExitStack() as files,
-        ):
+        with refusal_of_unwritable_state(self.site):
+            allocation = queue.allocate(self.site, 1, job.job_id, _say, job.waits_for)
+        with allocation, ExitStack() as files:
             entry = _entry(allocation.nodes[0])
             output = None
             if options.output is not None:
@@ -114,6 +113,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     if site.scheduler is Scheduler.SLURM and request.alloc_node:
         require_commands(site)
     _check_options(request)
+    check_working_dir()
     check_mounts(request.mount_dirs, site)
     inherited = environment.inherited()
     dropped = {*UNSET, *_OF_A_JOB}

@@ -80,10 +80,10 @@ def enrolled(
     Raises: UsageError when csrun's state cannot be written
     """
     draft = _draft(command, options, nodes, tasks)
-    with _refusal_of_unwritable_state(site):
+    with refusal_of_unwritable_state(site):
         books = _books(site)
     with HeldBack() as signals:
-        with _refusal_of_unwritable_state(site), books:
+        with refusal_of_unwritable_state(site), books:
             job = _enrol(site, draft, keeps_logs)
         with job.live:
             try:
@@ -116,7 +116,8 @@ def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int
 
 
 @contextmanager
-def _refusal_of_unwritable_state(site: Site) -> Iterator[None]:
+def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
+    """An OSError in here becomes a UsageError that names the state folder."""
     try:
         yield
     except OSError as error:

@@ -45,6 +45,7 @@ def show(
             return
         sleep(_POLL_S)
         record = record_files.read(site_name, job_id)
+        _require_logs(record)
 
 
 def _require_logs(record: JobRecord) -> None:
@@ -53,14 +54,13 @@ def _require_logs(record: JobRecord) -> None:
             f"job {record.job_id} wrote to its terminal: csrun_cpu keeps no logs"
             + (f"; see --output {record.output}" if record.output else "")
         )
-    if not Path(record.logs).is_dir() and not record.is_active:
+    if record.is_active:
+        return
+    if record.started is None:
+        raise UsageError(f"job {record.job_id} has no logs: it ended before it ran: {record.cause}")
+    if not Path(record.logs).is_dir():
         raise UsageError(
-            f"job {record.job_id} has no logs: "
-            + (
-                f"of ended jobs, the newest {KEPT_JOBS} keep theirs"
-                if record.started
-                else f"it ended before it ran: {record.cause}"
-            )
+            f"job {record.job_id} has no logs: of ended jobs, the newest {KEPT_JOBS} keep theirs"
         )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from csrun.context import Hosts, JobFile, Progress, SpawnWafer
 from csrun.errors import OutputError
 from csrun.launch import queue, time_limit
-from csrun.launch.enrolment import Enrolled, enrolled
+from csrun.launch.enrolment import Enrolled, enrolled, refusal_of_unwritable_state
 from csrun.launch.failure import describe_cause, how, summarize
 from csrun.launch.folder import JobFolder
 from csrun.launch.plan import JobPlan, plan
@@ -63,9 +63,12 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     nodes, tasks = job_plan.layout.nodes, len(job_plan.tasks)
     books = enrolled(site, request.command, request.options, nodes, tasks)
     with raised_as_errors(), books as job:
-        allocation = queue.allocate(site, nodes, job.job_id, _say, job.waits_for)
+        with refusal_of_unwritable_state(site):
+            allocation = queue.allocate(site, nodes, job.job_id, _say, job.waits_for)
         with allocation:
-            job.folder.prepare(_job_file(request, job_plan, site, job.job_id, allocation.nodes))
+            job_file = _job_file(request, job_plan, site, job.job_id, allocation.nodes)
+            with refusal_of_unwritable_state(site):
+                job.folder.prepare(job_file)
             job.start(allocation.nodes)
             outcome = _run_allocated(request, job, allocation.locks)
             job.end(outcome)

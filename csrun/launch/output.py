@@ -37,7 +37,7 @@ _FIELDS: dict[str, Callable[[OutputPlace], str | int]] = {
 def check_pattern(pattern: str) -> None:
     """Look at a pattern before there is a job.
 
-    Raises: UsageError for a field that is none, or a folder that is not there
+    Raises: UsageError for a field that is none, or a folder that is not there, or in its place
     """
     for match in _FIELD.finditer(pattern):
         if match[2] != "%" and match[2] not in _FIELDS:
@@ -46,6 +46,8 @@ def check_pattern(pattern: str) -> None:
     folder = Path(pattern).parent
     if "%" not in str(folder) and not folder.is_dir():
         raise UsageError(f"--output: {pattern}: there is no folder {folder}")
+    if Path(pattern).is_dir():
+        raise UsageError(f"--output: must be a file, got the folder {Path(pattern)}")
 
 
 def is_of_tasks(pattern: str) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from csrun.context import jobs_dir_of, site_state_dir
 from csrun.context.job import LIVE_LOCK
+from csrun.context.link import UNREADABLE
 from csrun.context.uses import now, read_uses
 from csrun.errors import CsrunError, UsageError
 from csrun.files import write_whole
@@ -115,7 +116,7 @@ def _stored(site_name: str, job_id: int) -> JobRecord:
     path = _path(site_name, job_id)
     try:
         return msgspec.json.decode(path.read_bytes(), type=JobRecord)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CsrunError(f"{path}: the record is damaged: {error}; remove the file") from error
 
 

@@ -62,6 +62,7 @@ def cancel(site: Site, system: System, job: int) -> int:
         raise UsageError(f"job {job} has no session on {system.name}; it has: {listed}")
     launcher = _launcher(site, job)
     try:
+        os.kill(launcher, signal.SIGCONT)  # one stopped by Ctrl-Z would not hear the other
         os.kill(launcher, signal.SIGINT)
     except PermissionError as error:
         raise UsageError(

@@ -61,7 +61,8 @@ class WaitingLine:
             return lock(self.folder / "mutex", holder)
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.suffix[1:]) for path in self.folder.glob("ticket.*"))
+        names = (path.suffix[1:] for path in self.folder.glob("ticket.*"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _path(self, number: int) -> Path:
         return self.folder / f"ticket.{number}"

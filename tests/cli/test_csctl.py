@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,23 @@ def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
     assert "csrun: job 1: its record cannot be written" in done.stderr
 
 
+def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Workplace) -> None:
+    """Files of a job that lived are not flushed to the disk: a crash may leave them empty."""
+    with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
+        place.wait_for("up")
+        launcher.kill()
+        launcher.communicate(timeout=20)
+    for name in ("systems.json", "job.json"):
+        (place.jobs / "1" / name).write_bytes(b"")
+    assert [job["state"] for job in shown(place, "jobs")] == ["LOST"]
+    assert place.run(*ONE_TASK, "true").returncode == 0
+    done = place.csctl("logs", "1")
+    assert done.returncode == 1
+    assert (
+        f"csctl: error: {place.jobs / '1' / 'job.json'}: the job's plan is damaged" in done.stderr
+    )
+
+
 def test_without_a_node_there_is_no_job(place: Workplace) -> None:
     assert place.run("--alloc-node", "False", "true", command="csrun_cpu").returncode == 0
     assert shown(place, "jobs") == []
@@ -165,6 +183,24 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace)
         first.communicate(timeout=20)
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Workplace) -> None:
+    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    with place.start(*hold) as first:
+        place.wait_for("up")
+        with place.start(*ONE_TASK, "true") as second:
+            place.wait_for_state(2, "PENDING")
+            with place.start("logs", "2", "-f", command="csctl") as follower:
+                second.send_signal(how)
+                second.communicate(timeout=20)
+                _, err = follower.communicate(timeout=20)
+        (place.path / "go").touch()
+        first.communicate(timeout=20)
+    why = {signal.SIGTERM: "SIGTERM", signal.SIGKILL: "its launcher was killed"}[how]
+    assert f"job 2 has no logs: it ended before it ran: {why}" in err
+    assert follower.returncode == 2
+
+
 def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
     """A small job does not pass a large one that waits before it."""
     hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
@@ -208,11 +244,23 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_columns(place: Workplace) -> No
         assert tty.exit_code() == 0
 
 
+def test_a_narrow_terminal_cuts_nothing_off(place: Workplace) -> None:
+    name = "a-name-of-more-than-a-hundred-characters-" + "x" * 80
+    assert place.run(*ONE_TASK, "--job-name", name, "true").returncode == 0
+    environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "xterm"}
+    csctl = (sys.executable, "-m", "csrun.cli.csctl", "get", "jobs")
+    with terminal(*csctl, environment=environment) as tty:
+        tty.wait_for(f"  {name}  ")
+        assert tty.exit_code() == 0
+        assert "…".encode() not in tty.read()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("gte",), "Did you mean 'get'?"),
         (("get", "job", "x"), "'x' is not a valid integer"),
+        (("get", "job", "9" * 300), "is not in the range"),
         (("--site", "no-such", "get", "jobs"), "neither a shipped site"),
         (("logs", "3"), "job 3: site local knows no such job"),
         (("logs", "3", "--role", "boss"), "'boss' is not one of"),

@@ -23,6 +23,7 @@ COMMANDS = [
     ("csrun_wse", "--help"),
     ("csrun_cpu", "touch", "ran"),
     ("csrun_cpu", "--def-nodes"),
+    ("csctl", "get", "systems"),
 ]
 
 

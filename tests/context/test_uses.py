@@ -3,7 +3,9 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from csrun.context.uses import UseLog, read_uses
+import pytest
+
+from csrun.context.uses import USES_FILE, UseLog, read_uses
 
 
 def test_a_lease_from_its_asking_to_its_end(tmp_path: Path) -> None:
@@ -38,3 +40,9 @@ def test_a_folder_that_takes_nothing_ends_no_run(tmp_path: Path) -> None:
     with log.held():
         pass
     assert read_uses(tmp_path / "gone") == ()
+
+
+@pytest.mark.parametrize("text", [b"", b'[{"system": "cs2', b'[{"system": "\xff"}]', b"{}"])
+def test_a_damaged_file_tells_nothing(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / USES_FILE).write_bytes(text)
+    assert read_uses(tmp_path) == ()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs import Workplace, gone, until
+from support.terminals import terminal
 
 from csrun.errors import CsrunError
 from csrun.launch import cancel
@@ -64,6 +65,34 @@ def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
         front.communicate(timeout=20)
     assert gone([pid])
     assert front.returncode == 137
+
+
+def test_a_stopped_job_that_waits_leaves_the_line(place: Workplace) -> None:
+    with place.start(*ALL_NODES, "sh", "-c", UNTIL_GO) as first:
+        place.wait_for("up")
+        with place.start(*ONE_TASK, "true") as second:
+            place.wait_for_state(2, "PENDING")
+            second.send_signal(signal.SIGSTOP)
+            assert place.csctl("cancel", "job", "2").returncode == 0
+            second.communicate(timeout=20)
+        (place.path / "go").touch()
+        first.communicate(timeout=20)
+
+
+def test_a_command_stopped_by_ctrl_z_ends_in_order(place: Workplace) -> None:
+    (place.path / "run.sh").write_text(
+        "trap 'touch told; exit 5' TERM; touch up; while :; do sleep 0.05; done"
+    )
+    environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "PS1": "ready> "}
+    with terminal("bash", "--norc", "--noprofile", "-i", environment=environment) as tty:
+        tty.wait_for("ready> ")
+        tty.type(f"cd {place.path}; {sys.executable} -m csrun.cli.csrun_cpu sh run.sh\n")
+        place.wait_for("up")
+        tty.type("\x1a")
+        tty.wait_for("Stopped")
+        done = place.csctl("cancel", "job", "1")
+        assert done.stdout == "job 1: CANCELLED, exit code 5\n"
+    assert (place.path / "told").exists()
 
 
 def test_an_ended_job_is_refused(place: Workplace) -> None:

@@ -27,6 +27,7 @@ def place(tmp_path: Path) -> FcMnist:
     return FcMnist(tmp_path)
 
 
+@pytest.mark.slow
 def test_memory_of_the_job_and_cpu_of_waiting_streamers(place: FcMnist) -> None:
     command = ("python-ws", RUN, "--max_steps", str(MANY_STEPS))
     with place.start(*LAYOUT, *command) as launcher:

@@ -68,7 +68,13 @@ def test_csrun_cpu_writes_a_file(place: Workplace) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "said"),
-    [("%q", "%q is no field"), ("50%", "% is no field"), ("no/where", "no folder no")],
+    [
+        ("%q", "%q is no field"),
+        ("50%", "% is no field"),
+        ("no/where", "no folder no"),
+        ("/tmp/", "must be a file, got the folder /tmp"),
+        ("", "must be a file, got the folder ."),
+    ],
 )
 @pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
 def test_a_wrong_pattern_is_refused(
@@ -94,6 +100,14 @@ def test_a_full_disk_ends_the_job(place: Workplace) -> None:
     assert done.returncode == 1
     assert "/dev/full: No space left on device" in done.stderr
     assert place.record(1)["state"] == "FAILED"
+
+
+@pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
+def test_a_name_that_would_break_a_table_is_refused(command: str, place: Workplace) -> None:
+    done = place.run("--job-name", "a\n\x1b[31mb", "true", command=command)
+    assert done.returncode == 2
+    assert r"--job-name: must be one line of printable text, got 'a\n\x1b[31mb'" in done.stderr
+    assert not place.jobs.exists()
 
 
 def test_options_of_a_job_need_one(place: Workplace) -> None:

@@ -93,13 +93,14 @@ def test_a_job_that_ends_between_two_looks_is_not_lost(monkeypatch: pytest.Monke
     assert record_files.read(SITE, 7) == over
 
 
+@pytest.mark.parametrize("text", [b'{"job_id": 6', b"", b'{"name": "\xff"}'])
 def test_a_damaged_record_is_named_and_hides_no_other(
-    state: str, capsys: pytest.CaptureFixture[str]
+    text: bytes, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = ended(moved(RECORD, RecordState.RUNNING), Outcome(RecordState.COMPLETED, 0), ())
     record_files.write(SITE, over)
     damaged = Path(state) / SITE / "records" / "6.json"
-    damaged.write_text('{"job_id": 6')
+    damaged.write_bytes(text)
     assert record_files.read_all(SITE) == [over]
     assert f"warning: {damaged}: the record is damaged" in capsys.readouterr().err
     with pytest.raises(CsrunError, match="remove the file"):

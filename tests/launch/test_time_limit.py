@@ -23,9 +23,21 @@ def test_slurms_forms(text: str, seconds: int | None) -> None:
     assert parse(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "one", "-1", "1:2:3:4", "1.5", "1-", "3m", " 3", "٣"])
+ENDLESS = pytest.param("9" * 5000, id="endless")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "one", "-1", "1:2:3:4", "1.5", "1-", "3m", " 3", "٣", ENDLESS]
+)
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--time-limit: must be minutes"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["10000-0:00:01", "9" * 20, "1-" + "9" * 20])
+def test_a_limit_that_no_clock_can_tell_is_refused(text: str) -> None:
+    assert parse("10000-0") == 864_000_000
+    with pytest.raises(UsageError, match="--time-limit: must be at most 10000 days, got"):
         parse(text)
 
 

@@ -126,6 +126,15 @@ def test_the_line_is_first_come_first_served(tmp_path: Path) -> None:
     assert not list(line.folder.glob("ticket.*"))
 
 
+def test_a_file_that_is_no_ticket_has_no_place_in_line(tmp_path: Path) -> None:
+    line = WaitingLine(tmp_path / "line")
+    line.folder.mkdir()
+    (line.folder / "ticket.1~").touch()  # an editor's or a backup's
+    ticket = line.join("a")
+    assert (ticket.number, line.is_first(ticket), line.holders()) == (1, True, ["a"])
+    ticket.leave()
+
+
 def test_a_ticket_may_leave_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,10 +67,15 @@ def test_what_has_ended_has_no_session() -> None:
 
 
 @pytest.mark.usefixtures("job_7")
-def test_cancel_interrupts_the_launcher(launcher: "subprocess.Popen[bytes]") -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_cancel_interrupts_the_launcher(
+    is_stopped: bool, launcher: "subprocess.Popen[bytes]"
+) -> None:
     with pytest.raises(UsageError, match="job 8 has no session on cs2-01; it has: 7"):
         cancel(SITE, SYSTEM, 8)
     assert launcher.poll() is None
+    if is_stopped:
+        launcher.send_signal(signal.SIGSTOP)
     assert cancel(SITE, SYSTEM, 7) == launcher.pid
     assert launcher.wait(10) in (-signal.SIGINT, 1, 130)
 
