@@ -148,8 +148,8 @@ class _Run:
             seconds = monotonic() - self._begun_s
             _say(f"csrun_wse: {len(self._ready)} tasks reported in after {seconds:.2f} s")
         job = self._step.job = self._placed()
+        job.write(self._folder.path)
         folder = folders.name_by_id(self._folder, job.job_id)
-        job.write(folder.path)
         options = self._request.options
         name = options.job_name or Path(job.command[0]).name
         named = replace(options, job_name=name)
