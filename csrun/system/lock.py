@@ -110,5 +110,9 @@ def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
         os.close(fd)
         raise
     taken = FileLock(path, fd)
-    taken.name_holder(holder)
+    try:
+        taken.name_holder(holder)
+    except OSError:  # a disk that is full
+        taken.release()
+        raise
     return taken

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
-from csrun.errors import UsageError
+from csrun.errors import CsrunError, UsageError
 from csrun.launch.folder import KEPT_JOBS
 from csrun.launch.plan import Layout, plan
 from csrun.launch.preparing import is_preparing, option
 from csrun.launch.protocol import SignalTasks, StartTask
 from csrun.launch.request import JobOptions, JobRequest
-from csrun.launch.slurm import batch, cluster, folders, status
+from csrun.launch.slurm import batch, cluster, folders, run, status
 from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post
 from csrun.launch.slurm.messages import LetGo, StartAll, ToAttendants
 from csrun.site import load
@@ -181,6 +181,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="set jobs_dir in the site file"):
         folders.create(tmp_path / "file" / "jobs")
+
+
+def test_a_disk_that_is_full_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    folder, live = folders.create(tmp_path)
+    said = "folder cannot be written: No space left on device"
+    with live, pytest.raises(CsrunError, match=said), run._writing(folder):
+        full()
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UsageError, match="can be made there: No space left on device"):
+        folders.create(tmp_path)
 
 
 def test_the_folder_of_the_site_may_name_the_user(
