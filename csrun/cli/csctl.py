@@ -11,7 +11,7 @@ from csrun.cli import frame
 
 if TYPE_CHECKING:
     from csrun.launch.records import JobRecord
-    from csrun.launch.slurm.status import SlurmJob
+    from csrun.launch.slurm.status import SlurmJob, SlurmNode
     from csrun.launch.status import NodeStatus, SystemStatus
     from csrun.site import Site
 
@@ -58,7 +58,7 @@ def get_jobs(site: str | None, all_states: bool, output: str) -> int:
         from csrun.launch.slurm.status import jobs
 
         return _show(jobs(cluster), output, JOB_HEADINGS, _slurm_row)
-    return _show(status.jobs(_local(site), all_states), output, JOB_HEADINGS, _job_row)
+    return _show(status.jobs(_site(site), all_states), output, JOB_HEADINGS, _job_row)
 
 
 @get.command("job", context_settings=SETTINGS)
@@ -73,7 +73,7 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
         from csrun.launch.slurm.status import job
 
         return _show([job(cluster, job_id)], output, JOB_HEADINGS, _slurm_row)
-    record = status.job(_local(site), job_id)
+    record = status.job(_site(site), job_id)
     if output == "json":
         _print_json(record)
     else:
@@ -89,7 +89,11 @@ def get_nodes(site: str | None, output: str) -> int:
     """Nodes, and the jobs that have them."""
     from csrun.launch import status
 
-    return _show(status.nodes(_local(site)), output, NODE_HEADINGS, _node_row)
+    if cluster := _cluster(site):
+        from csrun.launch.slurm.status import nodes
+
+        return _show(nodes(cluster), output, NODE_HEADINGS, _slurm_node_row)
+    return _show(status.nodes(_site(site)), output, NODE_HEADINGS, _node_row)
 
 
 @get.command("systems", context_settings=SETTINGS)
@@ -99,7 +103,11 @@ def get_systems(site: str | None, output: str) -> int:
     """CS systems, the jobs that have them, and those that wait for them."""
     from csrun.launch import status
 
-    return _show(status.systems(_local(site)), output, SYSTEM_HEADINGS, _system_row)
+    if cluster := _cluster(site):
+        from csrun.launch.slurm.status import systems
+
+        return _show(systems(cluster), output, SYSTEM_HEADINGS, _system_row)
+    return _show(status.systems(_site(site)), output, SYSTEM_HEADINGS, _system_row)
 
 
 @csctl.group("cancel")
@@ -120,7 +128,7 @@ def cancel_job(site: str | None, job_id: int) -> int:
         status.cancel(cluster, job_id)
         click.echo(f"job {job_id}: Slurm ends it")
         return 0
-    record = cancel(_local(site).name, job_id)
+    record = cancel(_site(site).name, job_id)
     code = "" if record.exit_code is None else f", exit code {record.exit_code}"
     click.echo(f"job {job_id}: {record.state}{code}")
     return 0
@@ -141,29 +149,26 @@ def logs(site: str | None, job_id: int, role: str | None, follow: bool) -> int:
     from csrun.launch import job_logs
 
     wanted = None if role is None else Role(role)
-    job_logs.show(_local(site).name, job_id, wanted, follow, _write)
+    if cluster := _cluster(site):
+        from csrun.launch.slurm import job_logs as slurm_logs
+
+        slurm_logs.show(cluster, job_id, wanted, follow, _write)
+        return 0
+    job_logs.show(_site(site).name, job_id, wanted, follow, _write)
     return 0
 
 
-def _local(name: str | None) -> "Site":
-    from csrun.errors import UsageError
-    from csrun.site import Scheduler, load
+def _site(name: str | None) -> "Site":
+    from csrun.site import load
 
-    site = load(name)
-    if site.scheduler is not Scheduler.LOCAL:
-        raise UsageError(
-            f"site {site.name}: its scheduler is {site.scheduler}, which keeps its own books:"
-            " csctl has 'get jobs', 'get job' and 'cancel job' there; see sinfo for the rest, and"
-            " the folder that a job names for its logs"
-        )
-    return site
+    return load(name)
 
 
 def _cluster(name: str | None) -> "Site | None":
     """The site, if Slurm is its scheduler."""
-    from csrun.site import Scheduler, load
+    from csrun.site import Scheduler
 
-    site = load(name)
+    site = _site(name)
     return site if site.scheduler is Scheduler.SLURM else None
 
 
@@ -209,7 +214,7 @@ def _slurm_row(job: "SlurmJob") -> Sequence[str]:
     from csrun.launch.time_limit import format_duration
 
     time, submitted = format_duration(job.elapsed_s), _when(job.submitted)
-    why = f"waits for {job.reason}" if job.reason else ""
+    why = f"waits for {job.reason}" if job.reason and job.is_waiting else job.reason
     return (
         str(job.job_id), job.name, job.user, job.state, str(job.nodes), job.system, submitted,
         time, why,
@@ -219,6 +224,11 @@ def _slurm_row(job: "SlurmJob") -> Sequence[str]:
 def _node_row(node: "NodeStatus") -> Sequence[str]:
     job = "" if node.job is None else str(node.job)
     return node.name, node.state, job, str(node.cpus), f"{node.memory_gb} GiB"
+
+
+def _slurm_node_row(node: "SlurmNode") -> Sequence[str]:
+    jobs = ", ".join(map(str, node.jobs))
+    return node.name, node.state, jobs, str(node.cpus), f"{node.memory_gb} GiB"
 
 
 def _system_row(system: "SystemStatus") -> Sequence[str]:

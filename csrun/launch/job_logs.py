@@ -31,11 +31,37 @@ def show(
     """
     record = record_files.read(site_name, job_id)
     _require_logs(record)
+    while record.started is None:
+        if not follow or not record.is_active:
+            raise UsageError(f"job {job_id} has no logs yet: it waits for {record.reason}")
+        sleep(_POLL_S)
+        record = record_files.read(site_name, job_id)
+        _require_logs(record)
     folder = JobFolder(jobs_dir_of(site_name) / str(job_id))
+
+    def goes_on() -> bool:
+        record = record_files.read(site_name, job_id)
+        _require_logs(record)
+        return follow and record.is_active
+
+    show_folder(folder, role, goes_on, write)
+
+
+def show_folder(
+    folder: JobFolder,
+    role: Role | None,
+    goes_on: Callable[[], bool],
+    write: Callable[[bytes], None],
+) -> None:
+    """Write the logs in the folder of a job that has begun, as long as it goes on.
+
+    Raises: UsageError when the job has no such role
+    """
+    job = JobFile.read(folder.path)
     tails: dict[str, LogTail] = {}
     while True:
-        is_last = not follow or not record.is_active
-        for name, label in _logs(record, folder, role, is_last):
+        is_last = not goes_on()
+        for name, label in _logs(job, folder, role, is_last):
             tail = tails.setdefault(name, LogTail(folder.log(name), lambda: None, label))
             while data := tail.read():
                 write(data)
@@ -44,8 +70,6 @@ def show(
         if is_last:
             return
         sleep(_POLL_S)
-        record = record_files.read(site_name, job_id)
-        _require_logs(record)
 
 
 def _require_logs(record: JobRecord) -> None:
@@ -65,18 +89,13 @@ def _require_logs(record: JobRecord) -> None:
 
 
 def _logs(
-    record: JobRecord, folder: JobFolder, role: Role | None, is_last: bool
+    job: JobFile, folder: JobFolder, role: Role | None, is_last: bool
 ) -> list[tuple[str, str]]:
-    """Names of the logs to show, with their labels; none while the job waits for its nodes."""
-    if record.started is None:
-        if is_last:
-            raise UsageError(f"job {record.job_id} has no logs yet: it waits for {record.reason}")
-        return []
-    job = JobFile.read(folder.path)
+    """Names of the logs to show, with their labels."""
     names = _wafers(folder) if role is Role.WAFER else _of_role(job, role)
     if not names and is_last:
         roles = ", ".join(dict.fromkeys(task.role for task in job.tasks))
-        raise UsageError(f"job {record.job_id} has no {role}; it has: {roles}")
+        raise UsageError(f"job {job.job_id} has no {role}; it has: {roles}")
     return names
 
 

@@ -159,8 +159,13 @@ class JobState:
 
     @property
     def cause(self) -> TaskEnd | None:
-        """The first cause of the job's failure, None when no task failed by itself."""
-        return first_cause(self.ends)
+        """The first cause of the job's failure, None when no task failed by itself.
+
+        A lost peer is none in a job that was told to end: Slurm may tell some tasks before us.
+        """
+        cause = first_cause(self.ends)
+        was_told = self.signum is not None
+        return None if was_told and cause is not None and cause.is_consequence else cause
 
     @property
     def exit_code(self) -> int:

@@ -4,6 +4,7 @@ from csrun.system.change import SystemBusyError, change, drain
 from csrun.system.find import find, find_for_compile, named
 from csrun.system.lease import Lease, acquire
 from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
+from csrun.system.scancel import scancel
 from csrun.system.state import Command, Power, SystemState, apply
 from csrun.system.store import load_state, save_state
 from csrun.system.waiting import WaitingLine, wait_in_line
@@ -28,6 +29,7 @@ __all__ = [
     "lock",
     "named",
     "save_state",
+    "scancel",
     "try_lock",
     "wait_in_line",
 ]

@@ -9,17 +9,18 @@ from csrun.system.state import Power, SystemState
 from csrun.system.store import load_state
 
 
-def find(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
+def find(site: Site, cs_ip: str | None, mode: ExecutionMode, told_by: str = "cs_ip") -> System:
     """The system that `cs_ip` names (host, host:port or name), or the first one that is ready.
 
-    One that boots into the mode will be ready; it is taken when no other is.
+    One that boots into the mode will be ready; it is taken when no other is. `told_by` is where the
+    name comes from.
 
     Raises: UsageError for an unknown system or one in another mode; CsrunError for one in STANDBY
     """
     if cs_ip is None:
         return _first_in_mode(site, mode)
     system = _by_address(site, cs_ip)
-    require_usable(site, system, load_state(site, system), mode, f"cs_ip {cs_ip}: ")
+    require_usable(site, system, load_state(site, system), mode, f"{told_by} {cs_ip}: ")
     return system
 
 

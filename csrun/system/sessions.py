@@ -12,8 +12,9 @@ import msgspec
 from csrun.context import Telemetry, jobs_dir_of
 from csrun.context.job import LIVE_LOCK
 from csrun.errors import CsrunError, UsageError
-from csrun.site import Site, System
+from csrun.site import Scheduler, Site, System
 from csrun.system.lock import holder_of, is_held
+from csrun.system.scancel import scancel
 from csrun.system.store import changing, lease_file, line_dir
 from csrun.system.waiting import WaitingLine
 
@@ -51,8 +52,10 @@ def sessions(site: Site, system: System) -> list[Session]:
     return [*running, *(s for s in waiting if s.job not in {r.job for r in running})]
 
 
-def cancel(site: Site, system: System, job: int) -> int:
+def cancel(site: Site, system: System, job: int) -> int | None:
     """Ask a session's launcher to end its job, as Ctrl-C would; the launcher's process id.
+
+    On a cluster the launcher may be on another machine: Slurm is asked, and the answer None.
 
     Raises: UsageError when the job has no session here, or is someone else's
     """
@@ -60,6 +63,9 @@ def cancel(site: Site, system: System, job: int) -> int:
     if job not in known:
         listed = ", ".join(map(str, known)) or "none"
         raise UsageError(f"job {job} has no session on {system.name}; it has: {listed}")
+    if site.scheduler is Scheduler.SLURM:
+        scancel(job)
+        return None
     launcher = _launcher(site, job)
     try:
         os.kill(launcher, signal.SIGCONT)  # one stopped by Ctrl-Z would not hear the other
@@ -96,7 +102,7 @@ def _launcher(site: Site, job: int) -> int:
     if match is None or not is_held(lock_file):
         raise CsrunError(
             f"job {job} has no launcher on this machine; 'csctl cancel job {job}' cancels it where "
-            "it was launched, or anywhere on a cluster"
+            "it was launched"
         )
     return int(match["process"])
 

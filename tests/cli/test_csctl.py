@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -273,13 +274,15 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str, place: Wor
     assert "Traceback" not in done.stderr
 
 
-def test_a_site_of_another_scheduler_names_its_commands(place: Workplace) -> None:
+@pytest.mark.parametrize("noun", ["jobs", "nodes", "systems"])
+def test_a_site_of_another_scheduler_needs_its_commands(place: Workplace, noun: str) -> None:
     shipped = (Path(__file__).parents[2] / "site_configs" / "local.yaml").read_text()
     site = place.path / "cluster.yaml"
     site.write_text(shipped.replace("scheduler: local", "scheduler: slurm"))
-    done = place.csctl("--site", str(site), "get", "nodes")
+    there = replace(place, variables=(("PATH", str(place.path)),))
+    done = there.csctl("--site", str(site), "get", noun)
     assert done.returncode == 2
-    assert "sinfo" in done.stderr
+    assert "scheduler slurm: srun: command not found" in done.stderr
 
 
 def test_help_imports_little() -> None:

@@ -4,7 +4,7 @@ from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
 
-from csrun.context import JobFile, Role, TaskEntry
+from csrun.context import JobFile, Role, TaskEntry, TaskReport, TaskReportKind
 from csrun.launch.protocol import StartTask
 from csrun.launch.state import (
     COLLECT_S,
@@ -33,6 +33,7 @@ ZERO, ONE, WAFER = "rank-00000", "rank-00001", "wafer-cs2-02"
 BOTH = (ZERO, ONE)
 FIRST_WAFER = Start(StartTask(0, ("w", "1"), "cs2-02"))
 SECOND_WAFER = Start(StartTask(0, ("w", "2"), "cs2-02"))
+LOST_PEER = TaskReport(1, TaskReportKind.PEER_LOST, "lost rank 0", "", 1, 1.0, 1)
 
 STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
     ("all end well", [(TaskExited(ZERO, 0, 1.0), []), (TaskExited(ONE, 0, 2.0), [Finish()])], 0),
@@ -60,6 +61,23 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
         "both fail within the window",
         [(TaskExited(ONE, 4, 1.1), [Wait(COLLECT_S)]), (TaskExited(ZERO, 5, 1.0), [Finish()])],
         5,
+    ),
+    (
+        "a peer is lost before we hear that the job was told to end",
+        [
+            (TaskExited(ONE, 1, 1.1, LOST_PEER), [Wait(COLLECT_S)]),
+            (Interrupted(SIGTERM, 1.2), [Send((ZERO,), SIGTERM), Wait(GRACE_S)]),
+            (TaskExited(ZERO, 143, 1.3), [Finish()]),
+        ],
+        143,
+    ),
+    (
+        "a peer is lost, and nobody knows why",
+        [
+            (TaskExited(ONE, 1, 1.1, LOST_PEER), [Wait(COLLECT_S)]),
+            (TaskExited(ZERO, 0, 1.3), [Finish()]),
+        ],
+        1,
     ),
     (
         "Ctrl-C",

@@ -1,6 +1,7 @@
 """csctl where Slurm keeps the books."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support.jobs import Workplace, until
@@ -8,6 +9,7 @@ from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
 
+FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 ASKED = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1",
          "--single-task-nodes", "1", "--job-name", "digits")  # fmt: skip
 
@@ -40,7 +42,75 @@ def test_a_job_that_slurm_does_not_know(cluster_place: Workplace, asked: tuple[s
     assert "job 99999: " in done.stderr
 
 
-def test_what_only_local_books_have(cluster_place: Workplace) -> None:
-    done = cluster_place.run("logs", "1", command="csctl")
-    assert done.returncode == 2
-    assert "its scheduler is slurm" in done.stderr
+def test_nodes_systems_and_logs_of_a_job(cluster_place: Workplace, testbed: Testbed) -> None:
+    cluster_place.script("import time\nprint('hello')\nopen('in', 'w').close()\ntime.sleep(600)")
+    with (
+        cluster_place.start(*ASKED, "python", "run.py") as first,
+        cluster_place.start("--job-name", "second", *ASKED[:-2], "python", "run.py") as second,
+    ):
+        cluster_place.wait_for("in")
+        until(lambda: sum("PENDING" in line for line in testbed.queue()) > 0)
+        listed = json.loads(cluster_place.csctl("get", "jobs", "-o", "json").stdout)
+        (runs,) = (job["job_id"] for job in listed if job["state"] == "RUNNING")
+        (waits,) = (job["job_id"] for job in listed if job["state"] == "PENDING")
+        nodes = json.loads(cluster_place.csctl("get", "nodes", "-o", "json").stdout)
+        assert [node["name"] for node in nodes] == ["node1", "node2", "node3", "node4"]
+        assert sum(node["jobs"] == [runs] for node in nodes) == 3
+        assert nodes[0]["state"] == "ALLOCATED"
+        systems = json.loads(cluster_place.csctl("get", "systems", "-o", "json").stdout)
+        assert [(s["job"], s["waiting"]) for s in systems] == [(runs, [waits]), (None, [])]
+        assert cluster_place.csctl("logs", str(runs)).stdout == "hello\n"
+        early = cluster_place.csctl("logs", str(waits))
+        assert (early.returncode, "has no logs yet: it waits for" in early.stderr) == (2, True)
+        with cluster_place.start("logs", str(runs), "--follow", command="csctl") as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "hello\n"
+            assert reader.poll() is None
+            for job in (second, first):
+                job.terminate()
+                job.communicate(timeout=60)
+            reader.communicate(timeout=60)
+        assert reader.returncode == 0
+    ended = cluster_place.csctl("logs", str(waits))
+    assert (ended.returncode, "has no logs in" in ended.stderr) == (2, True)
+    assert cluster_place.csctl("logs", "99999").returncode == 2
+
+
+def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Workplace) -> None:
+    cluster_place.script(
+        "from csrun.site import load\nfrom csrun.system import acquire\nimport os, time\n"
+        "site = load()\nsystem = site.systems[0]\n"
+        "if os.environ['SLURM_PROCID'] == '0':\n"
+        "    lease = acquire(site, system, system.mode, 'job ' + os.environ['SLURM_JOB_ID'])\n"
+        "    open('in', 'w').close()\n"
+        "time.sleep(600)"
+    )
+    with cluster_place.start(*ASKED, "python", "run.py") as job:
+        cluster_place.wait_for("in")
+        listed = cluster_place.run("session", "list", "--output-format", "json", command="cs")
+        number = json.loads(listed.stdout)[0]["job"]
+        refused = cluster_place.run("system", "standby", "--yes", command="cs")
+        assert refused.returncode == 1
+        assert f"not possible while job {number} (process" in refused.stderr
+        ended = cluster_place.run("session", "cancel", str(number), command="cs")
+        assert (ended.returncode, ended.stdout) == (0, f"job {number} was asked to end by Slurm\n")
+        job.communicate(timeout=60)
+    assert job.returncode == 143
+
+
+def test_a_system_that_is_put_in_standby_while_its_job_waits(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script("import time\nopen('in', 'w').close()\ntime.sleep(600)")
+    train = ("python", str(FC_MNIST), "--mode", "train", "--max_steps", "5")
+    with cluster_place.start(*ASKED, "python", "run.py") as holder:
+        cluster_place.wait_for("in")
+        with cluster_place.start(*ASKED, *train) as job:
+            until(lambda: any("PENDING" in line for line in testbed.queue()))
+            cluster_place.run("system", "standby", "--yes", command="cs")
+            holder.terminate()
+            holder.communicate(timeout=60)
+            _, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "the job's system cs2-01: cs2-01 is in STANDBY; a job needs an ACTIVE system" in err
+    assert "Traceback" not in err

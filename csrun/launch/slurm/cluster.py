@@ -9,18 +9,31 @@ from csrun.errors import CsrunError, UsageError
 from csrun.launch.plan import Layout
 from csrun.site import Site
 
-SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%G")
-NEEDED = ("srun", "sbatch", "scancel", "sinfo")
+SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G")
+NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
 ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try again
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the cluster, in whatever state; `gres` without counts, e.g. `cs:cs2-02`."""
+    """One node of the cluster, in whatever state; `gres` without counts, e.g. `cs:cs2-02`.
+
+    Units: memory_gb in GiB
+    """
 
     name: str
     cpus: int
+    memory_gb: int
+    state: str
     gres: frozenset[str]
+
+
+def nodes(site: Site) -> tuple[Node, ...]:
+    """All nodes of the cluster.
+
+    Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
+    """
+    return parse(_sinfo(site))
 
 
 def check(layout: Layout, site: Site, gres: str | None) -> None:
@@ -28,9 +41,9 @@ def check(layout: Layout, site: Site, gres: str | None) -> None:
 
     Raises: UsageError when it never can; CsrunError when Slurm does not answer
     """
-    nodes = parse(_sinfo(site))
-    _check_nodes(layout, site, nodes)
-    known = frozenset().union(*(node.gres for node in nodes))
+    found = nodes(site)
+    _check_nodes(layout, site, found)
+    known = frozenset().union(*(node.gres for node in found))
     if gres is not None and _without_count(gres) not in known:
         raise UsageError(
             f"site {site.name}: gres: no node of the cluster has {gres}, they have:"
@@ -41,8 +54,11 @@ def check(layout: Layout, site: Site, gres: str | None) -> None:
 def parse(text: str) -> tuple[Node, ...]:
     """The nodes in sinfo's answer, each once: a node is listed for every partition it is in."""
     rows = (line.strip().split("|") for line in text.splitlines() if line.strip())
-    found = {name: Node(name, int(cpus.rstrip("+")), _gres(gres)) for name, cpus, gres in rows}
-    return tuple(found.values())
+    found = (
+        Node(name, _least(cpus), _least(memory_mb) // 1024, state, _gres(gres))
+        for name, cpus, memory_mb, state, gres in rows
+    )
+    return tuple({node.name: node for node in found}.values())
 
 
 def require_commands(site: Site) -> None:
@@ -70,16 +86,16 @@ def explain(error_text: str, site: Site) -> CsrunError:
     return CsrunError(f"site {site.name}: Slurm does not answer: {reason}; {remedy}")
 
 
-def _check_nodes(layout: Layout, site: Site, nodes: tuple[Node, ...]) -> None:
-    if layout.nodes > len(nodes):
+def _check_nodes(layout: Layout, site: Site, found: tuple[Node, ...]) -> None:
+    if layout.nodes > len(found):
         raise UsageError(
-            f"--total-nodes {layout.nodes}: the cluster of site {site.name} has {len(nodes)} nodes:"
-            f" use --total-nodes {len(nodes)}"
+            f"--total-nodes {layout.nodes}: the cluster of site {site.name} has {len(found)} nodes:"
+            f" use --total-nodes {len(found)}"
         )
     alone = layout.single_task_nodes
     full = layout.tasks_per_node * layout.cpus_per_task
     wanted = sorted([site.nodes.cpus] * alone + [full] * (layout.nodes - alone), reverse=True)
-    sizes = sorted((node.cpus for node in nodes), reverse=True)
+    sizes = sorted((node.cpus for node in found), reverse=True)
     for cpus, size in zip(wanted, sizes, strict=False):
         if cpus > size:
             raise UsageError(
@@ -100,6 +116,11 @@ def _sinfo(site: Site) -> str:
     if done.returncode != 0:
         raise explain(done.stderr, site)
     return done.stdout
+
+
+def _least(number: str) -> int:
+    """`8+` stands for eight or more."""
+    return int(number.rstrip("+"))
 
 
 def _gres(text: str) -> frozenset[str]:

@@ -25,12 +25,13 @@ def create(jobs_dir: Path) -> tuple[JobFolder, FileLock]:
     path = jobs_dir / f"{_PREFIX}{secrets.token_hex(6)}"
     try:
         path.mkdir(mode=0o700, parents=True)
+        live = lock(path / LIVE_LOCK, f"process {os.getpid()}")
     except OSError as error:
         raise UsageError(
             f"{jobs_dir}: no job's folder can be made there: {error.strerror}; set jobs_dir in the"
             " site file to a folder that all nodes share and you may write"
         ) from error
-    return JobFolder(path), lock(path / LIVE_LOCK, f"process {os.getpid()}")
+    return JobFolder(path), live
 
 
 def name_by_id(folder: JobFolder, job_id: int) -> JobFolder:

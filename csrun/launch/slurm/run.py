@@ -6,6 +6,8 @@ import selectors
 import shlex
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -88,13 +90,25 @@ def _run_step(
         folders.prune(jobs_dir)
         try:
             job = _planned(request, job_plan, system)
-            folder.furnish()
-            (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
+            with _writing(folder):
+                folder.furnish()
+                (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
             words = _words(request, job_plan, site, resources, folder)
             with ending_signals() as signals:
                 return _Run(request, job, folder, words, signals).run()
         finally:
             folder.clear()
+
+
+@contextmanager
+def _writing(folder: JobFolder) -> Iterator[None]:
+    """Raises: CsrunError when there is no place for what is written, as on a full disk"""
+    try:
+        yield
+    except OSError as error:
+        raise CsrunError(
+            f"{folder.path}: the job's folder cannot be written: {error.strerror}"
+        ) from error
 
 
 def _words(
@@ -148,8 +162,9 @@ class _Run:
             seconds = monotonic() - self._begun_s
             _say(f"csrun_wse: {len(self._ready)} tasks reported in after {seconds:.2f} s")
         job = self._step.job = self._placed()
-        folder = folders.name_by_id(self._folder, job.job_id)
-        job.write(folder.path)
+        with _writing(self._folder):
+            job.write(self._folder.path)
+            folder = folders.name_by_id(self._folder, job.job_id)
         options = self._request.options
         name = options.job_name or Path(job.command[0]).name
         named = replace(options, job_name=name)

@@ -1,5 +1,6 @@
 """The parts of a Slurm job that need no Slurm: mail, folders, what sinfo says, the job's script."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,13 +10,13 @@ import msgspec
 import pytest
 
 from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
-from csrun.errors import UsageError
+from csrun.errors import CsrunError, UsageError
 from csrun.launch.folder import KEPT_JOBS
 from csrun.launch.plan import Layout, plan
 from csrun.launch.preparing import is_preparing, option
 from csrun.launch.protocol import SignalTasks, StartTask
 from csrun.launch.request import JobOptions, JobRequest
-from csrun.launch.slurm import batch, cluster, folders
+from csrun.launch.slurm import batch, cluster, folders, run, status
 from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post
 from csrun.launch.slurm.messages import LetGo, StartAll, ToAttendants
 from csrun.site import load
@@ -23,7 +24,11 @@ from csrun.site import load
 ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))
 JOB = JobFile(7, None, ("true",), "/", "local", 1, 2, (ENTRY,))
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
-SINFO = "node1|8|cs:cs2-01:1(S:0),cs:cs2-02:1\nnode1|8|cs:cs2-01:1,cs:cs2-02:1\nnode2|4+|(null)\n"
+SINFO = """\
+node1|8|65536|mixed|cs:cs2-01:1(S:0),cs:cs2-02:1
+node1|8|65536|mixed|cs:cs2-01:1,cs:cs2-02:1
+node2|4+|8000+|down*|(null)
+"""
 
 
 def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
@@ -54,9 +59,43 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
 
 def test_sinfo_is_read_a_node_at_a_time() -> None:
     assert cluster.parse(SINFO) == (
-        cluster.Node("node1", 8, frozenset({"cs:cs2-01", "cs:cs2-02"})),
-        cluster.Node("node2", 4, frozenset()),
+        cluster.Node("node1", 8, 64, "mixed", frozenset({"cs:cs2-01", "cs:cs2-02"})),
+        cluster.Node("node2", 4, 7, "down*", frozenset()),
     )
+
+
+def squeue(state: object, number: object = lambda n: n, **changes: object) -> str:
+    """What squeue says of a job of two components in `state`, from 100 s to 160 s."""
+    assert callable(number)
+    common = {"name": "digits", "user_name": "ada", "job_state": state, "het_job_id": number(7),
+              "node_count": number(1), "tasks": number(1), "state_reason": "None",
+              "submit_time": number(90), "start_time": number(100), "end_time": number(160),
+              "tres_per_node": "gres:cs:cs2-02:1"}  # fmt: skip
+    return json.dumps({"jobs": [
+        common | {"job_id": 8, "het_job_offset": number(1), "nodes": "node[3-4]"} | changes,
+        common | {"job_id": 7, "het_job_offset": number(0), "nodes": "node1"} | changes,
+    ]})  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "number"), [
+    ("{}", lambda n: n),
+    (["{}"], lambda n: {"set": True, "infinite": False, "number": n}),
+])  # fmt: skip
+def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> None:
+    """Two of Slurm's versions."""
+
+    def told(word: str) -> status.SlurmJob:
+        filled = word if isinstance(state, str) else [word]
+        (job,) = status.parse(squeue(filled, number), SITE)
+        return job
+
+    ended = told("COMPLETED")
+    assert (ended.job_id, ended.nodes, ended.system) == (7, 2, "cs2-02")
+    assert (ended.is_waiting, ended.is_running, ended.elapsed_s) == (False, False, 60)
+    assert told("RUNNING").is_running
+    assert told("RUNNING").elapsed_s > 60  # what squeue says of its end is its limit
+    assert told("COMPLETING").is_running  # its nodes are not free yet
+    assert (told("PENDING").is_waiting, told("PENDING").elapsed_s) == (True, 0)
 
 
 @pytest.mark.parametrize(("layout", "gres", "said"), [
@@ -142,6 +181,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="set jobs_dir in the site file"):
         folders.create(tmp_path / "file" / "jobs")
+
+
+def test_a_disk_that_is_full_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    folder, live = folders.create(tmp_path)
+    said = "folder cannot be written: No space left on device"
+    with live, pytest.raises(CsrunError, match=said), run._writing(folder):
+        full()
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UsageError, match="can be made there: No space left on device"):
+        folders.create(tmp_path)
 
 
 def test_the_folder_of_the_site_may_name_the_user(

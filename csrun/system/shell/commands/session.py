@@ -31,4 +31,5 @@ def cancel(shell: Shell, output_format: str, job: int) -> None:
     if output_format == reply.JSON:
         reply.show({"job": job, "launcher": launcher}, output_format)
     else:
-        click.echo(f"job {job} was asked to end (process {launcher})")
+        by = "by Slurm" if launcher is None else f"(process {launcher})"
+        click.echo(f"job {job} was asked to end {by}")
