@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from csrun.errors import CsrunError
+from csrun.errors import UsageError
 
 _HOLDER_BYTES = 200
 
@@ -80,12 +80,12 @@ def lock(path: Path, holder: str) -> FileLock:
 def lock_errors(path: Path) -> Iterator[None]:
     """With a lock file that may be one that cannot be made or written.
 
-    Raises: CsrunError for what the file system says
+    Raises: UsageError for what the file system says
     """
     try:
         yield
     except OSError as error:
-        raise CsrunError(
+        raise UsageError(
             f"{path}: cannot be locked: {error.strerror}; make room or allow it, or set "
             "CSRUN_STATE_DIR to a folder that can be written"
         ) from error

@@ -35,7 +35,7 @@ class WaitingLine:
     def join(self, holder: str) -> Ticket:
         """Take the next number.
 
-        Raises: CsrunError when no file can be made for it
+        Raises: UsageError when no file can be made for it
         """
         with self._mutex(holder):
             number = max(self._numbers(), default=0) + 1

@@ -48,7 +48,7 @@ def test_a_queue_that_cannot_be_written_is_one_line(command: str, place: Workpla
     (place.jobs.parent / "nodes").touch()  # a file, where the queue's folder should be
     done = place.run("true", command=command)
     assert done.returncode == 2
-    message = f"state folder {place.jobs.parent}: cannot be written: "
+    message = f"{place.jobs.parent}/nodes/line/mutex: cannot be locked: Not a directory; "
     assert f"{command}: error: {message}" in done.stderr
     assert "Traceback" not in done.stderr
     assert place.record(1)["state"] == "FAILED"
