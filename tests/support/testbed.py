@@ -52,11 +52,17 @@ class Testbed:
         ).stdout
 
     def start(self) -> None:
-        subprocess.run(["bash", SCRIPT, "start", str(self.nodes)], env=self.environment, check=True)
+        self._script("start", str(self.nodes))
 
     def stop(self) -> None:
-        subprocess.run(["bash", SCRIPT, "stop"], env=self.environment, check=True)
+        self._script("stop")
         shutil.rmtree(self.folder)
+
+    def _script(self, *words: str) -> None:
+        """What it says is for a person, not for who reads our output."""
+        subprocess.run(
+            ["bash", SCRIPT, *words], env=self.environment, check=True, stdout=subprocess.DEVNULL
+        )
 
     def queue(self) -> list[str]:
         """The states and names of the jobs that Slurm has."""
