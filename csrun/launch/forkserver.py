@@ -15,7 +15,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -23,13 +22,20 @@ import msgspec
 import numpy as np  # noqa: F401  imported once here, for all tasks
 
 from csrun.context import JobFile
-from csrun.context.link import LINK_SOCKET, UNREADABLE, Message
+from csrun.context.link import LINK_SOCKET
 from csrun.launch.folder import JobFolder
+from csrun.launch.forking import (
+    DATAGRAM_BYTES,
+    bind_link,
+    fork_task,
+    receive,
+    send_signal,
+    signal_pipe,
+)
 from csrun.launch.gate import Gate
 from csrun.launch.prctl import become_subreaper, set_name
 from csrun.launch.protocol import (
     MessageSocket,
-    SignalTasks,
     StartTask,
     TaskEnded,
     TasksReady,
@@ -39,7 +45,6 @@ from csrun.launch.task import become_task, blas
 from csrun.launch.tree import kill_descendants, reap
 from csrun.system import FileLock
 
-_DATAGRAM_BYTES = 1 << 16
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -51,13 +56,12 @@ class ForkServer:
         self._folder = folder
         self._job = JobFile.read(folder.path)
         self._pid = os.getpid()
-        self._link = _bind_link(folder.path)
+        self._link = bind_link(folder.path, LINK_SOCKET)
         self._gate = Gate(len(self._job.tasks))
-        self._signals, self._wakeup = _signal_pipe()
+        self._signals, self._wakeup = signal_pipe(_HANDLED)
         self._selector = selectors.DefaultSelector()
         self._tasks: dict[int, StartTask] = {}
         self._from_launcher = msgspec.msgpack.Decoder(ToServer)
-        self._from_task = msgspec.msgpack.Decoder(Message)
 
     def serve(self) -> int | None:
         """Work until the launcher is gone (None) or a signal asks to end (its number)."""
@@ -84,50 +88,29 @@ class ForkServer:
             if isinstance(message, StartTask):
                 self._start(message)
             else:
-                self._signal(message)
+                send_signal(self._tasks, message)
         return bodies is not None
 
     def _start(self, start: StartTask) -> None:
-        # A signal that meets the child before it has left would be written into our own pipe.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-        pid = os.fork()
-        if pid == 0:
-            self._leave_server()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-            become_task(start, self._job, self._folder, self._pid, self._gate)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        with suppress(OSError):  # the child does the same, and may have gone on already
-            os.setpgid(pid, pid)
+        owned = (self._control, self._link, self._signals, self._wakeup, self._selector)
+        pid = fork_task(
+            _HANDLED,
+            owned,
+            lambda: become_task(start, self._job, self._folder, self._pid, self._gate),
+        )
         self._tasks[pid] = start
 
-    def _leave_server(self) -> None:
-        signal.set_wakeup_fd(-1)
-        for signum in _HANDLED:
-            signal.signal(signum, signal.SIG_DFL)
-        for owned in (self._control, self._link, self._signals, self._wakeup, self._selector):
-            owned.close()
-        os.setpgid(0, 0)
-
-    def _signal(self, message: SignalTasks) -> None:
-        for pid, task in self._tasks.items():
-            if task.name in message.names:
-                os.killpg(pid, message.signum)  # unreaped, so the number is still its own
-
     def _forward(self) -> None:
-        data = self._link.recv(_DATAGRAM_BYTES)
-        try:
-            message = self._from_task.decode(data)
-        except UNREADABLE as error:
-            print(f"a message that is none: {error}", file=sys.stderr)
-            return
-        self._control.send(message)
+        message = receive(self._link)
+        if message is not None:
+            self._control.send(message)
 
     def _let_in(self) -> None:
         if self._gate.take_arrivals():
             self._control.send(TasksReady(len(self._job.tasks), monotonic()))
 
     def _ending_signal(self) -> int | None:
-        received = self._signals.recv(_DATAGRAM_BYTES)
+        received = self._signals.recv(DATAGRAM_BYTES)
         return next((n for n in received if n != signal.SIGCHLD), None)
 
     def _reap(self) -> None:
@@ -137,24 +120,6 @@ class ForkServer:
                 if exit_code == 0 and task.wafer is None:
                     self._folder.mark_ended(task.rank)
                 self._control.send(TaskEnded(task.name, exit_code, now))
-
-
-def _bind_link(job_dir: Path) -> socket.socket:
-    # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
-    link.bind(f"/proc/self/fd/{folder}/{LINK_SOCKET}")
-    os.close(folder)
-    return link
-
-
-def _signal_pipe() -> tuple[socket.socket, socket.socket]:
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.fileno())
-    for signum in _HANDLED:
-        signal.signal(signum, lambda *_: None)
-    return reader, writer
 
 
 def _preload(modules: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ failure only when csrun_wse lets it go: Slurm would end the whole job before its
 import os
 import selectors
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -18,8 +17,16 @@ from pathlib import Path
 import msgspec
 
 from csrun.context import JobFile, Progress, environment
-from csrun.context.link import Message, link_name
+from csrun.context.link import link_name
 from csrun.launch.folder import JobFolder
+from csrun.launch.forking import (
+    DATAGRAM_BYTES,
+    bind_link,
+    fork_task,
+    receive,
+    send_signal,
+    signal_pipe,
+)
 from csrun.launch.plan import cpu_set
 from csrun.launch.prctl import become_subreaper, set_name
 from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded
@@ -40,7 +47,6 @@ COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reas
 EXIT_NOT_SHARED = 2
 PROGRESS_S = 1.0
 UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
-_DATAGRAM_BYTES = 1 << 16
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -52,9 +58,8 @@ class Attendant:
         self._rank = place.rank
         self._box = task_box(folder.path, place.rank)
         self._orders = Reader(launcher_box(folder.path), msgspec.msgpack.Decoder(ToAttendants))
-        self._from_task = msgspec.msgpack.Decoder(Message)
-        self._link = _bind_link(folder.path, place.rank)
-        self._signals, self._wakeup = _signal_pipe()
+        self._link = bind_link(folder.path, link_name(place.rank))
+        self._signals, self._wakeup = signal_pipe(_HANDLED)
         self._tasks: dict[int, StartTask] = {}
         self._job: JobFile | None = None
         self._shows_progress = False
@@ -84,11 +89,8 @@ class Attendant:
             os.write(1, BELL)
 
     def _forward(self) -> None:
-        data = self._link.recv(_DATAGRAM_BYTES)
-        try:
-            message = self._from_task.decode(data)
-        except msgspec.DecodeError as error:
-            print(f"a message that is none: {error}", file=sys.stderr)
+        message = receive(self._link)
+        if message is None:
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):
             self._say(message)
@@ -102,7 +104,7 @@ class Attendant:
         return is_due and self._shows_progress
 
     def _take_signals(self) -> None:
-        received = self._signals.recv(_DATAGRAM_BYTES)
+        received = self._signals.recv(DATAGRAM_BYTES)
         if signal.SIGTERM in received:  # of scancel, to all processes of the job
             self._say(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
@@ -121,38 +123,18 @@ class Attendant:
                 if order.rank == self._rank:
                     self._start(order)
             case SignalTasks():
-                self._signal(order)
+                send_signal(self._tasks, order)
             case LetGo():
                 self._is_let_go = True
 
     def _start(self, start: StartTask) -> None:
         from csrun.launch.task import become_task  # after the report: it imports NumPy's companions
 
-        assert self._job is not None
-        attendant = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-        pid = os.fork()
-        if pid == 0:
-            self._leave()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-            become_task(start, self._job, self._folder, attendant)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        with suppress(OSError):  # the child does the same, and may have gone on already
-            os.setpgid(pid, pid)
+        job, attendant = self._job, os.getpid()
+        assert job is not None
+        owned = (self._link, self._signals, self._wakeup)
+        pid = fork_task(_HANDLED, owned, lambda: become_task(start, job, self._folder, attendant))
         self._tasks[pid] = start
-
-    def _leave(self) -> None:
-        signal.set_wakeup_fd(-1)
-        for signum in _HANDLED:
-            signal.signal(signum, signal.SIG_DFL)
-        for owned in (self._link, self._signals, self._wakeup):
-            owned.close()
-        os.setpgid(0, 0)
-
-    def _signal(self, message: SignalTasks) -> None:
-        for pid, task in self._tasks.items():
-            if task.name in message.names:
-                os.killpg(pid, message.signum)  # unreaped, so the number is still its own
 
     def _reap(self) -> None:
         now_s = time.time()
@@ -170,24 +152,6 @@ class Attendant:
             since_s = time.monotonic() - report.time_s
             report = msgspec.structs.replace(report, time_s=time.time() - since_s)
         self._say(TaskEnded(task.name, exit_code, now_s, report))
-
-
-def _bind_link(job_dir: Path, rank: int) -> socket.socket:
-    # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
-    link.bind(f"/proc/self/fd/{folder}/{link_name(rank)}")
-    os.close(folder)
-    return link
-
-
-def _signal_pipe() -> tuple[socket.socket, socket.socket]:
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.fileno())
-    for signum in _HANDLED:
-        signal.signal(signum, lambda *_: None)
-    return reader, writer
 
 
 def main(argv: list[str]) -> int:
