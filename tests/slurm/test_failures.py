@@ -20,10 +20,10 @@ TASKS = tuple(f"in{rank}" for rank in range(4))
 WAIT = """
 import os, time
 rank = os.environ["SLURM_PROCID"]
-with open(f"in{rank}.tmp", "w") as file:
-    file.write(str(os.getpid()))
-os.rename(f"in{rank}.tmp", f"in{rank}")
 try:
+    with open(f"in{rank}.tmp", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"in{rank}.tmp", f"in{rank}")
     time.sleep(600)
 finally:
     open(f"out{rank}", "w").close()

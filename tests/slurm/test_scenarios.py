@@ -14,7 +14,8 @@ STEPS = ("--mode", "train", "--max_steps", "20")
 #: One task alone, one alone, four on two nodes: three components of a heterogeneous srun.
 THREE = ("--total-nodes", "4", "--single-task-nodes", "2", "--tasks-per-node", "2",
          "--cpus-per-task", "1")  # fmt: skip
-SAY = "import os, sys, time\nrank = os.environ['SLURM_PROCID']\nopen('in' + rank, 'w').close()\n"
+RANK = "import os, sys, time\nrank = os.environ['SLURM_PROCID']\n"
+SAY = f"{RANK}open('in' + rank, 'w').close()\n"
 
 
 def loss(text: str) -> str:
@@ -94,7 +95,7 @@ def test_a_lost_peer_is_not_the_cause(place: Workplace) -> None:
 def test_a_signal_lets_every_task_finish_what_it_does(
     place: Workplace, signum: signal.Signals
 ) -> None:
-    place.script(f"{SAY}try:\n    time.sleep(600)\nfinally:\n"
+    place.script(f"{RANK}try:\n    open('in' + rank, 'w').close()\n    time.sleep(600)\nfinally:\n"
                  "    time.sleep(0.3)\n    open('out' + rank, 'w').close()")  # fmt: skip
     with place.start(*THREE, "python", "run.py") as job:
         place.wait_for(*(f"in{rank}" for rank in range(6)))
