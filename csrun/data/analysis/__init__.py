@@ -1,0 +1,1 @@
+"""What an input pipeline can deliver, from measurements of it: laws, recommendation, report."""

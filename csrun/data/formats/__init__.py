@@ -1,0 +1,1 @@
+"""File formats: from a path to arrays, or to samples in turn."""

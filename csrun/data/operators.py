@@ -1,0 +1,51 @@
+"""What an input pipeline is made of, as its author wrote it: for reports, and to name stages."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+PACKAGE = Path(__file__).parent
+
+
+class Level(StrEnum):
+    """What an operator works on."""
+
+    SAMPLE = "sample"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operation of a chain.
+
+    options: its arguments by name, defaults filled in; a function by its name. where: file and line
+    of the user's call, e.g. `data.py:34`; empty where nobody knows.
+    """
+
+    name: str
+    level: Level
+    options: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+    @property
+    def stage(self) -> str:
+        """How time spent in it is labelled: `map load`, `batch`."""
+        function = self.options.get("function")
+        return f"{self.name} {function}" if function else self.name
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A user's function in a report."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def call_site() -> str:
+    """File and line of the innermost call from outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""

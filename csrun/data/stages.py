@@ -1,0 +1,36 @@
+"""What each stage of an input pipeline costs, measured while it runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, thread_time
+
+
+@dataclass(slots=True)
+class StageTime:
+    """One stage's time so far. wall_s - cpu_s is what it waited: for a disk, for a lock, asleep."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+class StageClock:
+    """Times the stages of one reader of a pipeline, by the names that `Operator.stage` gives."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, StageTime] = {}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        time = self.stages.setdefault(stage, StageTime())
+        wall, cpu = perf_counter(), thread_time()
+        try:
+            yield
+        finally:
+            time.wall_s += perf_counter() - wall
+            time.cpu_s += thread_time() - cpu
+
+    def slowest(self) -> tuple[str, StageTime] | None:
+        """The stage that took longest, with its time; None before the first one."""
+        return max(self.stages.items(), key=lambda item: item[1].wall_s, default=None)
