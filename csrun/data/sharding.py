@@ -2,22 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from csrun.context import current
 
 
-class ShardInfo(NamedTuple):
-    """This task's shard: `index` of `count`."""
+Shard = tuple[int, int]  # index, count
 
-    index: int
-    count: int
+_given: list[Shard] = []
 
 
-_given: list[ShardInfo] = []
-
-
-def shard_info() -> ShardInfo:
+def shard_info() -> Shard:
     """This task's shard of the data: (index, count), in any task of a job.
 
     count is the number of streamers, and index this one's place among them. A task that streams
@@ -27,15 +21,15 @@ def shard_info() -> ShardInfo:
         return _given[-1]
     context = current()
     if context is None or context.mode is None:
-        return ShardInfo(0, 1)
+        return 0, 1
     ranks = context.streamers
-    return ShardInfo(ranks.index(context.rank) if context.rank in ranks else 0, len(ranks))
+    return ranks.index(context.rank) if context.rank in ranks else 0, len(ranks)
 
 
 @contextmanager
 def sharded_as(index: int, count: int) -> Iterator[None]:
     """Be another shard for a while: for measuring a pipeline outside of a job."""
-    _given.append(ShardInfo(index, count))
+    _given.append((index, count))
     try:
         yield
     finally:
