@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 from csrun.context import current
 
-
 Shard = tuple[int, int]  # index, count
 
 _given: list[Shard] = []
