@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -10,10 +10,33 @@ Array = npt.NDArray[Any]
 Sample = tuple[Array, ...]
 
 
+@runtime_checkable
+class Rows(Protocol):
+    """Samples along a first axis: an array, or a part of a file that is read row by row.
+
+    Gather with `rows[numbers]`: `np.asarray` and `np.take` would read a file as a whole, and copy
+    a strided view as a whole.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents; the first one counts the samples."""
+
+    @property
+    def dtype(self) -> Any:
+        """The NumPy dtype of the values."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    def __getitem__(self, rows: Any, /) -> Array:
+        """The sample of a number, or the samples of an array of numbers, in its order."""
+
+
 class IndexedFormat(Protocol):
     """A file whose samples lie in arrays."""
 
-    def arrays(self, path: Path) -> tuple[Array, ...]:
+    def arrays(self, path: Path) -> tuple[Rows, ...]:
         """Equally long arrays, sample by sample along the first axis; memory-mapped if possible.
 
         Raises: DataError naming the file, and the place in it, when it is not what it should be
