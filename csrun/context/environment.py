@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 JOB_DIR = "CSRUN_JOB_DIR"
 SITE = "CSRUN_SITE"
@@ -10,6 +11,7 @@ WAFER = "CSRUN_WAFER"
 RANK = "SLURM_PROCID"
 ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the system that its job was given
 NO_SYSTEM = "-"
+ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # of cs_input_analyzer: where to leave what was measured
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,12 @@ def allocation() -> Allocation | None:
     if given is None:
         return None
     return Allocation(None if given == NO_SYSTEM else given)
+
+
+def analysis_dir() -> Path | None:
+    """The folder of the analysis that this process is run for, if it is."""
+    given = os.environ.get(ANALYSIS_DIR)
+    return Path(given) if given else None
 
 
 def for_srun() -> dict[str, str]:
