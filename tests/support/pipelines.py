@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from csrun.data.analysis.measurements import Measurements, Point, StageCost
+from csrun.data.analysis.result import Analysis, analyze
 from csrun.data.analysis.scaling import SiteFacts
+from csrun.data.analysis.solve import Target
 
 TASKS = (1, 2, 4)
 STAGES = (
@@ -41,3 +43,20 @@ def measured(points: tuple[Point, ...], **changes) -> Measurements:
         "points": points,
     }
     return Measurements(**{**fields, **changes})
+
+
+def analysis_of(measurements: Measurements | None = None, **changes) -> Analysis:
+    """An analysis for a target of 180,000 samples/s; of a pipeline that two CPUs bound."""
+    fields = {
+        "measured": measurements or measured(points_of(bound_by_cpus, busy=lambda n: min(n, 2.0))),
+        "site": LOCAL,
+        "target": Target(180_000, "given with --target"),
+        "command": ("python", "run.py", "--mode", "train"),
+        "launcher": (),
+    }
+    return analyze(**{**fields, **changes})
+
+
+def bound_by_cpus(tasks: int) -> float:
+    """Two tasks do twice what one does, and no more do more."""
+    return 100_000.0 * min(tasks, 2)

@@ -15,6 +15,11 @@ class Stage(msgspec.Struct, frozen=True):
     share: float
     waits: bool
 
+    @property
+    def computing(self) -> float:
+        """The share of its time in which it computes."""
+        return min(1.0, self.cpu_us / self.wall_us) if self.wall_us else 1.0
+
 
 class Limiting(msgspec.Struct, frozen=True):
     """The limiting stage. speedup: by how much it alone must become faster to reach the target,

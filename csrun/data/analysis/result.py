@@ -44,15 +44,16 @@ class Analysis(msgspec.Struct, frozen=True):
         return next(fit for fit in self.fits if fit.cpus == cpus)
 
     @property
-    def extrapolated(self) -> bool:
-        """Whether more tasks share a machine than were measured."""
+    def together(self) -> int:
+        """The recommended streamers that the law is applied to together."""
         layout = self.solution.layout
-        together = layout.streamers if self._all_together else layout.tasks_per_node
-        return together > self.fit.most_tasks
+        shared = self.site.one_machine or self.bound is Bound.RESOURCE
+        return layout.streamers if shared else layout.tasks_per_node
 
     @property
-    def _all_together(self) -> bool:
-        return self.site.one_machine or self.bound is Bound.RESOURCE
+    def extrapolated(self) -> bool:
+        """Whether these are more than were measured."""
+        return self.together > self.fit.most_tasks
 
     def write(self, folder: Path) -> Path:
         """Leave it in a folder as JSON; the file's path."""
