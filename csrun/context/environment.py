@@ -1,7 +1,8 @@
 """The environment as a whole: read to be passed on, and replaced in a forked task."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,3 +77,17 @@ def inherited() -> dict[str, str]:
 def adopt(variables: Mapping[str, str]) -> None:
     """Set these variables in this process: for a task that was forked, not started."""
     os.environ.update(variables)
+
+
+@contextmanager
+def adopted(name: str, value: str) -> Iterator[None]:
+    """A variable that this process and what it starts have for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
