@@ -3,7 +3,7 @@
 Text and bytes come as uint8 vectors: `bytes(sample).decode()` in a map gives a text.
 """
 
-from csrun.data.formats.base import IndexedFormat, Rows, StreamedFormat
+from csrun.data.formats.base import Format, IndexedFormat, StoredRows, StreamedFormat
 from csrun.data.formats.csv import Csv
 from csrun.data.formats.guess import of
 from csrun.data.formats.hdf5 import Hdf5
@@ -17,12 +17,13 @@ from csrun.data.formats.tokens import Tokens
 __all__ = [
     "Csv",
     "Fixed",
+    "Format",
     "Hdf5",
     "Idx",
     "IndexedFormat",
     "Lines",
     "Npy",
-    "Rows",
+    "StoredRows",
     "StreamedFormat",
     "TFExample",
     "TFRecord",

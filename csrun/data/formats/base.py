@@ -11,12 +11,8 @@ Sample = tuple[Array, ...]
 
 
 @runtime_checkable
-class Rows(Protocol):
-    """Samples along a first axis: an array, or a part of a file that is read row by row.
-
-    Gather with `rows[numbers]`: `np.asarray` and `np.take` would read a file as a whole, and copy
-    a strided view as a whole.
-    """
+class StoredRows(Protocol):
+    """Samples along a first axis which lie in a file, and are read when they are asked for."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,16 +29,21 @@ class Rows(Protocol):
         """The sample of a number, or the samples of an array of numbers, in its order."""
 
 
+Column = Array | StoredRows
+
+
+@runtime_checkable
 class IndexedFormat(Protocol):
     """A file whose samples lie in arrays."""
 
-    def arrays(self, path: Path) -> tuple[Rows, ...]:
+    def arrays(self, path: Path) -> tuple[Column, ...]:
         """Equally long arrays, sample by sample along the first axis; memory-mapped if possible.
 
         Raises: DataError naming the file, and the place in it, when it is not what it should be
         """
 
 
+@runtime_checkable
 class StreamedFormat(Protocol):
     """A file that can only be read from its start."""
 
@@ -51,3 +52,6 @@ class StreamedFormat(Protocol):
 
         Raises: DataError naming the file, and the place in it, when it is not what it should be
         """
+
+
+Format = IndexedFormat | StreamedFormat

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from csrun.data.errors import DataError
-from csrun.data.formats.base import IndexedFormat, StreamedFormat
+from csrun.data.formats.base import Format
 from csrun.data.formats.csv import Csv
 from csrun.data.formats.hdf5 import Hdf5
 from csrun.data.formats.idx import Idx
@@ -13,7 +13,7 @@ from csrun.data.formats.lines import Lines
 from csrun.data.formats.npy import Npy
 from csrun.data.formats.tfrecord import TFRecord
 
-FORMATS: dict[str, Callable[[], IndexedFormat | StreamedFormat]] = {
+FORMATS: dict[str, Callable[[], Format]] = {
     r"idx\d-ubyte(\.gz)?": Idx,
     r"\.np[yz]": Npy,
     r"\.txt(\.gz)?": Lines,
@@ -23,7 +23,7 @@ FORMATS: dict[str, Callable[[], IndexedFormat | StreamedFormat]] = {
 }
 
 
-def of(path: str | Path) -> IndexedFormat | StreamedFormat:
+def of(path: str | Path) -> Format:
     """The format that a file's name tells, with its options as they are by default.
 
     Raises: DataError for a name that does not tell it

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from csrun.data import DataError
-from csrun.data.formats import Hdf5, Rows
+from csrun.data.formats import Hdf5, StoredRows
 
 h5py = pytest.importorskip("h5py")
 
@@ -40,7 +40,7 @@ def test_rows_come_in_the_order_that_was_asked_for(path: Path, numbers: list[int
 
 def test_rows_know_their_shape_and_are_no_arrays(path: Path) -> None:
     (features,) = Hdf5(("features",)).arrays(path)
-    assert isinstance(features, Rows)
+    assert isinstance(features, StoredRows)
     assert (features.shape, features.dtype, len(features)) == ((20, 3), np.float32, 20)
     assert features[7].tolist() == FEATURES[7].tolist()
     with pytest.raises(TypeError, match="read by rows, never as a whole"):
