@@ -3,6 +3,7 @@
 from csrun.data.report.examine import examine
 from csrun.data.report.finding import Effect, Finding, Severity
 from csrun.data.report.pipeline import Pipeline
+from csrun.data.report.probe import probe
 from csrun.data.report.text import TEXT_FILE, rate_text, report_text, suggestions_text
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Pipeline",
     "Severity",
     "examine",
+    "probe",
     "rate_text",
     "report_text",
     "suggestions_text",

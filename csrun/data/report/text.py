@@ -35,7 +35,7 @@ def rate_text(pipeline: Pipeline) -> str:
         return f"{delivers}."
     needed = ceil(wanted / rate)
     feed = f"{needed} streamers feed it" if needed > 1 else "one streamer feeds it"
-    return f"{delivers}; the system is estimated to take {wanted:,.0f}: {feed}."
+    return f"{delivers}; the CS system is estimated to take {wanted:,.0f}: {feed}."
 
 
 def _count(findings: Sequence[Finding]) -> list[str]:

@@ -32,7 +32,7 @@ Input pipeline
  batch(batch_size=64, drop_remainder=False)  data.py:3  batch          1.000    20%
  shuffle(seed=1)                             data.py:4  batch              -      -
 
-One streamer delivers about 12,800 samples/s on this machine; the system is estimated to take \
+One streamer delivers about 12,800 samples/s on this machine; the CS system is estimated to take \
 100,000: 8 streamers feed it.
 """
 

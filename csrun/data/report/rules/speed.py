@@ -30,8 +30,8 @@ def _batch_to_come(here: Here) -> Operator | None:
 
 
 def _map_serial(here: Here) -> Advice | None:
-    cpus = here.pipeline.cpus
-    if here.option("num_parallel_calls") is not None or cpus == 1 or _batch_to_come(here):
+    cpus, is_parallel = here.pipeline.cpus, here.option("num_parallel_calls") is not None
+    if is_parallel or cpus == 1 or not here.pipeline.training or _batch_to_come(here):
         return None
     function = here.option("function")
     change = f"map({function}, num_parallel_calls=AUTOTUNE)"
