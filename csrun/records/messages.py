@@ -13,6 +13,7 @@ DONE_CALLING_MODEL_FN = "Done calling model_fn."
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
+INPUT_FINE = "Input Function Report: nothing to improve was found."
 
 
 class _Lines(logging.Handler):
@@ -123,6 +124,11 @@ def not_in_mode(name: str, mode: str) -> str:
 def compiled(directory: Path, seconds: float) -> str:
     """After a compile."""
     return f"Compiled in {seconds:.2f} seconds: {directory}"
+
+
+def input_report_kept(path: Path) -> str:
+    """After the suggestions for the input function."""
+    return f"Input Function Report: {path}"
 
 
 def replicas_chosen(count: int, most: int, gain: float) -> str:
