@@ -5,6 +5,7 @@ import select
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from csrun.executable import Executable, Plan, state_views
 from csrun.executable.bind import Array, Bytes
 from csrun.records import messages
 from csrun.runtime.arena import store_of
+from csrun.runtime.input_log import Feeding
 from csrun.runtime.messages import (
     AddRing,
     AnyMessage,
@@ -52,7 +54,7 @@ class RunRequest:
 
     first: the first global step; its batch has the same index. last: the first that is not run.
     streamers: their ranks. system: the name of the CS system, leased by the caller, and cores: how
-    many of its cores a program can use.
+    many of its cores a program can use. options: the launcher's that give so many streamers.
     """
 
     executable: Executable
@@ -62,6 +64,7 @@ class RunRequest:
     streamers: tuple[int, ...]
     system: str
     cores: int
+    options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
 
 
 class Cluster:
@@ -121,8 +124,7 @@ class Cluster:
         notify(messages.PROGRAMMED)
         notify(messages.coordinator_up(plan.placed_pes, request.cores))
         notify(messages.waiting_for_streamers(len(streamers)))
-        for name in streamers:
-            self._expect(name, Primed, 0)
+        stages = [self._expect(name, Primed, 0)[0].stages for name in streamers]
         notify(messages.STREAMERS_READY)
         return ClusterMachine(
             self,
@@ -130,6 +132,7 @@ class Cluster:
             self._map(results),
             self._state(plan, arena, store_parts),
             ready.programming_time_s,
+            Feeding(tuple(streamers), partial(_stage, stages), request.options),
         )
 
     def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
@@ -223,11 +226,13 @@ class ClusterMachine:
         results: Bytes,
         state: dict[str, Array],
         programming_time_s: float,
+        feeding: Feeding,
     ) -> None:
         self.plan = request.executable.plan
         self.device = request.system
         self.programming_time_s = programming_time_s
         self.state = state
+        self.feeding = feeding
         self._cluster = cluster
         self._wafer = wafer_name(request.system)
         self._results = ResultSlots(self.plan, results)
@@ -251,6 +256,11 @@ class ClusterMachine:
 def _ring_slots(streamers: int) -> int:
     """Slots of each ring: so that all together hold BATCHES_AHEAD, within the limits."""
     return max(LEAST_RING_SLOTS, min(MOST_RING_SLOTS, BATCHES_AHEAD // streamers))
+
+
+def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:
+    names = stages[streamer]
+    return names[stage] if 0 <= stage < len(names) else None
 
 
 def _close(descriptors: Sequence[int]) -> None:

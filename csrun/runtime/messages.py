@@ -34,7 +34,12 @@ class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class Primed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Streamer → chief: the first batch lies in the ring, or the data is at its end."""
+    """Streamer → chief: the first batch lies in the ring, or the data is at its end.
+
+    stages: the names of the pipeline's stages, by whose numbers a slot tells of them.
+    """
+
+    stages: tuple[str, ...] = ()
 
 
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -102,16 +107,34 @@ class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     count: int
 
 
+class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
+    """What the wafer saw of one streamer in an order's steps.
+
+    streamer: its place in the turn. wait_s: how long the wafer waited for its batches; produce_s:
+    how long they took to make. slowest: the number of its slowest stage, -1 when unknown;
+    slowest_s: that stage's time a batch.
+    """
+
+    streamer: int
+    batches: int
+    wait_s: float
+    produce_s: float
+    slowest: int
+    slowest_s: float
+
+
 class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief: `done` steps are committed and their results lie in the result slots.
 
-    samples: their valid rows; input_wait_s: how long the wafer waited for batches.
+    samples: their valid rows; seconds: how long they took, waits for batches included.
+    input: one for each streamer whose batches were awaited.
     finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
     """
 
     done: int
     samples: int
-    input_wait_s: float
+    seconds: float
+    input: tuple[StreamerUse, ...] = ()
     finished: bool = False
     bad_loss: float | None = None
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from csrun import system
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
@@ -13,6 +14,7 @@ from csrun.context.uses import UseLog
 from csrun.data import Dataset
 from csrun.errors import UsageError
 from csrun.executable import Executable
+from csrun.frontend.estimator.layout import options_for
 from csrun.mode import ExecutionMode
 from csrun.records import messages
 from csrun.runtime.cluster import Cluster, RunRequest
@@ -115,6 +117,7 @@ def loaded_machine(
             target.context.streamers,
             target.system.name,
             target.system.usable_cores,
+            partial(options_for, target.context.job, target.site.nodes.cpus),
         )
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
 
