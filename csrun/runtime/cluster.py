@@ -65,6 +65,7 @@ class RunRequest:
     system: str
     cores: int
     options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
+    check_numerics: bool = False
 
 
 class Cluster:
@@ -145,6 +146,7 @@ class Cluster:
                     len(streamers),
                     request.last,
                     _ring_slots(len(streamers)),
+                    request.check_numerics,
                 )
             )
 

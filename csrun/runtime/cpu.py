@@ -30,7 +30,14 @@ class CpuMachine:
 
     device = "cpu:0"
 
-    def __init__(self, executable: Executable, dataset: Dataset, seed: int, first: int) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        dataset: Dataset,
+        seed: int,
+        first: int,
+        check_numerics: bool = False,
+    ) -> None:
         started = perf_counter()
         plan = self.plan = executable.plan
         arena = np.zeros(plan.arena_bytes, np.uint8)
@@ -46,7 +53,7 @@ class CpuMachine:
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
-        source = InProcessSource(dataset, plan.inputs, first)
+        source = InProcessSource(dataset, plan.inputs, first, check_numerics)
         self.feeding = Feeding((), lambda _, stage: source.stage(stage), lambda count: "")
         self._engine = Engine(
             plan.run_mode,

@@ -14,7 +14,8 @@ Results = dict[str, float]
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
-    `last` is the first batch that the run will not take (None: until the data ends).
+    `last` is the first batch that the run will not take (None: until the data ends). With
+    `check_numerics` a batch with a NaN or an Inf in it is an error.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -22,6 +23,7 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     stride: int
     last: int | None
     ring_slots: int
+    check_numerics: bool = False
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -7,10 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from csrun.data import Dataset
+from csrun.data.stages import StageClock
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.batches import fill
 from csrun.runtime.messages import StreamerUse
+from csrun.runtime.numerics import require_finite
+from csrun.runtime.production import Meter
 from csrun.runtime.wire.ring import END_OF_DATA, UNKNOWN_STAGE, RingReader
 
 
@@ -62,26 +65,37 @@ class InProcessSource:
     The step waits for all of what a batch takes to make.
     """
 
-    def __init__(self, dataset: Dataset, inputs: tuple[InputSpec, ...], first_batch: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        inputs: tuple[InputSpec, ...],
+        first_batch: int,
+        check_numerics: bool = False,
+    ) -> None:
         self._inputs = inputs
+        self._check_numerics = check_numerics
         self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
         self._index = first_batch
         self._batches: Iterator[Batch] = iter(dataset.batches(first_batch, 1))
         self._use = _Use()
+        self._meter = Meter(StageClock(), "this process")
 
     def stage(self, number: int) -> str | None:
         """The name of a stage; None for an unknown one."""
-        return None
+        names = self._meter.stages
+        return names[number] if 0 <= number < len(names) else None
 
     def take(self) -> tuple[Batch, int] | None:
         """The next batch and its valid rows; None at the end of the data."""
-        asked = perf_counter()
-        batch = next(self._batches, None)
-        if batch is None:
-            return None
-        rows = fill(self._slot, batch, self._inputs, self._index)
-        seconds = perf_counter() - asked
-        self._use.add(seconds, int(seconds * 1e9), UNKNOWN_STAGE, 0)
+        with self._meter.producing(self._index):
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            rows = fill(self._slot, batch, self._inputs, self._index)
+            if self._check_numerics:
+                require_finite(self._slot, rows, self._inputs, self._index)
+        cost = self._meter.cost
+        self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
         return self._slot, rows
 
     def release(self) -> None:

@@ -1,12 +1,12 @@
 """A streamer: runs the input function and streams every N-th batch to the wafer."""
 
 from itertools import count
-from time import perf_counter_ns
 
 from csrun.data import Dataset
 from csrun.data.stages import StageClock
 from csrun.runtime.batches import fill
 from csrun.runtime.messages import Primed, Results, RingReady, StartStreaming, Stop
+from csrun.runtime.numerics import require_finite
 from csrun.runtime.production import Meter
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.remote_ring import BatchSender
@@ -42,21 +42,18 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
 def _stream(
     ring: RingWriter | BatchSender, dataset: Dataset, request: StartStreaming, control: Channel
 ) -> None:
-    clock = StageClock()
-    meter = Meter(clock)
+    meter = Meter(clock := StageClock(), "this streamer")
     batches = iter(dataset.batches(request.first, request.stride))
     for index in count(request.first, request.stride):
         slot = ring.reserve()
-        started = perf_counter_ns()
         past_end = request.last is not None and index >= request.last
-        with clock.timed("read"):
-            batch = None if past_end else next(batches, None)
-        if batch is None:
-            ring.publish(END_OF_DATA, index)
-        else:
-            with clock.timed("copy"):
-                rows = fill(slot.arrays, batch, request.inputs, index)
-            ring.publish(rows, index, meter.batch(perf_counter_ns() - started))
+        with meter.producing(index):
+            with clock.timed("read"):
+                batch = None if past_end else next(batches, None)
+            rows = END_OF_DATA if batch is None else fill(slot.arrays, batch, request.inputs, index)
+            if request.check_numerics:
+                require_finite(slot.arrays, rows, request.inputs, index)
+        ring.publish(rows, index, meter.cost)
         if index == request.first:
             control.send(Primed(meter.stages))
         if batch is None:
