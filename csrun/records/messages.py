@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from csrun.records.throughput import Rates
@@ -13,6 +13,7 @@ DONE_CALLING_MODEL_FN = "Done calling model_fn."
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
+SHOWN_NAMES = 8  # in a line that a person reads
 ANALYZER_SAYS_MORE = "cs_input_analyzer says more"
 BATCHES_UNEVEN = (
     "that is enough on average, so they come late for another reason: batches that take unequally "
@@ -210,6 +211,27 @@ def streamers_beside(count: int) -> str:
 
 def _rate(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def joining_awaited(names: Sequence[str], seconds: float) -> str:
+    """For tasks that have not come to a run yet."""
+    shown = ", ".join(names[:SHOWN_NAMES])
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return (
+        f"Still waiting for {shown}{more} after {seconds:.0f} s: "
+        "a streamer comes when its input_fn has returned"
+    )
+
+
+def first_awaited(name: str, seconds: float) -> str:
+    """For a streamer that has not made its first batch yet."""
+    return f"Still waiting for {name} to make its first batch, after {seconds:.0f} s"
+
+
+def batch_awaited(name: str, seconds: float, stage: str | None) -> str:
+    """For a streamer whose batch does not come, in the middle of a run."""
+    where = f"; it is in its stage '{stage}'" if stage else ""
+    return f"The wafer has waited for a batch of {name} for {seconds:.0f} s{where}"
 
 
 def final_loss(loss: float) -> str:

@@ -102,6 +102,17 @@ class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
     programming_time_s: float
 
 
+class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Wafer → chief, amid an order: a batch has not come for long.
+
+    streamer: its place in the turn. stage: the number of the stage that it is in, -1 when unknown.
+    """
+
+    streamer: int
+    waited_s: float
+    stage: int = -1
+
+
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: run `count` steps, the first of which is global step `first`."""
 
@@ -159,6 +170,7 @@ AnyMessage = (
     | LoadWafer
     | AddRing
     | WaferReady
+    | BatchAwaited
     | RunSteps
     | StepsDone
     | Stop

@@ -13,7 +13,7 @@ from csrun.executable import ALIGNMENT_BYTES, InputSpec, aligned, nbytes_of, vie
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
-from csrun.runtime.wire.signal import Counter, Waiter
+from csrun.runtime.wire.signal import Counter, Overdue, Waiter
 
 END_OF_DATA = -1  # in the header's `rows`
 UNKNOWN_STAGE = -1
@@ -115,11 +115,12 @@ class RingReader:
         inputs: tuple[InputSpec, ...],
         slots: int,
         control: Channel,
+        overdue: Overdue | None = None,
     ) -> None:
         self._memory = SharedMemory.attach(descriptors[0])
         self._filled, self._free = Counter(descriptors[1]), Counter(descriptors[2])
         self._slots = slot_views(self._memory.bytes, inputs, slots)
-        self._waiter = Waiter(self._filled, control)
+        self._waiter = Waiter(self._filled, control, overdue)
         self._next = 0
 
     def take(self) -> Slot:
