@@ -16,6 +16,11 @@ def cs() -> None:
     _enter("cs")
 
 
+def cs_input_analyzer() -> None:
+    """The console command."""
+    _enter("cs_input_analyzer")
+
+
 def csctl() -> None:
     """The console command."""
     _enter("csctl")

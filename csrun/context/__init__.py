@@ -1,6 +1,7 @@
 """What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
 
 from csrun.context.debug import DebugLevel, debug_level
+from csrun.context.environment import analysis_dir
 from csrun.context.interpreter import interpreter_mode, interpreter_options
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
@@ -23,6 +24,7 @@ __all__ = [
     "TaskReportKind",
     "Telemetry",
     "Terminated",
+    "analysis_dir",
     "current",
     "debug_level",
     "interpreter_mode",

@@ -1,8 +1,10 @@
 """The environment as a whole: read to be passed on, and replaced in a forked task."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 JOB_DIR = "CSRUN_JOB_DIR"
 SITE = "CSRUN_SITE"
@@ -10,6 +12,7 @@ WAFER = "CSRUN_WAFER"
 RANK = "SLURM_PROCID"
 ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the system that its job was given
 NO_SYSTEM = "-"
+ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # of cs_input_analyzer: where to leave what was measured
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ def allocation() -> Allocation | None:
     return Allocation(None if given == NO_SYSTEM else given)
 
 
+def analysis_dir() -> Path | None:
+    """The folder of the analysis that this process is run for, if it is."""
+    given = os.environ.get(ANALYSIS_DIR)
+    return Path(given) if given else None
+
+
 def for_srun() -> dict[str, str]:
     """The environment that srun and the tasks under it get: what a batch job's script is told of
     its own step is not for them.
@@ -68,3 +77,17 @@ def inherited() -> dict[str, str]:
 def adopt(variables: Mapping[str, str]) -> None:
     """Set these variables in this process: for a task that was forked, not started."""
     os.environ.update(variables)
+
+
+@contextmanager
+def adopted(name: str, value: str) -> Iterator[None]:
+    """A variable that this process and what it starts have for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

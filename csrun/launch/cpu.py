@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csrun.context import JobFile, Role, TaskEntry, environment
@@ -48,6 +48,10 @@ class CpuRun:
     site: Site
     environment: dict[str, str]
     unset: tuple[str, ...]
+
+    def told(self, name: str, value: str) -> "CpuRun":
+        """The same with one more environment variable."""
+        return replace(self, environment=self.environment | {name: value})
 
     def run(self) -> int:
         """Reserve a node when that is asked for, and run the command; its exit code."""

@@ -22,7 +22,7 @@ def require_finite(
     Raises: CsrunError naming the first bad row, the array, and how many values are bad
     """
     for array, spec in zip(arrays, inputs, strict=True):
-        values = array[: max(rows, 0)]  # none at the end of the data
+        values = array[:rows]
         if values.dtype.kind != "f" or not values.size:
             continue
         if not (isfinite(values.min()) and isfinite(values.max())):

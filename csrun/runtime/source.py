@@ -1,13 +1,12 @@
 """Where the wafer takes its batches from: rings of streamers, or the dataset itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
 from csrun.data import Dataset
-from csrun.data.stages import StageClock
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.batches import fill
@@ -76,9 +75,10 @@ class InProcessSource:
         self._check_numerics = check_numerics
         self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
         self._index = first_batch
-        self._batches: Iterator[Batch] = iter(dataset.batches(first_batch, 1))
+        self._deliveries = dataset.deliveries(first_batch, 1)
+        self._clock = dataset.clock
         self._use = _Use()
-        self._meter = Meter(StageClock(), "this process")
+        self._meter = Meter(dataset.clock, "this process")
 
     def stage(self, number: int) -> str | None:
         """The name of a stage; None for an unknown one."""
@@ -88,10 +88,10 @@ class InProcessSource:
     def take(self) -> tuple[Batch, int] | None:
         """The next batch and its valid rows; None at the end of the data."""
         with self._meter.producing(self._index):
-            batch = next(self._batches, None)
-            if batch is None:
+            delivery = next(self._deliveries, None)
+            if delivery is None:
                 return None
-            rows = fill(self._slot, batch, self._inputs, self._index)
+            rows = fill(self._slot, delivery, self._inputs, self._index, self._clock)
             if self._check_numerics:
                 require_finite(self._slot, rows, self._inputs, self._index)
         cost = self._meter.cost

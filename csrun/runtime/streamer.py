@@ -3,7 +3,6 @@
 from itertools import count
 
 from csrun.data import Dataset
-from csrun.data.stages import StageClock
 from csrun.runtime.batches import fill
 from csrun.runtime.messages import Primed, Results, RingReady, StartStreaming, Stop
 from csrun.runtime.numerics import require_finite
@@ -42,19 +41,20 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
 def _stream(
     ring: RingWriter | BatchSender, dataset: Dataset, request: StartStreaming, control: Channel
 ) -> None:
-    meter = Meter(clock := StageClock(), "this streamer")
-    batches = iter(dataset.batches(request.first, request.stride))
+    meter = Meter(dataset.clock, "this streamer")
+    deliveries = dataset.deliveries(request.first, request.stride)
     for index in count(request.first, request.stride):
         slot = ring.reserve()
         past_end = request.last is not None and index >= request.last
         with meter.producing(index):
-            with clock.timed("read"):
-                batch = None if past_end else next(batches, None)
-            rows = END_OF_DATA if batch is None else fill(slot.arrays, batch, request.inputs, index)
-            if request.check_numerics:
-                require_finite(slot.arrays, rows, request.inputs, index)
+            delivery = None if past_end else next(deliveries, None)
+            rows = END_OF_DATA
+            if delivery is not None:
+                rows = fill(slot.arrays, delivery, request.inputs, index, dataset.clock)
+                if request.check_numerics:
+                    require_finite(slot.arrays, rows, request.inputs, index)
         ring.publish(rows, index, meter.cost)
         if index == request.first:
             control.send(Primed(meter.stages))
-        if batch is None:
+        if delivery is None:
             return

@@ -24,6 +24,7 @@ MOMENTS = [
     ("click", "csrun_cpu"),
     ("csrun.launch", "csrun_wse"),  # when the command has begun
     ("csrun.launch.cpu", "csrun_cpu"),
+    ("csrun.launch.cpu", "cs_input_analyzer"),
     ("msgspec", "python_ws"),
 ]
 

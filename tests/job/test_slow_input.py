@@ -43,7 +43,7 @@ def test_one_slow_streamer_is_named(place: FcMnist) -> None:
     (line,), record = run(place, ("3",))
     pattern = (
         r"streamer 3 delivered ([\d.]+) batches/s \(the others ([\d.]+)\), the wafer asked for "
-        r"([\d.]+): its stage 'read' takes ([\d.]+) ms a batch; (\d+) streamers would feed it"
+        r"([\d.]+): its stage 'map load' takes ([\d.]+) ms a batch; (\d+) streamers would feed it"
     )
     delivered, others, asked, stage_ms, needed = numbers(pattern, line)
     assert delivered <= 1 / 0.03
@@ -53,7 +53,7 @@ def test_one_slow_streamer_is_named(place: FcMnist) -> None:
     assert record["verdict"] == "bound"
     assert record["streamers"] == 3
     assert record["streamers_needed"] == needed
-    assert record["slowest_stage"] == "read"
+    assert record["slowest_stage"] == "map load"
 
 
 def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:

@@ -25,11 +25,11 @@ class Hanging(Data):
         super().__init__(BATCHES)
         self.at, self.event = at, event
 
-    def batches(self, start, stride):
-        for index, batch in list(enumerate(self.all))[start::stride]:
-            if index == self.at:
+    def deliveries(self, start, stride):
+        for index, delivery in enumerate(super().deliveries(start, stride)):
+            if start + index * stride == self.at:
                 self.event.wait(30)
-            yield batch
+            yield delivery
 
 
 @pytest.fixture

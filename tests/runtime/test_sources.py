@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from support.wires import tcp_channel_pair
 
+from csrun.data.batches import Delivery
+from csrun.data.stages import StageClock
 from csrun.errors import CsrunError, PeerLost
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime import streamer
@@ -34,9 +36,10 @@ class Data:
             (generator.random((4, 3)), generator.integers(0, 10, 4)) for _ in range(count - 1)
         ]
         self.all.append((generator.random((3, 3)), generator.integers(0, 10, 3)))
+        self.clock = StageClock()
 
-    def batches(self, start, stride):
-        return iter(self.all[start::stride])
+    def deliveries(self, start, stride):
+        return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
 KINDS = ["in process", "1 ring", "2 rings", "5 rings", "1 remote", "2 remote", "5 remote"]
@@ -186,10 +189,10 @@ def test_waiting_ends_with_stop_and_with_a_lost_chief(ring):
 class SlowData(Data):
     """Every batch takes 5 ms, and is made when it is asked for."""
 
-    def batches(self, start, stride):
-        for batch in super().batches(start, stride):
+    def deliveries(self, start, stride):
+        for delivery in super().deliveries(start, stride):
             time.sleep(0.005)
-            yield batch
+            yield delivery
 
 
 def test_the_source_tells_what_each_streamers_batches_took(open_source):

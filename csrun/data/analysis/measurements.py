@@ -1,10 +1,19 @@
-"""What was measured of an input pipeline: the only thing that the analysis knows of it."""
+"""What was measured of an input pipeline: the only thing that the analysis knows of it.
+
+The folder that these files are left in is that of `csrun.context.analysis_dir`.
+"""
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from csrun.files import write_whole
+
 MEASUREMENTS_FILE = "measurements.json"
+FEED_FILE = "feed.json"
+FED_FILE = "fed.json"
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,8 +61,7 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def write(self, folder: Path) -> None:
         """Leave it in a folder."""
-        path = folder / MEASUREMENTS_FILE
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
+        _write(self, folder / MEASUREMENTS_FILE)
 
     @staticmethod
     def read(folder: Path) -> "Measurements":
@@ -61,4 +69,52 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises: FileNotFoundError when nothing was
         """
-        return msgspec.json.decode((folder / MEASUREMENTS_FILE).read_bytes(), type=Measurements)
+        return _read(folder / MEASUREMENTS_FILE, Measurements)
+
+
+class FeedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Asks a job that was started to train to feed only: its streamers stream, its chief takes
+    their batches for `seconds` and leaves `Fed`; there is no wafer, no step, no model_dir.
+    """
+
+    seconds: float
+
+    def write(self, folder: Path) -> None:
+        """Leave it in a folder."""
+        _write(self, folder / FEED_FILE)
+
+    @staticmethod
+    def read(folder: Path) -> "FeedRequest | None":
+        """What was left in a folder, None when nothing was."""
+        path = folder / FEED_FILE
+        return _read(path, FeedRequest) if path.exists() else None
+
+
+class Fed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the streamers of a job delivered, all together, once their rings had been drained of
+    what was made before: the rate that they keep up, over `seconds`.
+    """
+
+    samples_per_s: float
+    seconds: float
+    streamers: int
+
+    def write(self, folder: Path) -> None:
+        """Leave it in a folder."""
+        _write(self, folder / FED_FILE)
+
+    @staticmethod
+    def read(folder: Path) -> "Fed":
+        """What was left in a folder.
+
+        Raises: FileNotFoundError when nothing was
+        """
+        return _read(folder / FED_FILE, Fed)
+
+
+def _write(value: msgspec.Struct, path: Path) -> None:
+    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=2), durable=False)
+
+
+def _read(path: Path, kind: type[Kept]) -> Kept:
+    return msgspec.json.decode(path.read_bytes(), type=kind)

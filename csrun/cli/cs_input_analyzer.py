@@ -1,0 +1,76 @@
+"""cs_input_analyzer: measure a model's input pipeline, and say what it takes to feed the wafer."""
+
+import click
+
+from csrun.cli import frame
+
+NAME = "cs_input_analyzer"
+
+
+@click.command(NAME, context_settings=frame.SETTINGS)
+@click.option(
+    "--available-nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Nodes that a job may take; else all of the site.",
+)
+@click.option(
+    "--target",
+    type=float,
+    metavar="SAMPLES_PER_SEC",
+    help="The rate to feed; else what the wafer of this machine, or the compile's estimate, asks.",
+)
+@click.option("--verify", is_flag=True, help="Run what is recommended, and compare.")
+@click.option("--json", "as_json", is_flag=True, help="Print the analysis as JSON, and only that.")
+@click.option(
+    "--output",
+    metavar="DIR",
+    default=".",
+    help="Folder for input_analysis.json and input_analysis.html; else the current one.",
+)
+@click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+)
+@click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
+def cs_input_analyzer(
+    command: tuple[str, ...],
+    available_nodes: int | None,
+    target: float | None,
+    verify: bool,
+    as_json: bool,
+    output: str,
+    mount_dirs: str,
+    site: str | None,
+) -> int:
+    """Measure the input pipeline of CMD, a training with --compile_only or --validate_only.
+
+    CMD runs on a CPU node, and its input pipeline alone is timed: each stage, and one task and
+    several. From the law that fits, the smallest job is found that feeds the target rate.
+    """
+    from pathlib import Path
+
+    from csrun.cli.input_analysis import AnalysisRequest, analyze
+    from csrun.site import load, resolve
+
+    request = AnalysisRequest(
+        command=command,
+        nodes=available_nodes,
+        target=target,
+        verify=verify,
+        as_json=as_json,
+        output=Path(output),
+        mount_dirs=frame.split(mount_dirs),
+        site=resolve(site),
+        site_option=site,
+    )
+    return analyze(request, load(site))
+
+
+def main() -> None:
+    """The console command."""
+    frame.main(cs_input_analyzer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""The steps of cs_input_analyzer: CMD measures, the analysis tells, a job verifies."""
+
+import shlex
+import sys
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from csrun import system
+from csrun.cli import streams
+from csrun.cli.csrun_wse import PRELOAD
+from csrun.context import environment
+from csrun.data.analysis import html, text
+from csrun.data.analysis import result as results
+from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements
+from csrun.data.analysis.result import Analysis
+from csrun.data.analysis.scaling import SiteFacts
+from csrun.data.analysis.solve import Target, least_nodes
+from csrun.data.analysis.verify import runnable
+from csrun.errors import CsrunError, UsageError
+from csrun.launch import JobOptions, JobRequest, launch
+from csrun.launch.analysis_folder import analysis_folder
+from csrun.launch.cpu import CpuRequest, CpuRun, prepare
+from csrun.launch.interpreters import mode_of
+from csrun.launch.preparing import is_preparing, option, prepared
+from csrun.launch.signals import raised_as_errors
+from csrun.mode import ExecutionMode
+from csrun.site import Scheduler, Site
+
+FEED_S = 5.0  # how long a verification takes its measure
+BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True)
+class AnalysisRequest:
+    """One cs_input_analyzer command line; None where an option was not given.
+
+    `site` is what csrun loads the site by, `site_option` what the user named it by.
+    """
+
+    command: tuple[str, ...]
+    nodes: int | None
+    target: float | None
+    verify: bool
+    as_json: bool
+    output: Path
+    mount_dirs: tuple[str, ...]
+    site: str
+    site_option: str | None
+
+
+def analyze(request: AnalysisRequest, site: Site) -> int:
+    """Measure, solve, report, and verify when asked to; the exit code, CMD's own when it fails.
+
+    Raises: UsageError for a wrong request; CsrunError when CMD measured nothing
+    """
+    _check(request, site)
+    with ExitStack() as stack:
+        stack.enter_context(raised_as_errors())
+        folder = stack.enter_context(analysis_folder(site))
+        ready = prepare(_cpu_request(request, folder), site)
+        with streams.output_to_errors() if request.as_json else nullcontext():
+            if code := _measure(ready, folder):
+                return code
+            analysis = _analyzed(request, site, folder)
+            _keep(analysis, request)
+            if request.verify:
+                code, analysis = _verified(analysis, request, site, folder)
+        if request.as_json:
+            print(analysis.json().decode(), end="")
+    return code
+
+
+def _check(request: AnalysisRequest, site: Site) -> None:
+    if not request.command:
+        raise UsageError(
+            "no command given: say what to measure, e.g. cs_input_analyzer python-ws run.py"
+            " --compile_only"
+        )
+    if not is_preparing(request.command):
+        raise UsageError(
+            f"{shlex.join(request.command)}: must only compile or validate: add --compile_only, or"
+            " --validate_only, to its end"
+        )
+    if request.target is not None and not 0 < request.target < inf:
+        raise UsageError(f"--target: must be a positive number, got {request.target:g}")
+    if not request.output.is_dir():
+        raise UsageError(f"--output: {request.output} is not a folder")
+    if request.nodes is not None and request.nodes > site.nodes.count:
+        raise UsageError(
+            f"--available-nodes must be at most {site.nodes.count}, the nodes of site {site.name},"
+            f" got {request.nodes}: use --available-nodes {site.nodes.count}"
+        )
+    _check_nodes(request, site, mode_of(request.command) is ExecutionMode.WEIGHT_STREAMING)
+
+
+def _check_nodes(request: AnalysisRequest, site: Site, streaming: bool) -> None:
+    nodes, least = request.nodes or site.nodes.count, least_nodes(streaming)
+    if nodes < least:
+        raise UsageError(
+            f"--available-nodes must be at least {least} for {request.command[0]} (chief, MemoryX"
+            f" and one node of streamers), got {nodes}: use --available-nodes {least}"
+        )
+
+
+def _cpu_request(request: AnalysisRequest, folder: Path) -> CpuRequest:
+    mounts = (*request.mount_dirs, str(folder))
+    return CpuRequest(request.command, True, mounts, request.site, JobOptions())
+
+
+def _measure(ready: CpuRun, folder: Path) -> int:
+    """Run CMD; its exit code."""
+    if ready.unset:
+        _say(f"unset for CMD: {', '.join(ready.unset)}")
+    print(f"Running: {shlex.join(ready.request.command)}", flush=True)
+    code = ready.told(environment.ANALYSIS_DIR, str(folder)).run()
+    if code:
+        _say(f"CMD ended with exit code {code}: nothing is analysed")
+    return code
+
+
+def _analyzed(request: AnalysisRequest, site: Site, folder: Path) -> Analysis:
+    measured = _measurements(request, folder)
+    _check_nodes(request, site, measured.streaming)
+    command = prepared(request.command)
+    facts = _facts(request, site, measured)
+    analysis = results.analyze(
+        measured, facts, _target(request, site, measured), command, _options(request)
+    )
+    text.show(analysis, Console(highlight=False, markup=False))
+    return analysis
+
+
+def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
+    command = shlex.join(request.command)
+    try:
+        measured = Measurements.read(folder)
+    except FileNotFoundError as error:
+        raise CsrunError(
+            f"{command}: left no measurements: it must be a script that calls a CerebrasEstimator,"
+            " run by python or python-ws"
+        ) from error
+    if not measured.points or min(point.samples_per_s for point in measured.points) <= 0:
+        raise CsrunError(f"{command}: its input pipeline delivered no samples")
+    return measured
+
+
+def _facts(request: AnalysisRequest, site: Site, measured: Measurements) -> SiteFacts:
+    mode = ExecutionMode.WEIGHT_STREAMING if measured.streaming else ExecutionMode.PIPELINED
+    target = system.find_for_compile(site, option(request.command, ("--cs_ip",)), mode)
+    return SiteFacts(
+        name=site.name,
+        nodes=request.nodes or site.nodes.count,
+        node_cpus=site.nodes.cpus,
+        one_machine=site.scheduler is Scheduler.LOCAL,
+        link_bytes_per_s=target.io_gbit_per_s * 1e9 / BITS_PER_BYTE,
+    )
+
+
+def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Target:
+    if request.target is not None:
+        return Target(request.target, "given with --target")
+    if site.scheduler is Scheduler.LOCAL and measured.wafer_samples_per_s:
+        return Target(measured.wafer_samples_per_s, "measured: the wafer of this machine")
+    if measured.estimated_samples_per_s > 0:
+        return Target(measured.estimated_samples_per_s, "the compile's estimate of the system")
+    raise CsrunError(
+        f"{shlex.join(request.command)}: left no estimate of the rate to feed: give --target, or"
+        " --compile_only in the place of --validate_only"
+    )
+
+
+def _options(request: AnalysisRequest) -> tuple[str, ...]:
+    """What csrun_wse is to be told besides the layout."""
+    site = ("--site", request.site_option) if request.site_option else ()
+    return (*site, *(("--mount-dirs", ",".join(request.mount_dirs)) if request.mount_dirs else ()))
+
+
+def _keep(analysis: Analysis, request: AnalysisRequest) -> None:
+    try:
+        paths = [analysis.write(request.output), html.write(analysis, request.output)]
+    except OSError as error:
+        raise CsrunError(
+            f"--output: {request.output}: cannot be written: {error.strerror}"
+        ) from error
+    print(f"\nWritten: {', '.join(map(str, paths))}", flush=True)
+
+
+def _verified(
+    analysis: Analysis, request: AnalysisRequest, site: Site, folder: Path
+) -> tuple[int, Analysis]:
+    """Run the layout, or a part of it, without the wafer; the job's exit code, and the result."""
+    layout, whole = runnable(analysis), analysis.solution.layout
+    if layout != whole:
+        print(
+            f"Verifying {layout.streamers} of the {whole.streamers} streamers, what this machine"
+            f" can carry: --total-nodes {layout.nodes} --tasks-per-node {layout.tasks_per_node}"
+        )
+    FeedRequest(FEED_S).write(folder)
+    job = JobRequest(
+        command=analysis.command,
+        total_nodes=layout.nodes,
+        tasks_per_node=layout.tasks_per_node,
+        cpus_per_task=layout.cpus_per_task,
+        mount_dirs=(*request.mount_dirs, str(folder)),
+        site=request.site,
+        preload=PRELOAD,
+    )
+    with environment.adopted(environment.ANALYSIS_DIR, str(folder)):
+        code = launch(job, site, lambda: print(f"Verifying: {shlex.join(job.command)}", flush=True))
+    if code:
+        return code, analysis
+    analysis = results.verified(analysis, layout, _fed(analysis, folder))
+    text.show_verified(analysis, Console(highlight=False, markup=False))
+    _keep(analysis, request)
+    return 0, analysis
+
+
+def _fed(analysis: Analysis, folder: Path) -> Fed:
+    try:
+        fed = Fed.read(folder)
+    except (FileNotFoundError, msgspec.MsgspecError) as error:
+        raise CsrunError(
+            f"{shlex.join(analysis.command)}: left no word of what its streamers delivered"
+        ) from error
+    if fed.samples_per_s <= 0:
+        raise CsrunError(f"{shlex.join(analysis.command)}: its streamers delivered no samples")
+    return fed
+
+
+def _say(text: str) -> None:
+    print(f"cs_input_analyzer: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,171 @@
+"""From the law of one machine's workers to what the streamers of a whole layout deliver."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+import msgspec
+
+from csrun.data.analysis.laws import Fit, fit
+from csrun.data.analysis.measurements import Measurements, Point
+
+STREAMING_SINGLE_NODES = 2  # of the chief and of MemoryX
+SATURATED = 0.85  # of what as many workers would do alone: below, they are in each other's way
+BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
+
+
+class Bound(StrEnum):
+    """What workers of one machine share when more of them do not bring more."""
+
+    NOTHING = "nothing"
+    CPUS = "cpus"
+    RESOURCE = "resource"  # a disk, the network, a lock
+
+
+class Limit(StrEnum):
+    """What keeps the largest layout from delivering more."""
+
+    NODES = "nodes"  # all that a job may have are used well
+    CPUS = "cpus"
+    RESOURCE = "resource"
+    LINK = "link"  # of the CS system
+
+
+class SiteFacts(msgspec.Struct, frozen=True):
+    """What the solver knows of a site.
+
+    nodes: how many a job may take. one_machine: whether they all share this machine's CPUs.
+    link_bytes_per_s: what the CS system takes in.
+    """
+
+    name: str
+    nodes: int
+    node_cpus: int
+    one_machine: bool
+    link_bytes_per_s: float
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Numbers for csrun_wse, and what its streamers are predicted to deliver."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    streamers: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """Workers with the same CPUs each, on the machine where they were measured."""
+
+    fit: Fit
+    bound: Bound
+
+    @property
+    def alone(self) -> float:
+        """Samples a second of one worker."""
+        return self.fit.at(1)
+
+
+class Scaling:
+    """What layouts deliver, by the laws of all measured numbers of CPUs a task.
+
+    Where every node is a machine of its own, and the workers share its CPUs at most, nodes add up,
+    and a node with more CPUs than this machine carries more workers in proportion. A resource that
+    is no CPU may be one that the nodes share, too: all streamers together follow the law then.
+    """
+
+    def __init__(self, measured: Measurements, site: SiteFacts) -> None:
+        self._site = site
+        self._streaming = measured.streaming
+        self._growth = site.node_cpus / measured.machine_cpus
+        self._link = site.link_bytes_per_s / measured.sample_bytes
+        self._machines = {
+            cpus: _machine(points, measured.machine_cpus)
+            for cpus, points in _by_cpus(measured).items()
+        }
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """The laws, by CPUs a task."""
+        return tuple(machine.fit for machine in self._machines.values())
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The numbers of CPUs a task that were measured."""
+        return tuple(self._machines)
+
+    def bound(self, cpus: int) -> Bound:
+        """What workers of so many CPUs share."""
+        return self._machines[cpus].bound
+
+    def layouts(self, nodes: int) -> Iterator[Layout]:
+        """All layouts of so many nodes that have a streamer, the one with fewest tasks first."""
+        for tasks in range(1, self._site.node_cpus + 1):
+            for cpus in self.cpus:
+                if tasks * cpus <= self._site.node_cpus and any(self._split(nodes, tasks)):
+                    yield self.layout(nodes, tasks, cpus)
+
+    def layout(self, nodes: int, tasks: int, cpus: int) -> Layout:
+        """A layout with what it delivers."""
+        split = self._split(nodes, tasks)
+        rate = self._rate(self._machines[cpus], split)
+        return Layout(nodes, tasks, cpus, sum(split), min(rate, self._link))
+
+    def limit(self, cpus: int) -> Limit:
+        """What bounds all the tasks of so many CPUs that the site's nodes take."""
+        split = self._split(self._site.nodes, max(1, self._site.node_cpus // cpus))
+        machine = self._machines[cpus]
+        rate = self._rate(machine, split)
+        if rate >= self._link:
+            return Limit.LINK
+        if rate >= SATURATED * sum(split) * machine.alone:
+            return Limit.NODES
+        return Limit.RESOURCE if machine.bound is Bound.RESOURCE else Limit.CPUS
+
+    def machine_rate(self, streamers: int, cpus: int) -> float:
+        """What so many streamers deliver on the machine that was measured."""
+        return self._machines[cpus].fit.at(streamers)
+
+    def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
+        """Streamers on each node. A single pipelined task streams to itself."""
+        if self._streaming:
+            return (tasks,) * (nodes - STREAMING_SINGLE_NODES)
+        return (tasks - 1 or int(nodes == 1), *(tasks,) * (nodes - 1))
+
+    def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
+        if self._site.one_machine or machine.bound is Bound.RESOURCE:
+            return machine.fit.at(sum(split))
+        first, *others = split  # of which all are alike
+        return self._node(machine, first) + len(others) * self._node(machine, split[-1])
+
+    def _node(self, machine: _Machine, tasks: int) -> float:
+        if not tasks:
+            return 0.0
+        growth = self._growth
+        if tasks <= growth:  # a CPU of the measured machine's for each
+            return tasks * machine.alone
+        return growth * machine.fit.at(tasks / growth)
+
+
+def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
+    """The points of each number of CPUs; of a pipeline that uses one CPU only the least number."""
+    ordered = sorted(measured.points, key=lambda point: point.cpus)
+    groups = {cpus: tuple(group) for cpus, group in groupby(ordered, lambda point: point.cpus)}
+    return groups if measured.parallel else dict(list(groups.items())[:1])
+
+
+def _machine(points: Sequence[Point], machine_cpus: int) -> _Machine:
+    found = fit(points, machine_cpus)
+    return _Machine(found, _bound(found, points, machine_cpus))
+
+
+def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:
+    alone = found.at(1)
+    crowded = [p for p in points if p.samples_per_s < SATURATED * p.tasks * alone]
+    if not crowded:
+        return Bound.NOTHING
+    busy = max(point.busy_cpus for point in crowded)
+    return Bound.CPUS if busy >= BUSY * machine_cpus else Bound.RESOURCE

@@ -1,0 +1,62 @@
+"""Measurements of input pipelines whose laws are known, for what analyses them."""
+
+from collections.abc import Callable, Sequence
+
+from csrun.data.analysis.measurements import Measurements, Point, StageCost
+from csrun.data.analysis.result import Analysis, analyze
+from csrun.data.analysis.scaling import SiteFacts
+from csrun.data.analysis.solve import Target
+
+TASKS = (1, 2, 4)
+STAGES = (
+    StageCost("shuffle", 1e-6, 1e-6),
+    StageCost("map load", 7e-6, 6.5e-6),
+    StageCost("batch", 2e-6, 1.5e-6),
+)
+LOCAL = SiteFacts("local", nodes=16, node_cpus=128, one_machine=True, link_bytes_per_s=1.5e11)
+CLUSTER = SiteFacts("lab", nodes=16, node_cpus=8, one_machine=False, link_bytes_per_s=1.5e11)
+
+Curve = Callable[[int], float]
+
+
+def points_of(
+    rate: Curve,
+    tasks: Sequence[int] = TASKS,
+    cpus: int = 1,
+    busy: Curve = float,
+    stages: tuple[StageCost, ...] = STAGES,
+) -> tuple[Point, ...]:
+    """Points on a curve."""
+    return tuple(Point(n, cpus, rate(n), busy(n), 2.0, stages) for n in tasks)
+
+
+def measured(points: tuple[Point, ...], **changes) -> Measurements:
+    """Measurements with these points, on a machine of two CPUs."""
+    fields = {
+        "batch_size": 128,
+        "sample_bytes": 3140,
+        "machine_cpus": 2,
+        "estimated_samples_per_s": 239_369.0,
+        "wafer_samples_per_s": 200_000.0,
+        "streaming": False,
+        "parallel": False,
+        "points": points,
+    }
+    return Measurements(**{**fields, **changes})
+
+
+def analysis_of(measurements: Measurements | None = None, **changes) -> Analysis:
+    """An analysis for a target of 180,000 samples/s; of a pipeline that two CPUs bound."""
+    fields = {
+        "measured": measurements or measured(points_of(bound_by_cpus, busy=lambda n: min(n, 2.0))),
+        "site": LOCAL,
+        "target": Target(180_000, "given with --target"),
+        "command": ("python", "run.py", "--mode", "train"),
+        "launcher": (),
+    }
+    return analyze(**{**fields, **changes})
+
+
+def bound_by_cpus(tasks: int) -> float:
+    """Two tasks do twice what one does, and no more do more."""
+    return 100_000.0 * min(tasks, 2)
