@@ -86,6 +86,11 @@ class Here:
         """What its elements go through next."""
         return self.pipeline.operators[self.at + 1 :]
 
+    @property
+    def cost(self) -> StageTime | None:
+        """What it takes a batch; None when it was not measured."""
+        return self.pipeline.costs.get(self.operator.stage)
+
     def option(self, name: str) -> Any:
         """An argument of it; None when it has none of that name."""
         return self.operator.options.get(name)

@@ -1,4 +1,4 @@
-"""Rules about batches: their size, their remainder, their shape."""
+"""Rules about batches: their size and their remainder."""
 
 from math import inf
 
@@ -44,29 +44,7 @@ def _few_and_others(here: Here, share: float) -> bool:
     return share < MUCH and here.comes_after("shuffle")
 
 
-def _own_shapes(here: Here) -> Advice | None:
-    shapes = here.option("padded_shapes")
-    if not shapes or not _open_axes(shapes):
-        return None
-    now = "padded_shapes pads a batch to its own longest sample"
-    return Advice(now, "give the length of each axis in padded_shapes, e.g. the model's")
-
-
-def _open_axes(shapes: object) -> bool:
-    if isinstance(shapes, tuple | list):
-        return any(_open_axes(shape) for shape in shapes)
-    return shapes is None or shapes == -1
-
-
 BATCHING_RULES = (
-    Rule(
-        "own-shapes",
-        ("batch", "padded_batch"),
-        "all batches have the shape that was compiled",
-        _own_shapes,
-        Effect.LEARNING,
-        gain=0.8,
-    ),
     Rule(
         "samples-lost",
         ("batch",),

@@ -68,11 +68,6 @@ def _window_small(here: Here) -> Advice | None:
     if window is None or not here.pipeline.training:
         return None
     samples = here.samples()
-    if here.pipeline.indexable and samples is not None:
-        return Advice(
-            f"a window of {window:,} mixes neighbours alone",
-            "leave window out: this data can be shuffled as a whole, for 8 bytes a sample",
-        )
     batch = next((op.options["batch_size"] for op in here.after if op.name == "batch"), 1)
     at_a_time = _samples_of_a_file(here.before) or 0
     least = max(BATCHES_IN_WINDOW * batch, at_a_time)
@@ -92,12 +87,12 @@ def _samples_of_a_file(before: tuple[Operator, ...]) -> int | None:
 
 
 def _cached_draw(here: Here) -> Advice | None:
-    drawn = next((op for op in here.before if sounds_random(op)), None)
+    drawn = next((op for op in here.before if op.name == "shuffle" or sounds_random(op)), None)
     if drawn is None or not here.pipeline.training:
         return None
-    function = drawn.options["function"]
-    now = f"what {function} draws in the first pass comes again in all others"
-    return Advice(now, f"write .cache() before .map({function}), unless it draws nothing")
+    what = drawn.options.get("function", "shuffle")
+    now = f"what {what} draws in the first pass comes again in all others"
+    return Advice(now, f"write .cache() before {what}")
 
 
 def sounds_random(operator: Operator) -> bool:
