@@ -1,9 +1,10 @@
 """A look at the first batches of a data set: what each of its stages takes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise
+from statistics import fmean, median
 from time import perf_counter
 
 from csrun.data.dataset import Dataset
@@ -13,6 +14,8 @@ PROBED_BATCHES = 8
 PROBED_S = 0.05
 LONGEST_BATCH_S = 0.5  # one that takes longer is not read once more just to be timed
 READ_AGAIN = ("from_arrays", "from_files")  # sources that begin anew for each reader
+
+Typical = Callable[[list[float]], float]
 
 
 @dataclass(frozen=True)
@@ -35,38 +38,49 @@ def probe(dataset: Dataset) -> Probe:
     if source not in READ_AGAIN or first_s > longest_s:
         return Probe()
     own = replace(dataset)  # with a clock of its own, and an opening
+    # a stage of a stream may work for several batches at once; elsewhere an outlier is a stall
+    typical = median if dataset.indexable else fmean
     with suppress(Exception):
-        return _timed(own.batches(), own.clock)
+        return _timed(own.batches(), own.clock, typical)
     return Probe()
 
 
-def _timed(batches: Iterator[object], clock: StageClock) -> Probe:
+def _timed(batches: Iterator[object], clock: StageClock, typical: Typical) -> Probe:
     """The batches after the first, which opens files; that one when it takes long, or is alone."""
     begun = perf_counter()
     next(batches)
-    opened = perf_counter()
-    if opened - begun > PROBED_S:
-        return Probe(clock.stages, opened - begun)
-    before = {name: replace(time) for name, time in clock.stages.items()}
-    count = 0
-    for _ in islice(batches, PROBED_BATCHES - 1):
-        count += 1
-        if perf_counter() - begun > PROBED_S:
-            break
-    if not count:
-        return Probe(clock.stages, opened - begun)
-    return Probe(_spent(before, clock.stages, count), (perf_counter() - opened) / count)
+    marks = [_mark(clock)]
+    if marks[0].at - begun <= PROBED_S:
+        for _ in islice(batches, PROBED_BATCHES - 1):
+            marks.append(_mark(clock))
+            if marks[-1].at - begun > PROBED_S:
+                break
+    if len(marks) == 1:
+        return Probe(clock.stages, marks[0].at - begun)
+    steps = list(pairwise(marks))
+    costs = {name: _typical_time(name, steps, typical) for name in clock.stages}
+    return Probe(costs, typical([after.at - before.at for before, after in steps]))
 
 
-def _spent(
-    before: dict[str, StageTime], after: dict[str, StageTime], batches: int
-) -> dict[str, StageTime]:
-    """The stages' time a batch."""
+@dataclass(frozen=True)
+class _Mark:
+    """What the stages had taken at a moment."""
+
+    at: float
+    stages: dict[str, StageTime]
+
+
+def _mark(clock: StageClock) -> _Mark:
+    stages = {name: replace(time) for name, time in dict(clock.stages).items()}
+    return _Mark(perf_counter(), stages)
+
+
+def _typical_time(name: str, steps: list[tuple[_Mark, _Mark]], typical: Typical) -> StageTime:
     none = StageTime()
-    return {
-        name: StageTime(
-            (time.wall_s - before.get(name, none).wall_s) / batches,
-            (time.cpu_s - before.get(name, none).cpu_s) / batches,
-        )
-        for name, time in after.items()
-    }
+    pairs = [
+        (before.stages.get(name, none), after.stages.get(name, none)) for before, after in steps
+    ]
+    return StageTime(
+        typical([after.wall_s - before.wall_s for before, after in pairs]),
+        typical([after.cpu_s - before.cpu_s for before, after in pairs]),
+    )
