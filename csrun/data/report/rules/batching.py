@@ -25,23 +25,18 @@ def _remainder_kept(here: Here) -> Advice | None:
 
 def _samples_lost(here: Here) -> Advice | None:
     samples, size = here.samples(), here.option("batch_size")
-    if not here.option("drop_remainder") or samples in (None, inf) or samples is None:
+    if not here.option("drop_remainder") or samples is None or samples in (0, inf):
         return None
-    lost = int(samples % size)
-    if not lost or (here.pipeline.training and _few_and_others(here, lost / samples)):
+    lost, training = int(samples % size), here.pipeline.training
+    are_few, are_others = lost / samples < MUCH, here.comes_after("shuffle")
+    if not lost or (training and are_few and are_others):
         return None
-    always = "" if here.comes_after("shuffle") else ", always the same ones"
+    always = "" if are_others else ", always the same ones"
     now = f"{lost} of {int(samples):,} samples of a pass are left out{always}"
-    if not here.pipeline.training:
+    if not training:
         return Advice(now, "batch(…) without drop_remainder")
-    return Advice(
-        now, f"write .repeat() before .batch({size}, …), which fills batches across passes"
-    )
-
-
-def _few_and_others(here: Here, share: float) -> bool:
-    """Whether it does not matter: few samples are left out, and others in each pass."""
-    return share < MUCH and here.comes_after("shuffle")
+    change = f"write .repeat() before .batch({size}, …), which fills batches across passes"
+    return Advice(now, change, Severity.INFO if are_few else Severity.WARNING)
 
 
 BATCHING_RULES = (
