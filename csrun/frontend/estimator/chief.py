@@ -260,7 +260,7 @@ class Chief:
         with (
             progress_display(self.context) as show,
             loaded_machine(
-                compiled.executable, dataset, self.config.seed, first, last, target, self.folder
+                compiled.executable, dataset, self.config, first, last, target, self.folder
             ) as machine,
             telemetry_published(show, target, machine.plan.arena_bytes) as show_everywhere,
         ):
