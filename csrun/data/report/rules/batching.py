@@ -14,6 +14,8 @@ def _remainder_kept(here: Here) -> Advice | None:
     if not training or drops or samples == inf or (samples is not None and samples % size == 0):
         return None
     change = "batch(…, drop_remainder=True), or .repeat() before .batch(…)"
+    if here.pipeline.has("DataLoader"):
+        change = "DataLoader(…, drop_last=True)"
     if samples is None:
         now = f"the last batch of a pass may be shorter, the wafer computes all {size} rows"
         return Advice(now, change, Severity.INFO)
@@ -29,7 +31,7 @@ def _samples_lost(here: Here) -> Advice | None:
         return None
     lost, training = int(samples % size), here.pipeline.training
     are_few, are_others = lost / samples < MUCH, here.comes_after("shuffle")
-    if not lost or (training and are_few and are_others):
+    if not lost or (training and are_few and are_others) or here.pipeline.has("DataLoader"):
         return None
     always = "" if are_others else ", always the same ones"
     now = f"{lost} of {int(samples):,} samples of a pass are left out{always}"

@@ -6,7 +6,7 @@ from csrun.data.operators import Operator
 from csrun.data.report.finding import Advice, Effect, Rule, Severity
 from csrun.data.report.pipeline import Here
 
-SOURCES = ("from_arrays", "from_files")
+SOURCES = ("from_arrays", "from_files", "source")
 BATCHES_IN_WINDOW = 10
 RANDOM_WORDS = ("random", "augment", "jitter", "noise", "dropout", "mask", "flip", "crop", "mixup")
 
@@ -17,8 +17,10 @@ def _data_end(here: Here) -> Advice | None:
         return None
     total, last = pipeline.total_batches(), pipeline.last_step
     change = "write .repeat() before .batch(…), and end the run by max_steps"
+    if here.operator.name == "DataLoader":
+        change = "return Dataset.from_batches(loader).repeat(), and end the run by max_steps"
     if total is None:
-        now = "the files are read once, and the run ends with them"
+        now = "the data are read once, and the run ends with them"
         return Advice(now, change, Severity.INFO)
     if last is None:
         now = f"the data are {total:,} batches, and the run ends with them"
@@ -104,7 +106,7 @@ def sounds_random(operator: Operator) -> bool:
 LEARNING_RULES = (
     Rule(
         "data-end",
-        SOURCES,
+        (*SOURCES, "DataLoader"),
         "training needs a batch for every step",
         _data_end,
         Effect.LEARNING,

@@ -68,10 +68,12 @@ def _way_out(here: Here) -> str:
         return "add .shard_files(), which gives each streamer its own files"
     if "DataLoader" in operators:
         return "return Dataset.from_arrays(…) of the data, or give each streamer its own part"
+    if "source" in operators:
+        return "leave .to_iter_dataset() out: a MapDataset is read by number"
     return "return a Dataset that can be indexed, or part it by csrun.data.shard_info()"
 
 
-SOURCES = ("from_arrays", "from_files", "from_batches", "DataLoader")
+SOURCES = ("from_arrays", "from_files", "from_batches", "DataLoader", "source")
 
 SHARDING_RULES = (
     Rule(
