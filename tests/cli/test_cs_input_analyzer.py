@@ -11,35 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 from support.jobs import Workplace, gone
+from support.pipelines import MEASURING_SCRIPT
 from support.terminals import terminal
 
 from csrun.cli.cs_input_analyzer import cs_input_analyzer
 from csrun.cli.frame import run
 
 NAME = "cs_input_analyzer"
-#: One task makes 100,000 samples/s, two make 200,000, and more of them no more.
-SCRIPT = """
-import sys, time
-from csrun.context import analysis_dir, current, interpreter_mode
-from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements, Point, StageCost
-from csrun.mode import ExecutionMode
-
-folder = analysis_dir()
-print("arguments:", *sys.argv[1:], flush=True)
-if "sleep" in sys.argv:
-    time.sleep(60)
-if FeedRequest.read(folder) is None:
-    stages = (StageCost("map load", 7e-6, 6.5e-6), StageCost("batch", 3e-6, 3e-6))
-    points = tuple(
-        Point(n, 1, 1e5 * min(n, 2), min(n, 2), 2.0, stages) for n in (1, 2, 4)
-    )
-    streaming = interpreter_mode() is ExecutionMode.WEIGHT_STREAMING
-    estimate = 0.0 if "no-estimate" in sys.argv else 150_000.0
-    wafer = None if "no-wafer" in sys.argv else 180_000.0
-    Measurements(128, 3140, 2, estimate, wafer, streaming, False, points).write(folder)
-elif current().rank == 0 and "lazy" not in sys.argv:
-    Fed(160_000.0, 5.0, len(current().streamers)).write(folder)
-"""
 LAST = "--compile_only"
 MISTAKES = [
     ([], "no command given"),
@@ -60,7 +38,7 @@ MISTAKES = [
 @pytest.fixture
 def place(tmp_path: Path) -> Workplace:
     folder = Workplace(tmp_path)
-    folder.script(SCRIPT)
+    folder.script(MEASURING_SCRIPT)
     return folder
 
 

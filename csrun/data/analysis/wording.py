@@ -89,10 +89,15 @@ def _cpus(fit: Fit) -> str:
 
 def _growth(analysis: Analysis) -> str:
     if analysis.site.one_machine:
-        return "The nodes are one machine: the law is that of all streamers."
+        return (
+            "The nodes are one machine: the law is that of all streamers, before a wafer takes its"
+            " part of the CPUs."
+        )
     if analysis.bound is Bound.RESOURCE:
         return "Nodes may share it, too: the law is taken for all streamers together."
-    return "Nodes add up, up to the link of the CS system."
+    growth = analysis.site.node_cpus / analysis.measurements.machine_cpus
+    node = "" if growth == 1 else f", each as {growth:.3g} of the machine that was measured"
+    return f"Nodes add up{node}, up to the {count(analysis.link)} samples/s of the system's link."
 
 
 def limiting(found: Limiting) -> str:
