@@ -1,8 +1,19 @@
 """Input pipelines: data sets that any task can read from any batch on."""
 
 from csrun.data import idx
-from csrun.data.dataset import ArraySpec, Dataset, as_dataset
+from csrun.data.dataset import AUTOTUNE, ArraySpec, Dataset, as_dataset
 from csrun.data.errors import DataError
-from csrun.data.indexed import Batch
+from csrun.data.samples import Batch
+from csrun.data.sharding import Sharding, shard_info
 
-__all__ = ["ArraySpec", "Batch", "DataError", "Dataset", "as_dataset", "idx"]
+__all__ = [
+    "AUTOTUNE",
+    "ArraySpec",
+    "Batch",
+    "DataError",
+    "Dataset",
+    "Sharding",
+    "as_dataset",
+    "idx",
+    "shard_info",
+]

@@ -1,16 +1,40 @@
 """Dataset: a lazy chain of operations, read a batch at a time."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from csrun.data.batches import Delivery
 from csrun.data.errors import DataError, require
-from csrun.data.indexed import Batch, Indexed, MapFunction, as_batch, from_arrays
-from csrun.data.order import Repeat, Shard, Shuffle
-from csrun.data.prefetch import prefetched
-from csrun.data.stream import Stream
+from csrun.data.files import FileFlow, FileSet, Paths, found
+from csrun.data.flow import (
+    BatchesFlow,
+    BatchFlow,
+    CacheFlow,
+    FilterFlow,
+    Flow,
+    IndexedFlow,
+    MapFlow,
+    RepeatFlow,
+    ShardFlow,
+    ShuffleFlow,
+)
+from csrun.data.formats.base import Format, IndexedFormat
+from csrun.data.indexed import Indexed, MappedBatches, arrays_of
+from csrun.data.operators import Level, Operator, call_site, name_of
+from csrun.data.order import Range, Repeat, Shard, Shuffle
+from csrun.data.padding import padding_of
+from csrun.data.reading import Opening, read_flow, read_indexed, warn_of_replay
+from csrun.data.samples import Batch, MapFunction, MappedSamples, from_arrays
+from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
+from csrun.data.stages import StageClock
+
+AUTOTUNE = -1  # as many calls at a time as the task has CPUs
 
 
 class ArraySpec(msgspec.Struct, frozen=True):
@@ -26,12 +50,23 @@ class Dataset:
 
     Operations mean what they mean in tf.data, in the order in which they are called:
     `shuffle().repeat()` shuffles anew each pass, and `repeat().batch()` fills batches across the
-    border of two passes.
+    border of two passes. Functions given to it must depend on their arguments alone.
+
+    A chain is indexable when any batch can be read without those before it: it is made of arrays,
+    or of files that hold arrays, and not filtered. All others are streams, read from their start.
+
+    operators: the chain as it was written, for reports. clock: what its stages cost in this task.
     """
 
-    _source: Indexed | Stream
-    _maps: tuple[MapFunction, ...] = ()
+    _source: Indexed | Flow
+    _level: Level
+    operators: tuple[Operator, ...]
+    _shards: Shards = UNSHARDED
+    _files: FileSet | None = None
+    _threads: int = 1
     _ahead: int = 0
+    _opening: Opening = field(init=False, default_factory=Opening, compare=False)
+    clock: StageClock = field(init=False, default_factory=StageClock, compare=False)
 
     @staticmethod
     def from_arrays(*arrays: Any) -> "Dataset":
@@ -39,51 +74,199 @@ class Dataset:
 
         Raises: DataError for arrays of unequal length, or without samples.
         """
-        return Dataset(from_arrays(*arrays))
+        samples = from_arrays(*arrays)
+        options = {"arrays": len(arrays), "samples": len(samples)}
+        operator = Operator("from_arrays", Level.SAMPLE, options, call_site())
+        return Dataset(Indexed(samples, Range(len(samples))), Level.SAMPLE, (operator,))
+
+    @staticmethod
+    def from_files(paths: Paths, format: Format | None = None) -> "Dataset":
+        """Samples of files, one file after the other.
+
+        paths: a path, a pattern such as `data/train-*.npy` (its files sorted by name), or several.
+        format: one of csrun.data.formats; None for what the first file's suffix says.
+
+        Raises: DataError for a path or pattern without a file, and for files of no known format
+        """
+        from csrun.data import formats  # its formats import what only they need
+
+        paths = found(paths)
+        files = FileSet(paths, format or formats.of(paths[0]))
+        options = {"files": len(paths), "format": type(files.format).__name__}
+        operator = Operator("from_files", Level.SAMPLE, options, call_site())
+        return Dataset(_source_of(files), Level.SAMPLE, (operator,), _files=files)
 
     @staticmethod
     def from_batches(batches: Iterable[Any]) -> "Dataset":
         """Batches as an iterable gives them: tuples of arrays or torch tensors, in turn only."""
-        return Dataset(Stream(batches))
+        options = {"iterable": type(batches).__name__}
+        operator = Operator("from_batches", Level.BATCH, options, call_site())
+        return Dataset(BatchesFlow(batches), Level.BATCH, (operator,))
 
-    def shuffle(self, seed: int = 0) -> "Dataset":
-        """A full permutation, another one each pass, fixed by the seed."""
+    def interleave(
+        self, cycle_length: int, block_length: int = 1, num_parallel_calls: int | None = None
+    ) -> "Dataset":
+        """Read `cycle_length` files side by side, `block_length` samples of each in turn.
+
+        Right after `from_files`, for files that can only be read in turn. num_parallel_calls: how
+        many of these are read ahead, each on a thread of its own; AUTOTUNE for all of them.
+        """
+        require(cycle_length > 0, "interleave", "cycle_length must be positive", cycle_length)
+        require(block_length > 0, "interleave", "block_length must be positive", block_length)
+        source = self._source
+        if not isinstance(source, FileFlow):
+            raise DataError(
+                "interleave: comes right after from_files of files that are read in turn; files "
+                "that hold arrays are mixed by shuffle()"
+            )
+        calls = cycle_length if num_parallel_calls == AUTOTUNE else num_parallel_calls or 0
+        flow = replace(source, cycle=cycle_length, block=block_length, threads=calls)
+        options = {
+            "cycle_length": cycle_length,
+            "block_length": block_length,
+            "num_parallel_calls": num_parallel_calls,
+        }
+        return self._then("interleave", flow, options, _files=self._files)
+
+    def shard_files(self) -> "Dataset":
+        """Every streamer reads files of its own: file i, i + N, i + 2N, … of N streamers.
+
+        Before any other operation but `interleave`. The number of streamers is then part of the
+        run: a checkpoint goes on with the same number.
+
+        Raises: DataError for fewer files than streamers
+        """
+        index, count = shard_info()
+        if self._files is None:
+            raise DataError("shard_files: comes right after from_files, before all but interleave")
+        files = self._files.shard(index, count)
+        source = (
+            replace(self._source, files=files.paths)
+            if isinstance(self._source, FileFlow)
+            else _source_of(files)
+        )
+        shards = self._shards.and_by(Sharding.FILE, (index, count))
+        options = {"files": len(files.paths), "of": len(self._files.paths), "count": count}
+        return self._then("shard_files", source, options, _files=files, _shards=shards)
+
+    def shuffle(self, seed: int = 0, window: int | None = None) -> "Dataset":
+        """Another order each pass, fixed by the seed.
+
+        An indexable chain is shuffled as a whole, by a permutation. A stream needs a `window`: so
+        many elements are held, and a random one of them comes next.
+        """
         require(0 <= seed < 2**64, "shuffle", "seed must be in 0..2^64-1", seed)
-        source = self._indexed("shuffle")
-        require(source.order.length is not None, "shuffle", "shuffle before repeat", "endless data")
-        return replace(self, _source=source.ordered(Shuffle(source.order, seed)))
+        require(window is None or window > 0, "shuffle", "window must be positive", window)
+        source = self._source
+        if isinstance(source, Indexed) and (source.outer_order.length is not None or not window):
+            length = source.outer_order.length
+            require(length is not None, "shuffle", "shuffle before repeat", "endless data")
+            shuffled = source.ordered(Shuffle(source.outer_order, seed))
+            return self._then("shuffle", shuffled, {"seed": seed, "window": None})
+        if window is None:
+            raise DataError(
+                "shuffle: a stream is shuffled in a window: give the number of elements that fit "
+                "into memory, as shuffle(seed, window=10_000)"
+            )
+        flow = ShuffleFlow(self._flow(), window, seed)
+        return self._then("shuffle", flow, {"seed": seed, "window": window})
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """`count` passes over the data, endless when None."""
         require(count is None or count > 0, "repeat", "count must be positive", count)
-        source = self._indexed("repeat")
-        return replace(self, _source=source.ordered(Repeat(source.order, count)))
+        source = self._source
+        if isinstance(source, Indexed):
+            repeated = source.ordered(Repeat(source.outer_order, count))
+            return self._then("repeat", repeated, {"count": count})
+        return self._then("repeat", RepeatFlow(source, count), {"count": count})
 
     def shard(self, count: int, index: int) -> "Dataset":
-        """Every `count`-th element (sample, or batch after `batch`), from `index` on."""
+        """Every `count`-th element (sample, or batch after `batch`), from `index` on.
+
+        It turns sharding by batch off: every streamer streams all batches of its own data set.
+        `index, count = csrun.data.shard_info()` tells which part is whose.
+        """
         require(0 <= index < count, "shard", f"index must be in 0..{count - 1}", index)
-        source = self._indexed("shard")
-        return replace(self, _source=source.ordered(Shard(source.order, count, index)))
+        source = self._source
+        shards = self._shards.and_by(Sharding.USER, (index, count))
+        sharded: Indexed | Flow
+        if isinstance(source, Indexed):
+            sharded = source.ordered(Shard(source.outer_order, count, index))
+        else:
+            sharded = ShardFlow(source, count, index)
+        return self._then("shard", sharded, {"count": count, "index": index}, _shards=shards)
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
-        """Consecutive samples in batches; an incomplete last one is kept unless dropped."""
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        padded_shapes: Sequence[Any] | None = None,
+        padding_values: Any = 0,
+    ) -> "Dataset":
+        """Consecutive samples in batches; an incomplete last one is kept unless dropped.
+
+        padded_shapes: for samples that differ, the shape that each of their arrays is filled up to
+        (None for one that stays as it is), with padding_values: one value, or one an array.
+        """
         require(batch_size > 0, "batch", "batch_size must be positive", batch_size)
-        return replace(self, _source=self._indexed("batch").batched(batch_size, drop_remainder))
+        once = self._level is Level.SAMPLE
+        require(once, "batch", "a data set is batched once", "a second batch()")
+        padding = None if padded_shapes is None else padding_of(padded_shapes, padding_values)
+        source = self._source
+        batched: Indexed | Flow
+        if isinstance(source, Indexed):
+            batched = source.batched(batch_size, drop_remainder, padding)
+        else:
+            batched = BatchFlow(source, batch_size, drop_remainder, padding)
+        options = {
+            "batch_size": batch_size,
+            "drop_remainder": drop_remainder,
+            "padded_shapes": padded_shapes,
+        }
+        return self._then("batch", batched, options, _level=Level.BATCH)
 
-    def map(self, function: MapFunction) -> "Dataset":
+    def map(self, function: MapFunction, num_parallel_calls: int | None = None) -> "Dataset":
         """Apply a function of the arrays: after `batch` to whole batches, before it to each sample.
 
-        Mapping whole batches is many times faster. The function must depend on its arguments alone.
+        Mapping whole batches is many times faster. num_parallel_calls: so many calls at a time, on
+        threads; AUTOTUNE for as many as the task has CPUs. The order stays.
         """
+        rule = "num_parallel_calls must be positive, or AUTOTUNE"
+        fine = num_parallel_calls in (None, AUTOTUNE) or num_parallel_calls > 0
+        require(fine, "map", rule, num_parallel_calls)
+        options = {"function": name_of(function), "num_parallel_calls": num_parallel_calls}
+        operator = self._operator("map", options)
+        threads = _cpus() if num_parallel_calls == AUTOTUNE else num_parallel_calls or 1
         source = self._source
-        if isinstance(source, Indexed) and source.batches is None:
-            return replace(self, _source=replace(source, maps=(*source.maps, function)))
-        return replace(self, _maps=(*self._maps, function))
+        if not isinstance(source, Indexed):
+            return self._with(MapFlow(source, function, operator, threads), operator)
+        alone = threading.Lock() if num_parallel_calls is None else nullcontext()
+        mapped = (
+            replace(source, samples=MappedSamples(source.samples, function, operator, alone))
+            if self._level is Level.SAMPLE
+            else replace(source, reader=MappedBatches(source.reader, function, operator, alone))
+        )
+        return self._with(mapped, operator, _threads=max(self._threads, threads))
+
+    def filter(self, predicate: Callable[..., Any]) -> "Dataset":
+        """Keep the samples (batches after `batch`) for which a function of the arrays is true.
+
+        The chain cannot be indexed from here on: nobody knows how many are left out before a batch.
+        """
+        operator = self._operator("filter", {"function": name_of(predicate)})
+        return self._with(FilterFlow(self._flow(), predicate, operator), operator)
+
+    def cache(self) -> "Dataset":
+        """Keep what lies below in this task's memory once it was made; every pass is the first."""
+        source = self._source
+        return self._then(
+            "cache", source.cached() if isinstance(source, Indexed) else CacheFlow(source)
+        )
 
     def prefetch(self, ahead: int) -> "Dataset":
         """Produce up to `ahead` batches on a thread before they are asked for."""
         require(ahead > 0, "prefetch", "the number of batches must be positive", ahead)
-        return replace(self, _ahead=ahead)
+        return self._then("prefetch", self._source, {"ahead": ahead}, _ahead=ahead)
 
     @property
     def indexable(self) -> bool:
@@ -91,58 +274,98 @@ class Dataset:
         return isinstance(self._source, Indexed)
 
     @property
+    def parallel(self) -> bool:
+        """Whether the chain uses several CPUs where the task has them."""
+        return any(
+            operator.options.get("num_parallel_calls") is not None for operator in self.operators
+        )
+
+    @property
+    def sharding(self) -> Sharding:
+        """How it is split among the streamers."""
+        return self._shards.sharding
+
+    @property
     def cardinality(self) -> int | None:
         """Batches of the data set; None when endless, or not known beforehand."""
         return self._source.cardinality if isinstance(self._source, Indexed) else None
 
     def element_spec(self) -> tuple[ArraySpec, ...]:
-        """Shapes and dtypes of the first batch.
+        """Shapes and dtypes of the first batch, which a reader still gets.
 
         Raises: DataError when there is none.
         """
         if isinstance(self._source, Indexed):
-            first = self._mapped(self._nonempty(self._source).read(0))
+            first = arrays_of(self._nonempty(self._source).read(0, self.clock), self.clock)
         else:
-            first = self._mapped(self._source.first())
+            _, first = self._opening.first(self._batched(self._source), self.clock)
         return tuple(ArraySpec(array.shape, array.dtype.name) for array in first)
 
-    def batches(self, start: int = 0, stride: int = 1) -> Iterator[Batch]:
-        """Batches start, start + stride, start + 2·stride, … of the data set.
+    def deliveries(self, start: int = 0, stride: int = 1) -> Iterator[Delivery]:
+        """Batches start, start + stride, … of a run's, each with where its samples come from.
 
-        Raises: DataError when the data set is empty or not batched.
+        Rows of arrays are not copied before the delivery is asked for them.
+
+        Raises: DataError when the data set is empty, not batched, or sharded for other streamers
         """
+        start, stride = self._shards.local(start, stride)
         source = self._source
-        if isinstance(source, Stream):
-            raw = source.read(start, stride)
-        else:
-            raw = map(self._nonempty(source).read, _positions(start, stride, source.cardinality))
-        batches = map(self._mapped, raw) if self._maps else raw
-        return prefetched(batches, self._ahead) if self._ahead else batches
+        if isinstance(source, Indexed):
+            self._nonempty(source)
+            return read_indexed(source, start, stride, self._threads, self._ahead, self.clock)
+        if start or stride > 1:
+            warn_of_replay(self._opening, *self._unindexed())
+        flow = self._batched(source)
+        return read_flow(flow, self._opening, start, stride, self._ahead, self.clock)
+
+    def batches(self, start: int = 0, stride: int = 1) -> Iterator[Batch]:
+        """Batches start, start + stride, start + 2·stride, … of a run's.
+
+        Raises: as `deliveries`
+        """
+        deliveries = self.deliveries(start, stride)
+        return (arrays_of(delivery.batch, self.clock) for delivery in deliveries)
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches, from the first."""
         return self.batches()
 
-    def _mapped(self, batch: Batch) -> Batch:
-        for function in self._maps:
-            batch = as_batch(function(*batch))
-        return batch
+    def _then(
+        self, name: str, source: Indexed | Flow, options: Mapping[str, Any] = {}, **changes: Any
+    ) -> "Dataset":
+        return self._with(source, self._operator(name, options), **changes)
 
-    def _indexed(self, operation: str) -> Indexed:
-        if isinstance(self._source, Stream):
-            raise DataError(
-                f"{operation}: needs a data set made by from_arrays; a stream of batches has its "
-                "order already"
-            )
-        return self._source
+    def _with(self, source: Indexed | Flow, operator: Operator, **changes: Any) -> "Dataset":
+        operators = (*self.operators, operator)
+        return replace(self, _source=source, operators=operators, **{"_files": None, **changes})
+
+    def _operator(self, name: str, options: Mapping[str, Any]) -> Operator:
+        return Operator(name, self._level, options, call_site())
+
+    def _flow(self) -> Flow:
+        return IndexedFlow(self._source) if isinstance(self._source, Indexed) else self._source
+
+    def _batched(self, flow: Flow) -> Flow:
+        if self._level is Level.SAMPLE:
+            raise DataError("the data set has no batches: call .batch(batch_size) in input_fn")
+        return flow
+
+    def _unindexed(self) -> tuple[str, str]:
+        """What makes the chain a stream, and what to do about it."""
+        source = self.operators[0]
+        if source.name == "from_batches":
+            return f"it gave a {source.options['iterable']}", "return a csrun.data.Dataset instead"
+        causes = [op.name for op in self.operators if op.name in ("filter", "shuffle")]
+        what = f"{source.options['format']} files" if source.name == "from_files" else causes[0]
+        return f"its chain has {what}", "let each streamer read its own part: shard_files or shard"
 
     @staticmethod
     def _nonempty(source: Indexed) -> Indexed:
         if source.cardinality == 0:
             raise DataError(
-                f"the data set is empty: {source.samples.length} samples of "
-                f"{len(source.arrays[0])} give no batch of {source.batch_size}: lower batch_size, "
-                "keep the remainder, or use fewer shards"
+                f"the data set is empty: {source.order.length} samples of {len(source.samples)} "
+                f"give no batch of {source.batch_size}: lower batch_size, keep the remainder, or "
+                "use fewer shards"
             )
         return source
 
@@ -160,8 +383,12 @@ def as_dataset(data: Any) -> Dataset:
     return Dataset.from_batches(data)
 
 
-def _positions(start: int, stride: int, cardinality: int | None) -> Iterator[int]:
-    position = start
-    while cardinality is None or position < cardinality:
-        yield position
-        position += stride
+def _source_of(files: FileSet) -> Indexed | Flow:
+    if isinstance(files.format, IndexedFormat):
+        samples = files.samples()
+        return Indexed(samples, Range(len(samples)))
+    return FileFlow(files.paths, files.format)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,34 +1,48 @@
-"""Arrays in an order, a batch at a time: any batch can be read without those before it."""
+"""Samples in an order, a batch at a time: any batch can be read without those before it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from csrun.data.batches import LazyBatch, mapped
 from csrun.data.errors import DataError, require
-from csrun.data.order import Order, Range
+from csrun.data.operators import Operator
+from csrun.data.order import FirstPass, Numbers, Order, Range
+from csrun.data.origins import Origin
+from csrun.data.padding import Padding, stacked
+from csrun.data.samples import (
+    ArraySamples,
+    Batch,
+    CachedSamples,
+    JoinedSamples,
+    MapFunction,
+    Samples,
+    read_only,
+)
+from csrun.data.stages import StageClock
 
-Array = npt.NDArray[Any]
-Batch = tuple[Array, ...]
-MapFunction = Callable[..., Any]
+
+class BatchReader(Protocol):
+    """Makes the batch of a number."""
+
+    def read(self, chain: "Indexed", number: int, clock: StageClock) -> Batch | LazyBatch:
+        """The batch."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """Samples of equally long arrays, and, once batched, batches of them.
+    """Samples, and, once batched, batches of them.
 
-    samples: the order of samples; batches: the order of the batches cut from it, None before
-    `batched`; maps: functions of one sample.
+    order: of samples; batches: the order of the batches cut from it, None before `batched`.
+    reader: makes a batch. length: of the source, all samples of a pass.
     """
 
-    arrays: tuple[Array, ...]
-    samples: Order
+    samples: Samples
+    order: Order
     batch_size: int = 0
     drop_remainder: bool = False
     batches: Order | None = None
-    maps: tuple[MapFunction, ...] = ()
+    reader: BatchReader = field(default_factory=lambda: CutBatches(None))
 
     @property
     def cardinality(self) -> int | None:
@@ -36,38 +50,53 @@ class Indexed:
         return self._batched().length
 
     @property
-    def order(self) -> Order:
+    def outer_order(self) -> Order:
         """The order of what an operation on the data set sees: samples, or batches."""
-        return self.batches or self.samples
+        return self.batches or self.order
 
     def ordered(self, order: Order) -> "Indexed":
         """The same elements in another order."""
         if self.batches is None:
-            return replace(self, samples=order)
+            return replace(self, order=order)
         return replace(self, batches=order)
 
-    def batched(self, batch_size: int, drop_remainder: bool) -> "Indexed":
+    def batched(self, batch_size: int, drop_remainder: bool, padding: Padding | None) -> "Indexed":
         """Consecutive samples in batches."""
         require(self.batches is None, "batch", "a data set is batched once", "a second batch()")
-        count = self.samples.length
+        count = self.order.length
         if count is not None:
             count = count // batch_size if drop_remainder else -(-count // batch_size)
         return replace(
-            self, batch_size=batch_size, drop_remainder=drop_remainder, batches=Range(count)
+            self,
+            batch_size=batch_size,
+            drop_remainder=drop_remainder,
+            batches=Range(count),
+            reader=CutBatches(padding),
         )
 
-    def read(self, position: int) -> Batch:
-        """The batch at a position of the data set.
+    def cached(self) -> "Indexed":
+        """Every element is made once, and is from then on the same in every pass."""
+        if self.batches is None:
+            samples = CachedSamples(self.samples)
+            return replace(self, samples=samples, order=FirstPass(self.order))
+        return replace(self, reader=CachedBatches(self.reader), batches=FirstPass(self.batches))
 
-        Shapes: out[i] [rows, *arrays[i].shape[1:]] when nothing is mapped
-        """
-        number = int(self._batched().numbers(0, position, position + 1)[0])
+    def number_of(self, position: int) -> int:
+        """The number, in the order of reading, of the batch at a position of the data set."""
+        return int(self._batched().numbers(0, position, position + 1)[0])
+
+    def read(self, position: int, clock: StageClock) -> Batch | LazyBatch:
+        """The batch at a position of the data set."""
+        return self.reader.read(self, self.number_of(position), clock)
+
+    def rows(self, number: int) -> Numbers:
+        """The samples of a batch, by their numbers."""
         start, stop, epoch = self._extent(number)
-        rows = self.samples.numbers(epoch, start, stop) % len(self.arrays[0])
-        if not self.maps:
-            return tuple(np.take(array, rows, axis=0, mode="clip") for array in self.arrays)
-        samples = [self._mapped(int(row)) for row in rows]
-        return tuple(np.stack(column) for column in zip(*samples, strict=True))
+        return self.order.numbers(epoch, start, stop) % len(self.samples)
+
+    def origins(self, number: int) -> list[Origin]:
+        """Where the samples of a batch come from."""
+        return [self.samples.origin(row) for row in self.rows(number).tolist()]
 
     def _batched(self) -> Order:
         if self.batches is None:
@@ -76,7 +105,7 @@ class Indexed:
 
     def _extent(self, number: int) -> tuple[int, int, int]:
         """Sample positions of a batch, and the pass over the samples that it belongs to."""
-        samples, epoch = self.samples.length, 0
+        samples, epoch = self.order.length, 0
         if samples is None:
             start = number * self.batch_size
             return start, start + self.batch_size, epoch
@@ -85,35 +114,57 @@ class Indexed:
         start = number * self.batch_size
         return start, min(start + self.batch_size, samples), epoch
 
-    def _mapped(self, row: int) -> Batch:
-        sample: Batch = tuple(array[row] for array in self.arrays)
-        for function in self.maps:
-            sample = as_batch(function(*sample))
-        return sample
+
+@dataclass(frozen=True)
+class CutBatches:
+    """Batches cut from the samples; those of arrays are copied where they are wanted."""
+
+    padding: Padding | None
+
+    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch | LazyBatch:
+        """The batch with this number.
+
+        Shapes: out[i] [rows, *shape of array i of a sample]
+        """
+        rows = chain.rows(number)
+        if isinstance(chain.samples, ArraySamples | JoinedSamples) and self.padding is None:
+            return LazyBatch(chain.samples, rows)
+        samples = chain.samples.each(rows, clock)
+        with clock.timed("batch"):
+            return stacked(samples, self.padding, chain.origins(number))
 
 
-def as_batch(value: Any) -> Batch:
-    """What a user's function or iterable gave, as a tuple of arrays; torch tensors become arrays.
+@dataclass(frozen=True)
+class MappedBatches:
+    """A function of each batch. One that was not said to run in parallel runs alone."""
 
-    Raises: DataError for anything that is not an array or a tuple or list of arrays.
-    """
-    parts = value if isinstance(value, tuple | list) else (value,)
-    batch = tuple(part if isinstance(part, np.ndarray) else np.asarray(part) for part in parts)
-    for part in batch:
-        require(part.dtype != object, "input_fn", "a batch is made of arrays", type(value).__name__)
-    return batch
+    below: BatchReader
+    function: MapFunction
+    operator: Operator
+    alone: AbstractContextManager[Any]
+
+    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
+        """The mapped batch with this number."""
+        batch = arrays_of(self.below.read(chain, number, clock), clock)
+        with self.alone:
+            return mapped(self.function, batch, self.operator, lambda: chain.origins(number), clock)
 
 
-def from_arrays(*arrays: Any) -> Indexed:
-    """The samples along the first axis of equally long arrays; nothing is copied.
+@dataclass(frozen=True)
+class CachedBatches:
+    """Batches that stay in this task's memory once they were made."""
 
-    Raises: DataError for arrays of unequal length, or without samples.
-    """
-    require(bool(arrays), "from_arrays", "at least one array is needed", "none")
-    held = tuple(np.asarray(array) for array in arrays)
-    shapes = [array.shape for array in held]
-    require(all(shapes), "from_arrays", "arrays need a first axis, the samples", f"shapes {shapes}")
-    lengths = {len(array) for array in held}
-    require(len(lengths) == 1, "from_arrays", "arrays must be equally long", f"shapes {shapes}")
-    require(lengths != {0}, "from_arrays", "the data set must not be empty", f"shapes {shapes}")
-    return Indexed(held, Range(len(held[0])))
+    below: BatchReader
+    kept: dict[int, Batch] = field(default_factory=dict)
+
+    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
+        """The batch with this number, made at the first call."""
+        if number not in self.kept:
+            made = arrays_of(self.below.read(chain, number, clock), clock)
+            self.kept[number] = tuple(map(read_only, made))
+        return self.kept[number]
+
+
+def arrays_of(batch: Batch | LazyBatch, clock: StageClock) -> Batch:
+    """The arrays of a batch, in memory of their own."""
+    return batch.arrays(clock) if isinstance(batch, LazyBatch) else batch

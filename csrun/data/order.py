@@ -106,13 +106,34 @@ class Shard:
         return self.below.numbers(epoch, first, last + 1)[:: self.count]
 
 
+@dataclass(frozen=True)
+class FirstPass:
+    """The elements of `below`'s pass 0 in every pass: what a cache keeps."""
+
+    below: Order
+
+    @property
+    def length(self) -> int | None:
+        """Elements of one pass."""
+        return self.below.length
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Numbers:
+        """The elements at positions start..stop-1 of any pass."""
+        return self.below.numbers(0, start, stop)
+
+
 @lru_cache(maxsize=2)  # a batch can cross the border between two passes
 def permutation(seed: int, epoch: int, length: int) -> Numbers:
-    """The permutation of 0..length-1 that belongs to a seed and a pass.
+    """The permutation of 0..length-1 that belongs to a seed and a pass."""
+    order = random_source(seed, epoch).permutation(length)
+    order.setflags(write=False)
+    return order
+
+
+def random_source(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
+    """The random numbers that belong to a seed and a pass.
 
     Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox)
     """
     key = np.array([seed, epoch], np.uint64)
-    order = np.random.Generator(np.random.Philox(key=key)).permutation(length)
-    order.setflags(write=False)
-    return order
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, stream]))

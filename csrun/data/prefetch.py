@@ -1,27 +1,45 @@
-"""Loads ahead of the reader on a thread of its own."""
+"""Loads ahead of the reader on threads."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
-def prefetched(items: Iterator[T], ahead: int) -> Iterator[T]:
+def prefetched(items: Iterator[T], ahead: int) -> Generator[T]:
     """The same items, of which up to `ahead` are produced before they are asked for.
 
     One thread calls the iterator, so the order stays; what it raises comes out here, with its
     traceback, in the place of the item. The thread ends with this generator.
     """
     end = object()
-    pending: deque[Future[T | object]] = deque()
-    thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    calls = read_ahead(iter(int, 1), lambda _: next(items, end), 1, ahead)
     try:
-        for _ in range(ahead):
-            pending.append(thread.submit(next, items, end))
-        while (item := pending.popleft().result()) is not end:
-            pending.append(thread.submit(next, items, end))
+        for item in calls:
+            if item is end:
+                return
             yield item  # type: ignore[misc]  # not the end, hence a T
     finally:
-        thread.shutdown(wait=True, cancel_futures=True)
+        calls.close()
+
+
+def read_ahead(keys: Iterable[K], read: Callable[[K], T], threads: int, ahead: int) -> Generator[T]:
+    """`read(key)` for each key in their order, made by several threads, up to `ahead` beforehand.
+
+    What it raises comes out here in the place of the item. The threads end with this generator.
+    """
+    waiting = iter(keys)
+    pending: deque[Future[T]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="input")
+    try:
+        pending.extend(pool.submit(read, key) for key in islice(waiting, ahead))
+        while pending:
+            item = pending.popleft().result()
+            pending.extend(pool.submit(read, key) for key in islice(waiting, 1))
+            yield item
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from time import perf_counter, thread_time
 
 
@@ -15,21 +16,27 @@ class StageTime:
 
 
 class StageClock:
-    """Times the stages of one reader of a pipeline, by the names that `Operator.stage` gives."""
+    """Times the stages of one reader of a pipeline, by the names that `Operator.stage` gives.
+
+    Of stages that run on several threads it adds up the time of all of them.
+    """
 
     def __init__(self) -> None:
         self.stages: dict[str, StageTime] = {}
+        self._lock = Lock()
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Add the time of the block to a stage."""
-        time = self.stages.setdefault(stage, StageTime())
         wall, cpu = perf_counter(), thread_time()
         try:
             yield
         finally:
-            time.wall_s += perf_counter() - wall
-            time.cpu_s += thread_time() - cpu
+            wall, cpu = perf_counter() - wall, thread_time() - cpu
+            with self._lock:
+                time = self.stages.setdefault(stage, StageTime())
+                time.wall_s += wall
+                time.cpu_s += cpu
 
     def slowest(self) -> tuple[str, StageTime] | None:
         """The stage that took longest, with its time; None before the first one."""

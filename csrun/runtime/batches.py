@@ -6,19 +6,39 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from csrun.data.batches import Delivery, LazyBatch
+from csrun.data.stages import StageClock
 from csrun.errors import CsrunError
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.executable.bind import Array
 
+COPY_STAGE = "copy"  # of what a pipeline spends its time on: from its arrays to a slot's
+
 
 def fill(
-    slot: tuple[Array, ...], batch: Sequence[Array], inputs: tuple[InputSpec, ...], index: int
+    slot: tuple[Array, ...],
+    delivery: Delivery,
+    inputs: tuple[InputSpec, ...],
+    index: int,
+    clock: StageClock,
 ) -> int:
-    """Copy a batch into a slot's arrays, fill an incomplete one up, and return its valid rows.
+    """Put a batch into a slot's arrays, fill an incomplete one up, and return its valid rows.
+
+    Rows that the data set only refers to are copied from where they lie into the slot.
 
     Shapes: slot[i] inputs[i].shape; batch[i] [rows, *inputs[i].shape[1:]], rows ≤ the batch size
     Raises: CsrunError for a batch of other arrays, another shape or kind, or labels out of range.
     """
+    batch = delivery.batch
+    if isinstance(batch, LazyBatch):
+        batch = batch.arrays(clock, slot)
+    with clock.timed(COPY_STAGE):
+        return _copy(slot, batch, inputs, index)
+
+
+def _copy(
+    slot: tuple[Array, ...], batch: Sequence[Array], inputs: tuple[InputSpec, ...], index: int
+) -> int:
     if len(batch) != len(inputs):
         raise CsrunError(
             f"batch {index}: the model takes {len(inputs)} arrays, input_fn gave {len(batch)}"
@@ -27,7 +47,8 @@ def fill(
     for out, array, spec in zip(slot, batch, inputs, strict=True):
         _check(array, spec, rows, index)
         try:
-            np.copyto(out[:rows], array, casting="same_kind")
+            if not np.may_share_memory(out, array):
+                np.copyto(out[:rows], array, casting="same_kind")
         except TypeError as error:
             raise CsrunError(
                 f"batch {index}: {spec.name} must be {spec.dtype}, got {array.dtype}: "

@@ -1,6 +1,6 @@
 """Where the wafer takes its batches from: rings of streamers, or the dataset itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -48,14 +48,15 @@ class InProcessSource:
         self._inputs = inputs
         self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
         self._index = first_batch
-        self._batches: Iterator[Batch] = iter(dataset.batches(first_batch, 1))
+        self._deliveries = dataset.deliveries(first_batch, 1)
+        self._clock = dataset.clock
 
     def take(self) -> tuple[Batch, int] | None:
         """The next batch and its valid rows; None at the end of the data."""
-        batch = next(self._batches, None)
-        if batch is None:
+        delivery = next(self._deliveries, None)
+        if delivery is None:
             return None
-        rows = fill(self._slot, batch, self._inputs, self._index)
+        rows = fill(self._slot, delivery, self._inputs, self._index, self._clock)
         return self._slot, rows
 
     def release(self) -> None:

@@ -39,14 +39,16 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
 def _stream(
     ring: RingWriter | BatchSender, dataset: Dataset, request: StartStreaming, control: Channel
 ) -> None:
-    batches = iter(dataset.batches(request.first, request.stride))
+    deliveries = dataset.deliveries(request.first, request.stride)
     for index in count(request.first, request.stride):
         past_end = request.last is not None and index >= request.last
-        batch = None if past_end else next(batches, None)
+        delivery = None if past_end else next(deliveries, None)
         slot = ring.reserve()
-        rows = END_OF_DATA if batch is None else fill(slot.arrays, batch, request.inputs, index)
+        rows = END_OF_DATA
+        if delivery is not None:
+            rows = fill(slot.arrays, delivery, request.inputs, index, dataset.clock)
         ring.publish(rows, index)
         if index == request.first:
             control.send(Primed())
-        if batch is None:
+        if delivery is None:
             return

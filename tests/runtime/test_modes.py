@@ -5,6 +5,8 @@ import pytest
 from support.programs import Network
 from support.roles import Peers
 
+from csrun.data.batches import Delivery
+from csrun.data.stages import StageClock
 from csrun.mode import ExecutionMode
 from csrun.runtime import weights
 from csrun.runtime.cluster import Cluster, RunRequest
@@ -22,9 +24,10 @@ class Data:
     def __init__(self) -> None:
         self.all = NETWORK.batches(STEPS)
         self.all[-1] = tuple(array[:5] for array in self.all[-1])
+        self.clock = StageClock()
 
-    def batches(self, start=0, stride=1):
-        return iter(self.all[start::stride])
+    def deliveries(self, start, stride):
+        return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
 def run(machine):

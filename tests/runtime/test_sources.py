@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from support.wires import tcp_channel_pair
 
+from csrun.data.batches import Delivery
+from csrun.data.stages import StageClock
 from csrun.errors import CsrunError, PeerLost
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime import streamer
@@ -33,9 +35,10 @@ class Data:
             (generator.random((4, 3)), generator.integers(0, 10, 4)) for _ in range(count - 1)
         ]
         self.all.append((generator.random((3, 3)), generator.integers(0, 10, 3)))
+        self.clock = StageClock()
 
-    def batches(self, start, stride):
-        return iter(self.all[start::stride])
+    def deliveries(self, start, stride):
+        return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
 KINDS = ["in process", "1 ring", "2 rings", "5 rings", "1 remote", "2 remote", "5 remote"]

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from csrun.data.batches import Delivery
+from csrun.data.stages import StageClock
 from csrun.executable import (
     Buffer,
     Combine,
@@ -145,10 +147,11 @@ class Data:
             for _ in range(batches)
         ]
         self.all[-1] = tuple(array[:last_rows] for array in self.all[-1])
+        self.clock = StageClock()
 
-    def batches(self, start: int, stride: int):
+    def deliveries(self, start: int, stride: int):
         """Global batches start, start + stride, …"""
-        return iter(self.all[start::stride])
+        return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
 def expected_losses(data: Data, weights: dict[str, np.ndarray]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -10,6 +10,7 @@ Array = npt.NDArray[Any]
 Sample = tuple[Array, ...]
 
 
+@runtime_checkable
 class IndexedFormat(Protocol):
     """A file whose samples lie in arrays."""
 
@@ -20,6 +21,7 @@ class IndexedFormat(Protocol):
         """
 
 
+@runtime_checkable
 class StreamedFormat(Protocol):
     """A file that can only be read from its start."""
 
@@ -28,3 +30,6 @@ class StreamedFormat(Protocol):
 
         Raises: DataError naming the file, and the place in it, when it is not what it should be
         """
+
+
+Format = IndexedFormat | StreamedFormat

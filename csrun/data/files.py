@@ -1,0 +1,123 @@
+"""Which files a data set is made of, and their samples."""
+
+import glob
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from csrun.data.errors import DataError, require
+from csrun.data.flow import CHUNK, Chunks, Item
+from csrun.data.formats.base import Array, Format, IndexedFormat, StreamedFormat
+from csrun.data.prefetch import prefetched
+from csrun.data.samples import ArraySamples, JoinedSamples, read_only
+from csrun.data.stages import StageClock
+
+STAGE = "from_files"
+READ_AHEAD = 2  # chunks that a file's thread holds ready
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def found(paths: Paths) -> tuple[Path, ...]:
+    """The files that paths or patterns (`data/train-*.tfrecord`) name; a pattern's sorted by name.
+
+    Raises: DataError for a path or pattern without a file
+    """
+    asked = [paths] if isinstance(paths, str | Path) else list(paths)
+    files: list[Path] = []
+    for path in map(str, asked):
+        if Path(path).is_file():
+            files.append(Path(path))
+            continue
+        matching = sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
+        if not matching:
+            rule = "no file matches" if glob.has_magic(path) else "no such file"
+            raise DataError(f"from_files: {path}: {rule}, looked for from {Path.cwd()}")
+        files += map(Path, matching)
+    require(bool(files), "from_files", "at least one file is needed", "none")
+    return tuple(files)
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """Files of one format."""
+
+    paths: tuple[Path, ...]
+    format: Format
+
+    def shard(self, index: int, count: int) -> "FileSet":
+        """Every `count`-th file, from `index` on.
+
+        Raises: DataError for fewer files than shards
+        """
+        rule = f"{count} streamers need a file each at least: use fewer streamers, or split files"
+        require(len(self.paths) >= count, "shard_files", rule, f"{len(self.paths)} files")
+        return replace(self, paths=self.paths[index::count])
+
+    def samples(self) -> ArraySamples | JoinedSamples:
+        """The samples of files that hold arrays.
+
+        Raises: DataError for files that are not alike, or without any sample
+        """
+        parts = [ArraySamples(self._arrays(path), STAGE, str(path)) for path in self.paths]
+        filled = [part for part in parts if len(part)]
+        count = f"{len(parts)} files without a sample"
+        require(bool(filled), "from_files", "the data set must not be empty", count)
+        return filled[0] if len(filled) == 1 else JoinedSamples(filled)
+
+    def _arrays(self, path: Path) -> tuple[Array, ...]:
+        assert isinstance(self.format, IndexedFormat)
+        return tuple(map(read_only, self.format.arrays(path)))
+
+
+@dataclass(frozen=True)
+class FileFlow:
+    """Samples of files that are read in turn.
+
+    cycle: how many files are open side by side, `block` samples of each in turn; an ended one makes
+    room for the next. threads: how many of these are read ahead, each on a thread of its own.
+    """
+
+    files: tuple[Path, ...]
+    format: StreamedFormat
+    cycle: int = 1
+    block: int = CHUNK
+    threads: int = 0
+
+    def open(self, epoch: int, clock: StageClock) -> Chunks:
+        """The samples, in the same order in every pass."""
+        waiting = iter(self.files)
+        slots = [self._read(path, k, clock) for k, path in enumerate(islice(waiting, self.cycle))]
+        place = 0
+        try:
+            while slots:
+                place %= len(slots)
+                chunk = next(slots[place], None)
+                if chunk is not None:
+                    yield chunk
+                    place += 1
+                elif (path := next(waiting, None)) is not None:
+                    slots[place] = self._read(path, place, clock)
+                else:
+                    del slots[place]
+        finally:
+            for chunks in slots:
+                chunks.close()
+
+    def _read(self, path: Path, place: int, clock: StageClock) -> Generator[list[Item]]:
+        chunks = self._chunks(path, clock)
+        return prefetched(chunks, READ_AHEAD) if place < self.threads else chunks
+
+    def _chunks(self, path: Path, clock: StageClock) -> Generator[list[Item]]:
+        samples, name, first = self.format.samples(path), str(path), 0
+        while True:
+            with clock.timed(STAGE):
+                chunk: list[Item] = [
+                    (((name, number),), sample)
+                    for number, sample in enumerate(islice(samples, self.block), first)
+                ]
+            if not chunk:
+                return
+            yield chunk
+            first += len(chunk)
