@@ -25,9 +25,11 @@ from csrun.mode import ExecutionMode
 
 folder = analysis_dir()
 print("arguments:", *sys.argv[1:], flush=True)
-if "sleep" in sys.argv:
+feeds = FeedRequest.read(folder) is not None
+if ("sleep-feeding" if feeds else "sleep-measuring") in sys.argv:
+    print("asleep", flush=True)
     time.sleep(60)
-if FeedRequest.read(folder) is None:
+if not feeds:
     stages = (StageCost("map load", 7e-6, 6.5e-6), StageCost("batch", 3e-6, 3e-6))
     points = tuple(
         Point(n, 1, 1e5 * min(n, 2), min(n, 2), 2.0, stages) for n in (1, 2, 4)
