@@ -5,6 +5,7 @@ from csrun.data.analysis.limiting import Limiting
 from csrun.data.analysis.result import Analysis, Verified
 from csrun.data.analysis.scaling import Bound, Limit
 
+SCATTERED = 0.15  # of a point: what a machine that other work shares does to measurements
 SHARED = {
     Bound.NOTHING: "Tasks of one machine were not in each other's way.",
     Bound.CPUS: "Tasks of one machine share its CPUs.",
@@ -72,7 +73,9 @@ def laws(analysis: Analysis) -> list[str]:
     fit = analysis.fit
     lines = [f"{fit.law.name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
-        lines.append(f"A point that it is not shown it misses by {percent(fit.error)}.")
+        lines.append(
+            f"A point that it is not shown it misses by {percent(fit.error)}.{_doubt(fit)}"
+        )
     lines.append(f"{SHARED[analysis.bound]} {_growth(analysis)}")
     if fit.ceiling is not None:
         lines.append(f"The CPUs measured can make {count(fit.ceiling)} samples/s at most.")
@@ -81,6 +84,12 @@ def laws(analysis: Analysis) -> list[str]:
             f"Beyond {several(fit.most_tasks, 'task')} on a machine the law is extrapolated."
         )
     return lines
+
+
+def _doubt(fit: Fit) -> str:
+    if fit.error is None or fit.error < SCATTERED:
+        return ""
+    return " That is much: measure again when nothing else runs on this machine."
 
 
 def _cpus(fit: Fit) -> str:

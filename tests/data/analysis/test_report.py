@@ -74,6 +74,15 @@ def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
     assert "extrapolated" not in report(analysis_of())
 
 
+def test_points_that_scatter_are_to_be_measured_again() -> None:
+    rates = {1: 100_000.0, 2: 60_000.0, 3: 190_000.0, 4: 90_000.0}
+    scattered = measured(points_of(rates.__getitem__, tuple(rates)))
+    assert "measure again when nothing else runs" in " ".join(
+        report(analysis_of(scattered)).split()
+    )
+    assert "measure again" not in report(analysis_of())
+
+
 def test_a_site_of_machines_is_told_how_nodes_add_up() -> None:
     shown = " ".join(report(analysis_of(site=CLUSTER)).split())
     assert "Nodes add up, each as 4 of the machine that was measured, up to the 47,770,701" in shown
