@@ -60,8 +60,7 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_anything_runs(
     assert out == ""
     assert err.startswith(f"{NAME}: error: ")
     assert re.search(message, err)
-    assert not list(tmp_path.rglob("analysis-*"))
-    assert not list(tmp_path.rglob("records"))
+    assert not (tmp_path / "state").exists()
 
 
 def test_it_prints_the_report_and_writes_it_where_it_was_called(place: Workplace) -> None:
