@@ -133,10 +133,15 @@ def report_of(rank: int, error: BaseException, traceback_text: str, log_bytes: i
     if isinstance(error, PeerLost):
         kind, message = TaskReportKind.PEER_LOST, str(error)
     elif isinstance(error, CsrunError):
-        kind, code, message = TaskReportKind.USER_ERROR, error.exit_code, str(error)
+        kind, code, message = TaskReportKind.USER_ERROR, error.exit_code, _with_notes(error)
     elif isinstance(error, SystemExit):
         kind, code, message = TaskReportKind.EXIT, exit_code_of(error), "sys.exit was called"
     return TaskReport(rank, kind, message, traceback_text, code, monotonic(), log_bytes)
+
+
+def _with_notes(error: CsrunError) -> str:
+    """One line: the error's own, and what was noted on its way here."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def exit_code_of(error: SystemExit) -> int:

@@ -171,7 +171,7 @@ def _report(error: BaseException, start: StartTask, folder: JobFolder) -> int:
 def _write_to_log(report: TaskReport, error: BaseException) -> None:
     if report.kind is TaskReportKind.EXIT:
         return
-    text = f"error: {error}\n" if isinstance(error, CsrunError) else report.traceback
+    text = f"error: {report.message}\n" if isinstance(error, CsrunError) else report.traceback
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
 

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from csrun.records.throughput import Rates
@@ -13,6 +13,13 @@ DONE_CALLING_MODEL_FN = "Done calling model_fn."
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
+INPUT_FINE = "Input Function Report: nothing to improve was found."
+SHOWN_NAMES = 8  # in a line that a person reads
+ANALYZER_SAYS_MORE = "cs_input_analyzer says more"
+BATCHES_UNEVEN = (
+    "that is enough on average, so they come late for another reason: batches that take unequally "
+    "long, busy CPUs, or the network between the machines"
+)
 
 
 class _Lines(logging.Handler):
@@ -125,6 +132,11 @@ def compiled(directory: Path, seconds: float) -> str:
     return f"Compiled in {seconds:.2f} seconds: {directory}"
 
 
+def input_report_kept(path: Path) -> str:
+    """After the suggestions for the input function."""
+    return f"Input Function Report: {path}"
+
+
 def replicas_chosen(count: int, most: int, gain: float) -> str:
     """How many replicas of the model --multireplica came to."""
     if count > 1:
@@ -167,6 +179,65 @@ def data_ended(step: int, last: int) -> str:
         f"The data set ended at step {step} of {last}: call .repeat() in input_fn, or train fewer "
         "steps"
     )
+
+
+def input_waited(bound: str, share: float) -> str:
+    """The head of a line about a run whose steps wait for batches; bound: the verdict."""
+    return f"Input {bound}: the steps waited {share:.0%} of their time for batches"
+
+
+def input_rates(who: str, delivered: float, asked: float, others: float | None) -> str:
+    """What a streamer gives and should give; others: what the rest gives, if that is much more.
+
+    Units: batches a second of one streamer
+    """
+    beside = f" (the others {_rate(others)})" if others is not None else ""
+    return (
+        f"{who} delivered {_rate(delivered)} batches/s{beside}, the wafer asked for {_rate(asked)}"
+    )
+
+
+def slow_stage(stage: str | None, stage_s: float, batch_s: float) -> str:
+    """Where a streamer's time goes."""
+    if stage is None:
+        return f"a batch takes {batch_s * 1e3:.3g} ms to make"
+    return f"its stage '{stage}' takes {stage_s * 1e3:.3g} ms a batch"
+
+
+def streamers_needed(count: int, options: str) -> str:
+    """How the wafer would be fed."""
+    return f"{count} streamers would feed it ({options})"
+
+
+def streamers_beside(count: int) -> str:
+    """The same for a run in one process, which makes a batch, then computes its step."""
+    many = "1 streamer" if count == 1 else f"{count} streamers"
+    return f"{many} of a csrun_wse run would make them beside the steps"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def joining_awaited(names: Sequence[str], seconds: float) -> str:
+    """For tasks that have not come to a run yet."""
+    shown = ", ".join(names[:SHOWN_NAMES])
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return (
+        f"Still waiting for {shown}{more} after {seconds:.0f} s: "
+        "a streamer comes when its input_fn has returned"
+    )
+
+
+def first_awaited(name: str, seconds: float) -> str:
+    """For a streamer that has not made its first batch yet."""
+    return f"Still waiting for {name} to make its first batch, after {seconds:.0f} s"
+
+
+def batch_awaited(name: str, seconds: float, stage: str | None) -> str:
+    """For a streamer whose batch does not come, in the middle of a run."""
+    where = f"; it is in its stage '{stage}'" if stage else ""
+    return f"The wafer has waited for a batch of {name} for {seconds:.0f} s{where}"
 
 
 def final_loss(loss: float) -> str:

@@ -8,11 +8,30 @@ from csrun.files import write_whole
 from csrun.records.disk import writing
 
 
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the input did to the steps.
+
+    verdict: not bound (they waited less than 5 % of their time for batches), moderate (to 20 %) or
+    bound. streamers_needed: so many would have kept them busy. slowest_stage: of the pipeline.
+    """
+
+    verdict: str = "not bound"
+    wait_share: float = 0.0
+    streamers: int = 0
+    streamers_needed: int = 0
+    slowest_stage: str | None = None
+
+    @property
+    def is_bottleneck(self) -> bool:
+        """Whether the input held the run up."""
+        return self.verdict == "bound"
+
+
 class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Units: times in seconds, rates in samples a second.
 
     est_samples_per_sec: the compiler's estimate of the CS system. programming_time: loading the
-    executable. suspected_input_bottleneck: the wafer waited long for batches.
+    executable. suspected_input_bottleneck: whether `input`'s verdict is bound.
     """
 
     compile_time: float
@@ -22,6 +41,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suspected_input_bottleneck: bool
     total_samples: int
     total_time: float
+    input: Input = Input()
 
 
 def write(model_dir: Path, performance: Performance) -> Path:

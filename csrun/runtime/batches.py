@@ -51,8 +51,8 @@ def _copy(
                 np.copyto(out[:rows], array, casting="same_kind")
         except TypeError as error:
             raise CsrunError(
-                f"batch {index}: {spec.name} must be {spec.dtype}, got {array.dtype}: "
-                "convert it in input_fn"
+                f"{_where(spec, rows, index)}: {spec.name} must be {spec.dtype} as the first batch "
+                f"was, for which the model was compiled, got {array.dtype}: convert it in input_fn"
             ) from error
         if rows < len(out):
             out[rows:] = PADDING_LABEL if spec.classes is not None else 0
@@ -62,8 +62,9 @@ def _copy(
 def _check(array: Array, spec: InputSpec, rows: int, index: int) -> None:
     if array.shape[1:] != spec.shape[1:] or not 0 < len(array) <= spec.shape[0]:
         raise CsrunError(
-            f"batch {index}: {spec.name} must have shape {_text(spec.shape)} as the first batch "
-            f"had, got {_text(array.shape)}"
+            f"{_where(spec, rows, index)}: {spec.name} must have shape {_text(spec.shape)} as the "
+            f"first batch had, for which the model was compiled, got {_text(array.shape)}: give "
+            "batches of one shape (only the last one may have fewer rows)"
         )
     if len(array) != rows:
         raise CsrunError(f"batch {index}: {spec.name} has {len(array)} rows, the others {rows}")
@@ -79,6 +80,11 @@ def _check_labels(labels: npt.NDArray[Any], name: str, classes: int, index: int)
         f"batch {index}, row {row}: {name} must be in 0..{classes - 1}, "
         f"got {labels.reshape(-1)[row]}"
     )
+
+
+def _where(spec: InputSpec, rows: int, index: int) -> str:
+    first = index * spec.shape[0]
+    return f"batch {index} (samples {first} to {first + rows - 1} of the run)"
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -15,13 +15,13 @@ from csrun.errors import CsrunError
 from csrun.records import checkpoints, events, messages, performance
 from csrun.records.throughput import RateTracker
 from csrun.runtime.host import HostCall
+from csrun.runtime.input_log import InputLog
 from csrun.runtime.machine import Machine
 from csrun.runtime.messages import Results, StepsDone
 from csrun.runtime.results import StepResult, result_slots
 from csrun.runtime.summaries import Summary, write_summaries
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
-BOTTLENECK_SHARE = 0.2  # of the run's time spent waiting for batches
 
 log = logging.getLogger("csrun")
 Show = Callable[[Progress], None]
@@ -82,7 +82,7 @@ class Training:
         self._show = show
         self._loss = float("nan")
         self._samples = 0
-        self._input_wait_s = 0.0
+        self._input = InputLog(machine.feeding)
 
     def run(self) -> Results:
         """Train to the end, and return the final step and loss.
@@ -104,7 +104,7 @@ class Training:
             done = orders.give(step, (options.log_steps, options.checkpoint_steps))
             step += done.done
             self._samples += done.samples
-            self._input_wait_s += done.input_wait_s
+            self._input.add(done)
             if done.done:
                 self._report(step, done, final=done.finished or step == options.last)
             if done.bad_loss is not None:
@@ -185,7 +185,7 @@ class Training:
 
     def _finish(self, step: int) -> Results:
         seconds = perf_counter() - self._started
-        plan = self._machine.plan
+        plan, fed = self._machine.plan, self._input.finish()
         performance.write(
             self._options.model_dir,
             performance.Performance(
@@ -193,9 +193,10 @@ class Training:
                 est_samples_per_sec=plan.estimate.samples_per_sec,
                 programming_time=self._machine.programming_time_s,
                 samples_per_sec=self._samples / seconds if seconds else 0.0,
-                suspected_input_bottleneck=self._input_wait_s > BOTTLENECK_SHARE * seconds,
+                suspected_input_bottleneck=fed.is_bottleneck,
                 total_samples=self._samples,
                 total_time=seconds,
+                input=fed,
             ),
         )
         log.info(messages.training_finished(self._samples, seconds))

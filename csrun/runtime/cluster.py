@@ -1,10 +1,12 @@
 """The run of a job: the chief's end of the channels to streamers, MemoryX and the wafer."""
 
+import logging
 import os
 import select
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -13,9 +15,11 @@ from csrun.executable import Executable, Plan, state_views
 from csrun.executable.bind import Array, Bytes
 from csrun.records import messages
 from csrun.runtime.arena import store_of
+from csrun.runtime.input_log import Feeding
 from csrun.runtime.messages import (
     AddRing,
     AnyMessage,
+    BatchAwaited,
     LoadStore,
     LoadWafer,
     Primed,
@@ -36,12 +40,14 @@ from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.remote_ring import BatchRelay
 from csrun.runtime.wire.remote_store import remote_state
 from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.signal import Patience
 from csrun.runtime.wire.tcp import TcpChannel
 
 BATCHES_AHEAD = 16  # over all streamers: what the rings hold ready
 LEAST_RING_SLOTS = 2  # one being read, one being filled
 MOST_RING_SLOTS = 8
 
+log = logging.getLogger("csrun")
 M = TypeVar("M", bound=AnyMessage)
 Notify = Callable[[str], None]
 
@@ -52,7 +58,7 @@ class RunRequest:
 
     first: the first global step; its batch has the same index. last: the first that is not run.
     streamers: their ranks. system: the name of the CS system, leased by the caller, and cores: how
-    many of its cores a program can use.
+    many of its cores a program can use. options: the launcher's that give so many streamers.
     """
 
     executable: Executable
@@ -62,6 +68,8 @@ class RunRequest:
     streamers: tuple[int, ...]
     system: str
     cores: int
+    options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
+    check_numerics: bool = False
 
 
 class Cluster:
@@ -121,8 +129,7 @@ class Cluster:
         notify(messages.PROGRAMMED)
         notify(messages.coordinator_up(plan.placed_pes, request.cores))
         notify(messages.waiting_for_streamers(len(streamers)))
-        for name in streamers:
-            self._expect(name, Primed, 0)
+        stages = [self._primed(name).stages for name in streamers]
         notify(messages.STREAMERS_READY)
         return ClusterMachine(
             self,
@@ -130,6 +137,7 @@ class Cluster:
             self._map(results),
             self._state(plan, arena, store_parts),
             ready.programming_time_s,
+            Feeding(tuple(streamers), partial(_stage, stages), request.options),
         )
 
     def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
@@ -142,6 +150,7 @@ class Cluster:
                     len(streamers),
                     request.last,
                     _ring_slots(len(streamers)),
+                    request.check_numerics,
                 )
             )
 
@@ -183,26 +192,50 @@ class Cluster:
         """A peer's memory, mapped until the cluster is left."""
         return self._resources.enter_context(closing(SharedMemory.attach(descriptor))).bytes
 
-    def order(self, name: str, order: RunSteps) -> StepsDone:
-        """Give an order to a wafer and wait for its answer.
+    def order(
+        self, name: str, order: RunSteps, awaited: Callable[[BatchAwaited], None]
+    ) -> StepsDone:
+        """Give an order to a wafer and wait for its answer; `awaited` hears what it waits for.
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
-        self._channels[name].send(order)
-        return self._expect(name, StepsDone, 0)[0]
+        channel = self._channels[name]
+        channel.send(order)
+        while True:
+            self._await(channel)
+            message, descriptors = channel.receive()
+            if not isinstance(message, BatchAwaited):
+                return channel.require(StepsDone, 0, message, descriptors)[0]
+            awaited(message)
+
+    def _primed(self, name: str) -> Primed:
+        """A streamer's word that its first batch is there."""
+        channel = self._channels[name]
+        self._await(
+            channel, Patience(lambda seconds: log.warning(messages.first_awaited(name, seconds)))
+        )
+        return channel.expect(Primed)[0]
 
     def _expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
-        """The next message of one peer, while the others have nothing to say but their end."""
-        wanted = self._channels[name]
+        """The next message of one peer."""
+        channel = self._channels[name]
+        self._await(channel)
+        return channel.expect(kind, descriptors)
+
+    def _await(self, wanted: Channel, patience: Patience | None = None) -> None:
+        """Until a peer has something to say, while the others have nothing to say but their end.
+
+        Raises: PeerLost when any of them is lost meanwhile
+        """
         poll = select.poll()
         by_descriptor = {channel.fileno(): channel for channel in self._channels.values()}
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in poll.poll():
+            for descriptor, _ in patience.poll(poll) if patience else poll.poll():
                 channel = by_descriptor[descriptor]
                 if channel is wanted:
-                    return channel.expect(kind, descriptors)
+                    return
                 if channel.has_ended():
                     raise PeerLost(f"lost the connection to {channel.peer}")
                 poll.unregister(descriptor)  # an early answer: it will be asked for later
@@ -223,11 +256,13 @@ class ClusterMachine:
         results: Bytes,
         state: dict[str, Array],
         programming_time_s: float,
+        feeding: Feeding,
     ) -> None:
         self.plan = request.executable.plan
         self.device = request.system
         self.programming_time_s = programming_time_s
         self.state = state
+        self.feeding = feeding
         self._cluster = cluster
         self._wafer = wafer_name(request.system)
         self._results = ResultSlots(self.plan, results)
@@ -237,11 +272,16 @@ class ClusterMachine:
 
         Raises: PeerLost when a peer of the run is lost.
         """
-        return self._cluster.order(self._wafer, RunSteps(first, count))
+        return self._cluster.order(self._wafer, RunSteps(first, count), self._say_awaited)
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""
         return self._results.read(slot, step)
+
+    def _say_awaited(self, awaited: BatchAwaited) -> None:
+        name = self.feeding.streamers[awaited.streamer]
+        stage = self.feeding.stage(awaited.streamer, awaited.stage)
+        log.warning(messages.batch_awaited(name, awaited.waited_s, stage))
 
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""
@@ -251,6 +291,11 @@ class ClusterMachine:
 def _ring_slots(streamers: int) -> int:
     """Slots of each ring: so that all together hold BATCHES_AHEAD, within the limits."""
     return max(LEAST_RING_SLOTS, min(MOST_RING_SLOTS, BATCHES_AHEAD // streamers))
+
+
+def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:
+    names = stages[streamer]
+    return names[stage] if 0 <= stage < len(names) else None
 
 
 def _close(descriptors: Sequence[int]) -> None:

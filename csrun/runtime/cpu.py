@@ -10,6 +10,7 @@ from csrun.executable import Executable, Runtime, state_views
 from csrun.runtime.arena import store_of
 from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
+from csrun.runtime.input_log import Feeding
 from csrun.runtime.messages import Results, StepsDone
 from csrun.runtime.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.source import InProcessSource
@@ -29,7 +30,14 @@ class CpuMachine:
 
     device = "cpu:0"
 
-    def __init__(self, executable: Executable, dataset: Dataset, seed: int, first: int) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        dataset: Dataset,
+        seed: int,
+        first: int,
+        check_numerics: bool = False,
+    ) -> None:
         started = perf_counter()
         plan = self.plan = executable.plan
         arena = np.zeros(plan.arena_bytes, np.uint8)
@@ -45,10 +53,12 @@ class CpuMachine:
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
+        source = InProcessSource(dataset, plan.inputs, first, check_numerics)
+        self.feeding = Feeding((), lambda _, stage: source.stage(stage), lambda count: "")
         self._engine = Engine(
             plan.run_mode,
             make_compute(executable, arena, store, runtime, weights),
-            InProcessSource(dataset, plan.inputs, first),
+            source,
             weights,
             self._results,
         )

@@ -42,13 +42,12 @@ class Engine:
         Stops early at the end of the data, and before the update of a step whose loss is not
         finite. On return every update is committed.
         """
-        step, samples, waited = self._step, 0, 0.0
+        started = perf_counter()
+        step, samples = self._step, 0
         bad_loss: float | None = None
         finished = False
         for done in range(count):
-            asked = perf_counter()
             taken = self._source.take()
-            waited += perf_counter() - asked
             if taken is None:
                 finished = True
                 break
@@ -69,4 +68,5 @@ class Engine:
         if finished and done and not self._every_output:  # the last step's are still there
             self._results.record_outputs(done - 1, self._compute.outputs)
         self._weights.settle()
-        return StepsDone(done, samples, waited, finished, bad_loss)
+        seconds = perf_counter() - started
+        return StepsDone(done, samples, seconds, self._source.used(), finished, bad_loss)

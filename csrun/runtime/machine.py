@@ -4,6 +4,7 @@ from typing import Protocol
 
 from csrun.executable import Plan
 from csrun.executable.bind import Array
+from csrun.runtime.input_log import Feeding
 from csrun.runtime.messages import Results, StepsDone
 from csrun.runtime.results import StepResult
 
@@ -13,13 +14,14 @@ class Machine(Protocol):
 
     `state` is what a checkpoint holds, by name; it may be written before the first call of
     `run`, and read between calls.
-    `device` is how log lines name it.
+    `device` is how log lines name it; `feeding` says who makes its batches.
     """
 
     plan: Plan
     state: dict[str, Array]
     device: str
     programming_time_s: float
+    feeding: Feeding
 
     def run(self, first: int, count: int) -> StepsDone:
         """Run up to `count` ≤ `result_slots(plan)` steps from `first`; committed on return."""

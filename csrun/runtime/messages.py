@@ -14,7 +14,8 @@ Results = dict[str, float]
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
-    `last` is the first batch that the run will not take (None: until the data ends).
+    `last` is the first batch that the run will not take (None: until the data ends). With
+    `check_numerics` a batch with a NaN or an Inf in it is an error.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -22,6 +23,7 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     stride: int
     last: int | None
     ring_slots: int
+    check_numerics: bool = False
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -34,7 +36,12 @@ class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class Primed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Streamer → chief: the first batch lies in the ring, or the data is at its end."""
+    """Streamer → chief: the first batch lies in the ring, or the data is at its end.
+
+    stages: the names of the pipeline's stages, by whose numbers a slot tells of them.
+    """
+
+    stages: tuple[str, ...] = ()
 
 
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -95,6 +102,17 @@ class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
     programming_time_s: float
 
 
+class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Wafer → chief, amid an order: a batch has not come for long.
+
+    streamer: its place in the turn. stage: the number of the stage that it is in, -1 when unknown.
+    """
+
+    streamer: int
+    waited_s: float
+    stage: int = -1
+
+
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: run `count` steps, the first of which is global step `first`."""
 
@@ -102,16 +120,34 @@ class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     count: int
 
 
+class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
+    """What the wafer saw of one streamer in an order's steps.
+
+    streamer: its place in the turn. wait_s: how long the wafer waited for its batches; produce_s:
+    how long they took to make. slowest: the number of its slowest stage, -1 when unknown;
+    slowest_s: that stage's time a batch.
+    """
+
+    streamer: int
+    batches: int
+    wait_s: float
+    produce_s: float
+    slowest: int
+    slowest_s: float
+
+
 class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief: `done` steps are committed and their results lie in the result slots.
 
-    samples: their valid rows; input_wait_s: how long the wafer waited for batches.
+    samples: their valid rows; seconds: how long they took, waits for batches included.
+    input: one for each streamer whose batches were awaited.
     finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
     """
 
     done: int
     samples: int
-    input_wait_s: float
+    seconds: float
+    input: tuple[StreamerUse, ...] = ()
     finished: bool = False
     bad_loss: float | None = None
 
@@ -134,6 +170,7 @@ AnyMessage = (
     | LoadWafer
     | AddRing
     | WaferReady
+    | BatchAwaited
     | RunSteps
     | StepsDone
     | Stop

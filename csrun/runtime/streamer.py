@@ -5,6 +5,8 @@ from itertools import count
 from csrun.data import Dataset
 from csrun.runtime.batches import fill
 from csrun.runtime.messages import Primed, Results, RingReady, StartStreaming, Stop
+from csrun.runtime.numerics import require_finite
+from csrun.runtime.production import Meter
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.remote_ring import BatchSender
 from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
@@ -39,16 +41,20 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
 def _stream(
     ring: RingWriter | BatchSender, dataset: Dataset, request: StartStreaming, control: Channel
 ) -> None:
+    meter = Meter(dataset.clock, "this streamer")
     deliveries = dataset.deliveries(request.first, request.stride)
     for index in count(request.first, request.stride):
-        past_end = request.last is not None and index >= request.last
-        delivery = None if past_end else next(deliveries, None)
         slot = ring.reserve()
-        rows = END_OF_DATA
-        if delivery is not None:
-            rows = fill(slot.arrays, delivery, request.inputs, index, dataset.clock)
-        ring.publish(rows, index)
+        past_end = request.last is not None and index >= request.last
+        with meter.producing(index):
+            delivery = None if past_end else next(deliveries, None)
+            rows = END_OF_DATA
+            if delivery is not None:
+                rows = fill(slot.arrays, delivery, request.inputs, index, dataset.clock)
+                if request.check_numerics:
+                    require_finite(slot.arrays, rows, request.inputs, index)
+        ring.publish(rows, index, meter.cost)
         if index == request.first:
-            control.send(Primed())
+            control.send(Primed(meter.stages))
         if delivery is None:
             return

@@ -15,7 +15,15 @@ from csrun.executable import Plan, Runtime, load
 from csrun.runtime.arena import store_of
 from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
-from csrun.runtime.messages import AddRing, LoadWafer, Results, RunSteps, Stop, WaferReady
+from csrun.runtime.messages import (
+    AddRing,
+    BatchAwaited,
+    LoadWafer,
+    Results,
+    RunSteps,
+    Stop,
+    WaferReady,
+)
 from csrun.runtime.names import wafer_name
 from csrun.runtime.peer import take_part
 from csrun.runtime.remote_weights import GradientMemory, RemoteWeights
@@ -77,8 +85,8 @@ def _load(
         store = store_of(plan, arena.bytes, None)
         weights = ResidentWeights(executable.update_program(store, runtime))
     rings = [
-        resources.enter_context(closing(_ring(plan, request.ring_slots, control)))
-        for _ in range(request.rings)
+        resources.enter_context(closing(_ring(plan, request.ring_slots, control, turn)))
+        for turn in range(request.rings)
     ]
     engine = Engine(
         plan.run_mode,
@@ -92,9 +100,12 @@ def _load(
     return engine
 
 
-def _ring(plan: Plan, slots: int, control: Channel) -> RingReader:
+def _ring(plan: Plan, slots: int, control: Channel, turn: int) -> RingReader:
+    def overdue(waited_s: float) -> None:
+        control.send(BatchAwaited(turn, waited_s))
+
     _, (memory, filled, free) = control.expect(AddRing, descriptors=3)
-    return RingReader((memory, filled, free), plan.inputs, slots, control)
+    return RingReader((memory, filled, free), plan.inputs, slots, control, overdue)
 
 
 def main(arguments: list[str]) -> None:

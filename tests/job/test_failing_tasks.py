@@ -1,5 +1,7 @@
 """A run.py that ends early in some of its tasks: the job ends with the right cause, and soon."""
 
+import re
+
 import pytest
 from support.fc_mnist import FOLDER, TWO_STREAMERS, FcMnist
 
@@ -49,7 +51,11 @@ def test_a_bug_in_the_input_of_one_streamer_in_the_middle_of_a_training(place: F
     done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
     assert done.returncode == 1
     assert "csrun_wse: error: rank 2 (streamer) on node3" in done.stderr
-    assert done.stderr.splitlines()[-2] == "ValueError: a bad image"
+    assert done.stderr.splitlines()[-3] == "ValueError: a bad image"
+    assert re.fullmatch(
+        r"this streamer was at batch \d+(; it had made \d+ batches, \d+ batches/s|, its first)",
+        done.stderr.splitlines()[-2],
+    )
     assert "Training interrupted: the next run in model_dir resumes from" in done.stdout
 
 

@@ -12,7 +12,8 @@ from csrun.records import model_dir, params, performance
 
 
 def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
-    record = performance.Performance(1.5, 2e5, 0.25, 1000.0, True, 128_000, 128.0)
+    fed = performance.Input("bound", 0.5, 2, 5, "map load")
+    record = performance.Performance(1.5, 2e5, 0.25, 1000.0, True, 128_000, 128.0, fed)
     path = performance.write(tmp_path, record)
     assert path == tmp_path / "performance" / "performance.json"
     assert json.loads(path.read_text()) == {
@@ -23,6 +24,13 @@ def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
         "suspected_input_bottleneck": True,
         "total_samples": 128_000,
         "total_time": 128.0,
+        "input": {
+            "verdict": "bound",
+            "wait_share": 0.5,
+            "streamers": 2,
+            "streamers_needed": 5,
+            "slowest_stage": "map load",
+        },
     }
 
 

@@ -23,6 +23,7 @@ from csrun.frontend.estimator.compilation import (
     with_replicas,
 )
 from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.input_report import InputReports, describe, readers
 from csrun.frontend.estimator.machines import (
     Target,
     compile_target,
@@ -46,7 +47,10 @@ log = logging.getLogger("csrun")
 
 @dataclass(frozen=True)
 class Chief:
-    """What the chief was given. `context` and `folder` are None without a launcher."""
+    """What the chief was given. `context` and `folder` are None without a launcher.
+
+    reports: what the estimator's runs have said of their input functions.
+    """
 
     model_fn: ModelFunction
     model_dir: Path
@@ -54,6 +58,7 @@ class Chief:
     params: Any
     context: TaskContext | None
     folder: RunFolder | None
+    reports: InputReports
 
     def train(
         self, dataset: Dataset, steps: int | None, max_steps: int | None, path: Path | None
@@ -87,7 +92,7 @@ class Chief:
             found.require_same(traced.weights())
             log.info(messages.already_trained(self.model_dir, first, last))
             return {"global_step": float(first)}
-        compiled, traced = self._compile(dataset, RunMode.TRAIN, target)
+        compiled, traced = self._compile(dataset, RunMode.TRAIN, target, last)
         warm = self._warm_tensors(found, compiled)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):
             self._set_state(machine, found, warm)
@@ -112,7 +117,7 @@ class Chief:
         target = find_target(self.context, self.config.cs_ip)
         log.info(messages.saving_to(self.model_dir))
         with model_dir.opened(self.model_dir):
-            compiled, traced = self._compile(dataset, RunMode.EVAL, target)
+            compiled, traced = self._compile(dataset, RunMode.EVAL, target, batches)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
             found = self._restore_trained(machine, path)
             results = loops.evaluate(machine, found.step, batches, traced.host, show)
@@ -132,7 +137,7 @@ class Chief:
         self._trained(path)
         target = find_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
-            compiled, _ = self._compile(dataset, RunMode.PREDICT, target)
+            compiled, _ = self._compile(dataset, RunMode.PREDICT, target, batches)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
             found = self._restore_trained(machine, path)
             samples = loops.predict(machine, batches, take, show)
@@ -149,13 +154,14 @@ class Chief:
             model = validate_model(traced.module, show_stage, begin)
         layers = len({op.scope for op in model.parameters})
         log.info(messages.validated(layers, len(model.kernels)))
+        self.reports.give(describe(dataset, mode, readers(self.context, False)), None)
         return {}
 
     def compile_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Compile and leave the artifacts; no system is needed."""
         target = compile_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
-            self._compile(dataset, mode, target)
+            self._compile(dataset, mode, target, runs=False)
         return {}
 
     def _trained(self, path: Path | None) -> checkpoints.Checkpoint:
@@ -211,8 +217,14 @@ class Chief:
             params.write(self.model_dir, run_mode, self.params)
 
     def _compile(
-        self, dataset: Dataset, run_mode: RunMode, target: Target
+        self,
+        dataset: Dataset,
+        run_mode: RunMode,
+        target: Target,
+        last: int | None = None,
+        runs: bool = True,
     ) -> tuple[Compiled, TracedModel]:
+        """Compile, for a run up to step `last` if one follows, and report on the input function."""
         options = compile_options(self.config, run_mode, target)
         traced = self._trace(dataset, options)
         if self.config.multireplica:
@@ -221,7 +233,11 @@ class Chief:
                 traced = self._trace(dataset, options)
         self._write_params(run_mode)
         with compile_display(self.context) as begin:
-            return compile_traced(traced.module, self.model_dir, options, begin), traced
+            compiled = compile_traced(traced.module, self.model_dir, options, begin)
+        wanted = compiled.executable.plan.estimate.samples_per_sec
+        pipeline = describe(dataset, run_mode, readers(self.context, runs), last, wanted)
+        self.reports.give(pipeline, compiled.executable.directory)
+        return compiled, traced
 
     def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
         log.info(messages.RUNNING_CLIENT)
@@ -244,7 +260,7 @@ class Chief:
         with (
             progress_display(self.context) as show,
             loaded_machine(
-                compiled.executable, dataset, self.config.seed, first, last, target, self.folder
+                compiled.executable, dataset, self.config, first, last, target, self.folder
             ) as machine,
             telemetry_published(show, target, machine.plan.arena_bytes) as show_everywhere,
         ):

@@ -38,6 +38,7 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
     the batch; a step is that of the whole batch.
     warm_start: part of another training's weights, for a training that starts at step 0.
+    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
 
@@ -48,6 +49,7 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
     multireplica: bool = False
+    check_numerics: bool = False
     precision: Literal["float32", "float64"] = "float32"
     warm_start: WarmStart | None = None
 

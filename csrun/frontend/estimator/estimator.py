@@ -14,6 +14,7 @@ from csrun.errors import UsageError
 from csrun.executable import RunMode
 from csrun.frontend.estimator.chief import Chief
 from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.input_report import InputReports
 from csrun.frontend.estimator.trace import ModelFunction
 from csrun.records import checkpoints, messages
 from csrun.runtime import memoryx, streamer
@@ -49,6 +50,7 @@ class CerebrasEstimator:
         self._model_dir = Path(model_dir)
         self._config = config or CSRunConfig()
         self._params = params
+        self._reports = InputReports()
 
     def train(
         self,
@@ -173,7 +175,13 @@ class CerebrasEstimator:
         role = _role_in_training(context)
         if folder is None or role is Role.CHIEF:
             chief = Chief(
-                self._model_fn, self._model_dir, self._config, self._params, context, folder
+                self._model_fn,
+                self._model_dir,
+                self._config,
+                self._params,
+                context,
+                folder,
+                self._reports,
             )
             return _led(folder, lambda: lead(chief, as_dataset(input_fn(self._params))))
         if role is Role.MEMORYX:

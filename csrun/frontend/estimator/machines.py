@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from csrun import system
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
@@ -13,6 +14,8 @@ from csrun.context.uses import UseLog
 from csrun.data import Dataset
 from csrun.errors import UsageError
 from csrun.executable import Executable
+from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.layout import options_for
 from csrun.mode import ExecutionMode
 from csrun.records import messages
 from csrun.runtime.cluster import Cluster, RunRequest
@@ -85,7 +88,7 @@ def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
 def loaded_machine(
     executable: Executable,
     dataset: Dataset,
-    seed: int,
+    config: CSRunConfig,
     first: int,
     last: int | None,
     target: Target,
@@ -93,7 +96,7 @@ def loaded_machine(
 ) -> Iterator[Machine]:
     """The Executable, loaded and ready to run from step `first`; the system is leased meanwhile."""
     if target.site is None or target.context is None or folder is None:
-        yield CpuMachine(executable, dataset, seed, first)
+        yield CpuMachine(executable, dataset, config.seed, first, config.check_numerics)
         return
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.job_dir)
@@ -109,12 +112,14 @@ def loaded_machine(
         stack.enter_context(cluster)  # left first: that ends the streamer, which is waited for
         request = RunRequest(
             executable,
-            seed,
+            config.seed,
             first,
             last,
             target.context.streamers,
             target.system.name,
             target.system.usable_cores,
+            partial(options_for, target.context.job, target.site.nodes.cpus),
+            config.check_numerics,
         )
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
 

@@ -60,7 +60,12 @@ class Channel(ABC):
 
         Raises: PeerLost when the peer is gone; RuntimeError when it says something else.
         """
-        message, received = self.receive()
+        return self.require(kind, descriptors, *self.receive())
+
+    def require(
+        self, kind: type[M], descriptors: int, message: AnyMessage, received: list[int]
+    ) -> tuple[M, list[int]]:
+        """A message that has been received and must be of this kind, as by `expect`."""
         if not isinstance(message, kind) or len(received) != descriptors:
             raise RuntimeError(
                 f"{self.peer}: expected {kind.__name__} with {descriptors} descriptors, "

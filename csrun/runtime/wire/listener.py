@@ -4,6 +4,7 @@ Nothing is kept of a connection but what the challenge needs: a wrong word, a le
 least, silence until the deadline, or too many others before it has passed end it.
 """
 
+import logging
 import select
 import socket
 from dataclasses import dataclass, field
@@ -14,16 +15,20 @@ import msgspec
 from csrun.context.link import UNREADABLE
 from csrun.errors import CsrunError
 from csrun.files import write_whole
+from csrun.records import messages
 from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, Welcome, new_nonce, proof, proves
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.endpoint import Endpoint, bulk_name, new_unix_name
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, Frames, send_frame
 from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder
+from csrun.runtime.wire.signal import Patience
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
 MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room
 BACKLOG = 256
 LOOK_FOR_ENDED_S = 1.0  # while a peer is missing
+
+log = logging.getLogger("csrun")
 
 
 @dataclass
@@ -68,10 +73,14 @@ class Listener:
         joined: dict[str, Channel] = {}
         missing = set(expected)
         look_s = monotonic() + LOOK_FOR_ENDED_S
+        patience = Patience(
+            lambda seconds: log.warning(messages.joining_awaited(sorted(missing), seconds))
+        )
         while missing:
             events = self._poll.poll(LOOK_FOR_ENDED_S * 1000)
             if monotonic() >= look_s:  # strangers who come all the time are no reason not to look
                 self._require_living(missing)
+                patience.look()
                 look_s = monotonic() + LOOK_FOR_ENDED_S
             for descriptor, _ in events:
                 if descriptor in self._doors:

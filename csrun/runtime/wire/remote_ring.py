@@ -16,7 +16,7 @@ from csrun.errors import PeerLost
 from csrun.executable import InputSpec
 from csrun.runtime.messages import Stop
 from csrun.runtime.wire.memory import SharedMemory
-from csrun.runtime.wire.ring import Slot, slot_bytes, slot_views
+from csrun.runtime.wire.ring import NO_PRODUCTION, Production, Slot, slot_bytes, slot_views
 from csrun.runtime.wire.signal import Counter, Interrupted
 from csrun.runtime.wire.tcp import TcpChannel, raw
 
@@ -43,12 +43,12 @@ class BatchSender:
         """The slot, which is free; call `publish` when it is filled."""
         return self._slot
 
-    def publish(self, rows: int, index: int) -> None:
+    def publish(self, rows: int, index: int, cost: Production = NO_PRODUCTION) -> None:
         """Send the slot: its valid rows (or END_OF_DATA), its batch.
 
         Raises: Interrupted, PeerLost as a `Waiter` does
         """
-        self._slot.header[:] = rows, index
+        self._slot.header[:] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
         rest = raw(self._bytes)
         while rest:
             try:

@@ -13,14 +13,35 @@ from csrun.executable import ALIGNMENT_BYTES, InputSpec, aligned, nbytes_of, vie
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.memory import SharedMemory
-from csrun.runtime.wire.signal import Counter, Waiter
+from csrun.runtime.wire.signal import Counter, Overdue, Waiter
 
 END_OF_DATA = -1  # in the header's `rows`
+UNKNOWN_STAGE = -1
+HEADER_BYTES = 5 * 8  # of the ALIGNMENT_BYTES in front of the arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """What making a batch cost its streamer, without the wait for a free slot.
+
+    slowest: the number of the stage that takes longest, by the names that Primed gives; slowest_ns
+    is its mean over the batches so far.
+    """
+
+    ns: int = 0
+    slowest: int = UNKNOWN_STAGE
+    slowest_ns: int = 0
+
+
+NO_PRODUCTION = Production()
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One batch: header int64[2] = (rows, batch index), and its arrays in the inputs' order."""
+    """One batch: its header, and its arrays in the inputs' order.
+
+    header: int64[5] = (rows, batch index, production's ns, slowest, slowest_ns)
+    """
 
     header: npt.NDArray[np.int64]
     arrays: tuple[Array, ...]
@@ -40,7 +61,7 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
     views = []
     for index in range(slots):
         offset = index * slot_bytes(inputs)
-        header = memory[offset : offset + 16].view(np.int64)
+        header = memory[offset : offset + HEADER_BYTES].view(np.int64)
         offset += ALIGNMENT_BYTES
         arrays = []
         for spec in inputs:
@@ -71,9 +92,10 @@ class RingWriter:
         self._waiter.take()
         return self._slots[self._next]
 
-    def publish(self, rows: int, index: int) -> None:
+    def publish(self, rows: int, index: int, cost: Production = NO_PRODUCTION) -> None:
         """Hand the reserved slot to the reader: its valid rows (or END_OF_DATA), its batch."""
-        self._slots[self._next].header[:] = rows, index
+        header = self._slots[self._next].header
+        header[:] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
         self._next = (self._next + 1) % len(self._slots)
         self._filled.raise_by()
 
@@ -93,11 +115,12 @@ class RingReader:
         inputs: tuple[InputSpec, ...],
         slots: int,
         control: Channel,
+        overdue: Overdue | None = None,
     ) -> None:
         self._memory = SharedMemory.attach(descriptors[0])
         self._filled, self._free = Counter(descriptors[1]), Counter(descriptors[2])
         self._slots = slot_views(self._memory.bytes, inputs, slots)
-        self._waiter = Waiter(self._filled, control)
+        self._waiter = Waiter(self._filled, control, overdue)
         self._next = 0
 
     def take(self) -> Slot:

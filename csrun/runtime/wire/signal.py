@@ -6,9 +6,15 @@ flow most takes need no system call at all.
 
 import os
 import select
+from collections.abc import Callable
+from time import monotonic
 
 from csrun.runtime.messages import Stop
 from csrun.runtime.wire.channel import Channel
+
+PATIENCE_S = 30.0  # a wait as long as this is worth a line
+
+Overdue = Callable[[float], None]
 
 
 class Interrupted(Exception):  # noqa: N818  an event, not an error
@@ -39,14 +45,38 @@ class Counter:
         os.close(self.descriptor)
 
 
+class Patience:
+    """Tells of a wait that does not end: after `PATIENCE_S`, and each time that has doubled."""
+
+    def __init__(self, overdue: Overdue) -> None:
+        self._overdue = overdue
+        self._began_s = monotonic()
+        self._next_s = PATIENCE_S
+
+    def look(self) -> float:
+        """Tell of the wait if it is time to; the seconds until it will be."""
+        waited_s = monotonic() - self._began_s
+        if waited_s >= self._next_s:
+            self._next_s *= 2
+            self._overdue(waited_s)
+        return self._next_s - waited_s
+
+    def poll(self, poll: select.poll) -> list[tuple[int, int]]:
+        """What is ready, however long that takes."""
+        while True:
+            if ready := poll.poll(max(1.0, self.look() * 1000)):
+                return ready
+
+
 class Waiter:
     """The waiting side of a counter, which also notices the end of the run.
 
     While it waits it listens to `control`, the channel to the chief: a Stop ends the wait as
-    Interrupted, a lost chief as PeerLost.
+    Interrupted, a lost chief as PeerLost. `overdue` is told of a wait that does not end.
     """
 
-    def __init__(self, counter: Counter, control: Channel) -> None:
+    def __init__(self, counter: Counter, control: Channel, overdue: Overdue | None = None) -> None:
+        self._overdue = overdue
         self._descriptor = counter.descriptor
         self._control = control
         self._available = 0
@@ -64,7 +94,8 @@ class Waiter:
         self._available -= 1
 
     def _wait(self) -> None:
-        for descriptor, _ in self._poll.poll():
+        patience = Patience(self._overdue) if self._overdue else None
+        for descriptor, _ in patience.poll(self._poll) if patience else self._poll.poll():
             if descriptor == self._control.fileno():
                 message, _ = self._control.expect(Stop)
                 raise Interrupted(message)

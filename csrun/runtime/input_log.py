@@ -1,0 +1,91 @@
+"""What a run says of its input: now and then while it is slow, once at the end, in its record."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from csrun.records import messages, performance
+from csrun.runtime.input_use import Bound, InputUse, Verdict
+from csrun.runtime.messages import StepsDone
+
+FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon
+WORD_S = 60.0  # of steps between two words
+WORTH_A_WORD_S = 1.0  # less waiting than that is nobody's bottleneck
+
+log = logging.getLogger("csrun")
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """Who makes a machine's batches.
+
+    streamers: their names, in turn; none when the process of the steps makes them itself.
+    stage: the name of a streamer's stage by its number, None for an unknown one.
+    options: the launcher's options that give a run so many streamers.
+    """
+
+    streamers: tuple[str, ...]
+    stage: Callable[[int, int], str | None]
+    options: Callable[[int], str]
+
+
+class InputLog:
+    """Adds up the steps of a run, and says it when they wait for their input."""
+
+    def __init__(self, feeding: Feeding) -> None:
+        self._feeding = feeding
+        self._whole = self._new()
+        self._recent = self._new()
+        self._due_s = FIRST_WORD_S
+
+    def add(self, done: StepsDone) -> None:
+        """Some more steps; at most once a minute they are a reason for a line."""
+        self._whole.add(done)
+        self._recent.add(done)
+        if self._recent.seconds >= self._due_s:
+            self._say(self._recent)
+            self._recent, self._due_s = self._new(), WORD_S
+
+    def finish(self) -> performance.Input:
+        """The last word, and the record."""
+        self._say(self._whole)
+        verdict = self._whole.verdict()
+        if verdict is None:
+            return performance.Input()
+        return performance.Input(
+            str(verdict.bound),
+            verdict.wait_share,
+            verdict.streamers,
+            verdict.needed,
+            self._stage(verdict),
+        )
+
+    def _new(self) -> InputUse:
+        return InputUse(max(1, len(self._feeding.streamers)))
+
+    def _say(self, use: InputUse) -> None:
+        verdict = use.verdict()
+        if verdict is None or verdict.bound is Bound.NOT or use.wait_s < WORTH_A_WORD_S:
+            return
+        head = messages.input_waited(str(verdict.bound), verdict.wait_share)
+        log.warning(f"{head}: {self._why(verdict)}; {messages.ANALYZER_SAYS_MORE}")
+
+    def _why(self, verdict: Verdict) -> str:
+        """One line of numbers, the remedy in it."""
+        names, slowest = self._feeding.streamers, verdict.slowest
+        who = names[slowest.streamer] if names else "this process"
+        if len(names) > 1 and not verdict.is_alone:
+            who = f"each of {len(names)} streamers"
+        others = verdict.typical if verdict.is_alone else None
+        rates = messages.input_rates(who, slowest.delivered, verdict.asked, others)
+        stage = messages.slow_stage(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
+        if not names:
+            return f"{rates}: {stage}; {messages.streamers_beside(verdict.needed)}"
+        if verdict.keeps_up:
+            return f"{rates}: {messages.BATCHES_UNEVEN}"
+        return f"{rates}: {stage}; " + messages.streamers_needed(
+            verdict.needed, self._feeding.options(verdict.needed)
+        )
+
+    def _stage(self, verdict: Verdict) -> str | None:
+        return self._feeding.stage(verdict.slowest.streamer, verdict.slowest.stage)

@@ -1,0 +1,134 @@
+"""Whether the input keeps the wafer busy: the verdict of a run, from waits and times of production.
+
+The wafer takes batches in turn, so of N streamers each has the time of N steps for a batch, and the
+slowest of them decides. With t the time of a step without its waits and p the slowest streamer's
+mean time to make a batch, the wafer is fed while p ≤ N·t.
+
+Source: own design; the thresholds are those of the verdict's names
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+
+from csrun.runtime.messages import StepsDone
+
+MODERATE_SHARE = 0.05  # of the steps' time spent waiting for batches
+BOUND_SHARE = 0.2
+MARGIN = 1.125  # streamers beyond those of the mean times: batches are not all alike
+ODD_RATIO = 1.5  # how much slower than the middle one a streamer must be to be named alone
+
+
+class Bound(StrEnum):
+    """Whether the input holds the steps up."""
+
+    NOT = "not bound"
+    MODERATE = "moderate"
+    BOUND = "bound"
+
+
+@dataclass(frozen=True)
+class StreamerRate:
+    """One streamer: the batches a second that it can make, and its slowest stage.
+
+    stage: the stage's number, -1 when unknown; stage_s: its time a batch.
+    """
+
+    streamer: int
+    delivered: float
+    stage: int
+    stage_s: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the input did to the steps.
+
+    asked: the batches a second that the wafer would take of each streamer if it never waited.
+    typical: what the middle one of the streamers delivers. needed: how many would feed the wafer.
+
+    Units: batches a second
+    """
+
+    bound: Bound
+    wait_share: float
+    streamers: int
+    needed: int
+    asked: float
+    typical: float
+    slowest: StreamerRate
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the slowest one is much slower than most."""
+        return self.typical > ODD_RATIO * self.slowest.delivered
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether all make batches as quickly as asked, and these are late for another reason."""
+        return self.slowest.delivered >= self.asked
+
+
+class InputUse:
+    """The sums over a run, or a part of it, of what its steps waited for."""
+
+    def __init__(self, streamers: int) -> None:
+        self._sums = [_Sum() for _ in range(streamers)]
+        self._steps, self.seconds, self.wait_s = 0, 0.0, 0.0
+
+    def add(self, done: StepsDone) -> None:
+        """Some more steps."""
+        self._steps += done.done
+        self.seconds += done.seconds
+        for use in done.input:
+            self.wait_s += use.wait_s
+            total = self._sums[use.streamer]
+            total.batches += use.batches
+            total.produce_s += use.produce_s
+            total.stage, total.stage_s = use.slowest, use.slowest_s
+
+    def verdict(self) -> Verdict | None:
+        """The verdict; None before the first batch of a step."""
+        rates = [total.rate(turn) for turn, total in enumerate(self._sums) if total.batches]
+        if not rates or not self._steps:
+            return None
+        share = self.wait_s / self.seconds
+        ordered = sorted(rates, key=lambda rate: rate.delivered)
+        slowest = ordered[0]
+        asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
+        streamers = len(self._sums)
+        return Verdict(
+            _bound(share),
+            share,
+            streamers,
+            streamers_needed(asked_of_all, slowest.delivered),
+            asked_of_all / streamers,
+            ordered[len(ordered) // 2].delivered,
+            slowest,
+        )
+
+
+def streamers_needed(asked: float, delivered: float) -> int:
+    """ceil(MARGIN · asked / delivered): so many that each has the time that a batch takes to make.
+
+    Units: batches a second; asked of all streamers together, delivered by one
+    """
+    return max(1, ceil(MARGIN * asked / delivered))
+
+
+@dataclass
+class _Sum:
+    batches: int = 0
+    produce_s: float = 0.0
+    stage: int = -1
+    stage_s: float = 0.0
+
+    def rate(self, streamer: int) -> StreamerRate:
+        delivered = self.batches / max(self.produce_s, 1e-9)
+        return StreamerRate(streamer, delivered, self.stage, self.stage_s)
+
+
+def _bound(share: float) -> Bound:
+    if share > BOUND_SHARE:
+        return Bound.BOUND
+    return Bound.MODERATE if share >= MODERATE_SHARE else Bound.NOT

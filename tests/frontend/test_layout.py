@@ -1,0 +1,37 @@
+"""The options that give a job more streamers, against the rule for the number of its tasks."""
+
+import pytest
+
+from csrun.context import Role
+from csrun.context.job import JobFile, TaskEntry
+from csrun.frontend.estimator.layout import options_for
+from csrun.mode import ExecutionMode
+
+
+def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
+    """A job of S single-task nodes and N - S of T tasks; MemoryX is the second task."""
+    counts = [1] * single + [tasks] * (nodes - single)
+    places = [node for node, count in enumerate(counts) for _ in range(count)]
+    roles = {0: Role.CHIEF} | ({1: Role.MEMORYX} if streaming else {})
+    mode = ExecutionMode.WEIGHT_STREAMING if streaming else ExecutionMode.PIPELINED
+    entries = tuple(
+        TaskEntry(rank, roles.get(rank, Role.STREAMER), f"node{node + 1}", node, 0, (0,))
+        for rank, node in enumerate(places)
+    )
+    return JobFile(1, mode, ("python",), ".", "local", nodes, 4, entries)
+
+
+@pytest.mark.parametrize(
+    ("layout", "streamers", "options"),
+    [
+        ((3, 2, 2, True), 8, "--tasks-per-node 8"),
+        ((3, 1, 2, True), 8, "--tasks-per-node 8"),
+        ((5, 2, 2, True), 8, "--tasks-per-node 3"),
+        ((5, 2, 3, True), 8, "--tasks-per-node 4"),  # one streams on a single-task node
+        ((4, 2, 0, False), 8, "--tasks-per-node 3"),  # 12 tasks, the chief among them
+        ((1, 1, 0, False), 2, "--tasks-per-node 3"),
+        ((3, 2, 2, True), 33, "--total-nodes 5 --tasks-per-node 16"),  # 64 CPUs, 4 a task
+    ],
+)
+def test_the_next_run_has_enough_streamers(layout, streamers, options):
+    assert options_for(job(*layout), 64, streamers) == options

@@ -1,0 +1,161 @@
+"""Input that goes wrong while a run is on: one clear word, the run's checkpoints kept."""
+
+import re
+import subprocess
+
+import pytest
+from support.fc_mnist import FOLDER, TWO_STREAMERS, FcMnist
+
+Done = subprocess.CompletedProcess
+COMMANDS = ["cpu", "wse"]
+DATA_TEXT = (FOLDER / "data.py").read_text()
+FUNCTION = "def train_input_fn"
+CHAIN = "    return (\n        Dataset.from_arrays(np.arange"
+CHAIN_END = "        .map(load)\n    )\n"
+IMPORTS = "import numpy as np\n"
+
+
+@pytest.fixture(params=COMMANDS)
+def command(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(place: FcMnist, command: str, script: str, *arguments: str) -> "Done[str]":
+    """`python run.py`, or the same in a job of two streamers."""
+    if command == "cpu":
+        return place.run("python", script, *place.own(arguments), command="csrun_cpu")
+    return place.run(*TWO_STREAMERS, "python-ws", script, *place.own(arguments))
+
+
+def with_batches(place: FcMnist, change: str) -> str:
+    """A run.py that changes `images, labels`, training batch number k, by this statement."""
+    changed = (
+        "class Changed:\n"
+        "    def __init__(self, batches):\n"
+        "        self.batches = batches\n\n"
+        "    def __iter__(self):\n"
+        "        for k, (images, labels) in enumerate(self.batches):\n"
+        f"            {change}\n"
+        "            yield images, labels\n\n\n"
+    )
+    assert all(DATA_TEXT.count(border) == 1 for border in (CHAIN, CHAIN_END, FUNCTION))
+    text = DATA_TEXT.replace(CHAIN, CHAIN.replace("(", "Changed((", 1))
+    text = text.replace(CHAIN_END, CHAIN_END.replace("    )\n", "    ))\n"))
+    return place.copy(data=text.replace(FUNCTION, changed + FUNCTION))
+
+
+def assert_failed(done: "Done[str]", message: str) -> None:
+    text = done.stdout + done.stderr
+    assert done.returncode == 1, text
+    assert "Traceback" not in text
+    (line,) = [line for line in text.splitlines() if "error: " in line]
+    assert re.search(message, line), line
+
+
+CHANGES = [
+    (
+        "images = images[:, :27] if k == 60 else images",
+        r"batch 60 \(samples 7680 to 7807 of the run\): features must have shape \[128, 28, 28\] "
+        r"as the first batch had, for which the model was compiled, got \[128, 27, 28\]: give ",
+    ),
+    (
+        "labels = labels.astype(float) if k == 60 else labels",
+        r"batch 60 \(samples 7680 to 7807 of the run\): labels must be int32 as the first batch "
+        "was,.* got float64: convert it in input_fn",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+def test_batches_that_change(place: FcMnist, command: str, change: str, message: str) -> None:
+    place.configure(runconfig__max_steps=80, runconfig__save_checkpoints_steps=5)
+    done = run(place, command, with_batches(place, change))
+    assert_failed(done, message)
+    if command == "wse":  # of two streamers it is the first's
+        assert re.search("this streamer was at batch 60; it had made 30 batches", done.stderr)
+        assert "rank 2 (streamer) on node3" in done.stderr
+    assert place.checkpoint(40).exists()
+
+
+NOT_FINITE = (
+    "if k == 60: images = images.copy(); images[40:42, 3, 3] = np.nan; images[50, 0] = np.inf"
+)
+
+
+def test_values_that_are_not_finite_are_found_when_asked_for(place: FcMnist, command: str) -> None:
+    script = with_batches(place, NOT_FINITE)
+    place.configure(runconfig__max_steps=80, runconfig__check_numerics=True)
+    assert_failed(
+        run(place, command, script),
+        r"batch 60, row 40 \(sample 7720 of the run\): features is not finite; the batch has 2 NaN "
+        "and 28 Inf in 3 rows as float32: clean the data",
+    )
+
+
+def test_without_the_check_the_loss_tells(place: FcMnist, command: str) -> None:
+    place.configure(runconfig__max_steps=80)
+    done = run(place, command, with_batches(place, NOT_FINITE))
+    assert_failed(done, "loss is nan at step 61: ")
+
+
+def test_the_check_costs_nothing_but_time(place: FcMnist) -> None:
+    """Finite data: the same weights with it and without."""
+    assert place.cpu().returncode == 0
+    expected = place.checkpoint(20).read_bytes()
+    place.configure(
+        runconfig__max_steps=20, runconfig__save_checkpoints_steps=5, runconfig__check_numerics=True
+    )
+    assert place.cpu("-o", "checked").returncode == 0
+    assert place.checkpoint(20, "checked").read_bytes() == expected
+
+
+@pytest.mark.parametrize("streamers", ["1", "2", "3"])
+def test_a_data_set_that_ends_too_early(place: FcMnist, streamers: str) -> None:
+    """500 of the shipped images, each once: 3 whole batches."""
+    text = DATA_TEXT.replace("np.arange(variants * len(images))", "np.arange(500)")
+    script = place.copy(data=text.replace("        .repeat()\n", ""))
+    layout = ("--total-nodes", "3", "--tasks-per-node", streamers, "--cpus-per-task", "1")
+    done = place.run(*layout, "python-ws", script, *place.own(()))
+    assert done.returncode == 0, done.stderr
+    said = "The data set ended at step 3 of 20: call .repeat() in input_fn, or train fewer steps"
+    assert said in done.stdout + done.stderr
+    assert place.checkpoint(3).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "condition"), [("cpu", "True"), ("wse", "True"), ("wse", "rank > 1")]
+)
+def test_an_input_function_that_returns_nothing(
+    place: FcMnist, command: str, condition: str
+) -> None:
+    where = '    images, labels = read_digits(options.data_dir, "train")\n'
+    assert where in DATA_TEXT
+    rank = "int(os.environ['SLURM_PROCID'])"
+    nothing = f"    if {condition.replace('rank', rank)}:\n        return None\n"
+    text = DATA_TEXT.replace(where, where + nothing, 1)
+    script = place.copy(data=text.replace(IMPORTS, f"import os\n{IMPORTS}", 1))
+    done = run(place, command, script)
+    assert_failed(done, "input_fn: must return a .*, got NoneType")
+    assert "(streamer)" in done.stderr or condition == "True"
+
+
+def test_an_input_function_that_fails_in_its_third_pass(place: FcMnist, command: str) -> None:
+    """4,096 samples are 32 batches a pass: the third begins with batch 64."""
+    text = DATA_TEXT.replace("np.arange(variants * len(images))", "np.arange(4096)")
+    bug = (
+        "        load.calls = getattr(load, 'calls', 0) + 1\n"
+        "        if load.calls > (35 if os.environ['SLURM_NTASKS'] != '1' else 70):\n"
+        "            raise KeyError('third pass')\n"
+    )
+    where = "        variant, sample = np.divmod("
+    text = text.replace(where, bug + where).replace(IMPORTS, f"import os\n{IMPORTS}", 1)
+    place.configure(runconfig__max_steps=80, runconfig__save_checkpoints_steps=20)
+    done = run(place, command, place.copy(data=text))
+    output = done.stdout + done.stderr
+    assert done.returncode == 1, output
+    assert "Traceback (most recent call last)" in output
+    assert "KeyError: 'third pass'" in output
+    found = re.search(r"was at batch (\d+); it had made \d+ batches", output)
+    assert found
+    assert 64 <= int(found[1]) < 96
+    assert place.checkpoint(40).exists()

@@ -1,0 +1,83 @@
+"""A job whose input is slow says so, with the streamer, its stage and its numbers."""
+
+import json
+import re
+
+import pytest
+from support.fc_mnist import FOLDER, FcMnist
+
+THREE_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "3", "--cpus-per-task", "1")
+DATA_TEXT = (FOLDER / "data.py").read_text()
+LOAD = "        variant, sample = np.divmod("
+
+
+def with_sleep(place: FcMnist, ranks: tuple[str, ...]) -> str:
+    """A run.py whose map sleeps 30 ms a batch in these tasks."""
+    assert LOAD in DATA_TEXT
+    sleep = (
+        "        import os, time\n"
+        f"        time.sleep(0.03 if os.environ.get('SLURM_PROCID', '0') in {ranks} else 0)\n"
+    )
+    return place.copy(data=DATA_TEXT.replace(LOAD, sleep + LOAD))
+
+
+def run(place: FcMnist, ranks: tuple[str, ...]) -> tuple[list[str], dict[str, object]]:
+    """The warnings of a run of 150 steps, and what performance.json says of its input."""
+    script = with_sleep(place, ranks)
+    place.configure(runconfig__max_steps=150, runconfig__save_checkpoints_steps=1000)
+    done = place.run(*THREE_STREAMERS, "python-ws", script, *place.own(()))
+    assert done.returncode == 0, done.stderr
+    performance = json.loads((place.model_dir / "performance" / "performance.json").read_text())
+    assert performance["suspected_input_bottleneck"] == (performance["input"]["verdict"] == "bound")
+    text = done.stdout + done.stderr
+    return [line for line in text.splitlines() if "WARNING" in line], performance["input"]
+
+
+def numbers(pattern: str, line: str) -> tuple[float, ...]:
+    found = re.search(pattern, line)
+    assert found, line
+    return tuple(float(number) for number in found.groups())
+
+
+def test_one_slow_streamer_is_named(place: FcMnist) -> None:
+    (line,), record = run(place, ("3",))
+    pattern = (
+        r"streamer 3 delivered ([\d.]+) batches/s \(the others ([\d.]+)\), the wafer asked for "
+        r"([\d.]+): its stage 'map load' takes ([\d.]+) ms a batch; (\d+) streamers would feed it"
+    )
+    delivered, others, asked, stage_ms, needed = numbers(pattern, line)
+    assert delivered <= 1 / 0.03
+    assert delivered < min(asked, others)
+    assert stage_ms >= 30
+    assert f"(--tasks-per-node {needed:.0f})" in line  # one node has them all
+    assert record["verdict"] == "bound"
+    assert record["streamers"] == 3
+    assert record["streamers_needed"] == needed
+    assert record["slowest_stage"] == "map load"
+
+
+def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
+    (line,), _ = run(place, ("2", "3", "4"))
+    (delivered, _) = numbers(
+        r"each of 3 streamers delivered ([\d.]+) batches/s, the wafer asked for ([\d.]+): ", line
+    )
+    assert delivered <= 1 / 0.03
+
+
+def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> None:
+    script = with_sleep(place, ("0",))
+    place.configure(runconfig__max_steps=60)
+    done = place.run("python", script, *place.own(()), command="csrun_cpu")
+    assert done.returncode == 0, done.stderr
+    assert "Input bound: the steps waited" in done.stdout + done.stderr
+    assert re.search(
+        r"this process delivered .*\d streamers? of a csrun_wse run would make them",
+        done.stdout + done.stderr,
+    )
+
+
+@pytest.mark.parametrize("interpreter", ["python", "python-ws"])
+def test_a_short_run_of_a_quick_pipeline_says_nothing(place: FcMnist, interpreter: str) -> None:
+    done = place.wse(layout=THREE_STREAMERS, interpreter=interpreter)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
