@@ -71,7 +71,8 @@ def law(found: Law) -> str:
 def laws(analysis: Analysis) -> list[str]:
     """The law that the recommendation rests on: what it is, how good, how far it is trusted."""
     fit = analysis.fit
-    lines = [f"{fit.law.name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
+    name = fit.law.name[0].upper() + fit.law.name[1:]
+    lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
         lines.append(
             f"A point that it is not shown it misses by {percent(fit.error)}.{_doubt(fit)}"

@@ -52,7 +52,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "map load: 70.0% of a worker's time; it computes",
         "batch first [bold]",
         "4 1 200,000 200,000 +0.0%",
-        "roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
+        "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
         "Tasks of one machine share its CPUs. The nodes are one machine",
         "16 1 1 15 200,000",
     )
