@@ -53,6 +53,13 @@ class InputReports:
             _say(pipeline, findings, folder)
 
 
+class NoReports(InputReports):
+    """For a run that is not about the input function's text."""
+
+    def give(self, pipeline: Pipeline, folder: Path | None) -> None:
+        """Say nothing."""
+
+
 def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
     where = messages.input_report_kept(folder / TEXT_FILE) if folder is not None else ""
     if not findings:
