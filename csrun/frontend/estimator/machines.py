@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from csrun import system
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
@@ -15,7 +14,7 @@ from csrun.data import Dataset
 from csrun.errors import UsageError
 from csrun.executable import Executable
 from csrun.frontend.estimator.config import CSRunConfig
-from csrun.frontend.estimator.layout import options_for
+from csrun.frontend.estimator.layout import Layout
 from csrun.mode import ExecutionMode
 from csrun.records import messages
 from csrun.runtime.cluster import Cluster, RunRequest
@@ -118,7 +117,7 @@ def loaded_machine(
             target.context.streamers,
             target.system.name,
             target.system.usable_cores,
-            partial(options_for, target.context.job, target.site.nodes.cpus),
+            Layout.of(target.context.job, target.site.nodes.cpus).options_for,
             config.check_numerics,
         )
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
