@@ -94,9 +94,12 @@ class Dataset:
 
         paths = found(paths)
         files = FileSet(paths, format or formats.of(paths[0]))
-        options = {"files": len(paths), "format": type(files.format).__name__}
+        source = _source_of(files)
+        options: dict[str, Any] = {"files": len(paths), "format": type(files.format).__name__}
+        if isinstance(source, Indexed):
+            options["samples"] = len(source.samples)
         operator = Operator("from_files", Level.SAMPLE, options, call_site())
-        return Dataset(_source_of(files), Level.SAMPLE, (operator,), _files=files)
+        return Dataset(source, Level.SAMPLE, (operator,), _files=files)
 
     @staticmethod
     def from_batches(batches: Iterable[Any]) -> "Dataset":
