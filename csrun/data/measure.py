@@ -213,6 +213,18 @@ def _cpus_of(task: int, cpus: int, real_cpus: Sequence[int]) -> set[int]:
     return {real_cpus[(task * cpus + k) % count] for k in range(min(cpus, count))}
 
 
+def mean(one: Point, other: Point) -> Point:
+    """Two measurements of the same workers as one."""
+    return Point(
+        tasks=one.tasks,
+        cpus=one.cpus,
+        samples_per_s=(one.samples_per_s + other.samples_per_s) / 2,
+        busy_cpus=(one.busy_cpus + other.busy_cpus) / 2,
+        seconds=one.seconds + other.seconds,
+        stages=_mean([one.stages, other.stages]),
+    )
+
+
 def _mean(all_costs: list[tuple[StageCost, ...]]) -> tuple[StageCost, ...]:
     """The workers' mean, stage by stage, in the order of the first one's."""
     found: dict[str, list[StageCost]] = {}
