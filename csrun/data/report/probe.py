@@ -14,7 +14,7 @@ from csrun.data.stages import StageClock, StageTime
 
 PROBED_BATCHES = 8
 PROBED_S = 0.05
-READ_AGAIN = ("from_arrays", "from_files")  # sources that begin anew for each reader
+READ_AGAIN = ("from_arrays", "from_files")  # below streams that begin anew for each reader
 
 Typical = Callable[[list[float]], float]
 
@@ -33,7 +33,7 @@ def probe(dataset: Dataset) -> Probe:
     Those who asked for its shapes have read the first one: when that took long, no more are read.
     What goes wrong meanwhile is left to the run, which names the step.
     """
-    if dataset.operators[0].name not in READ_AGAIN:
+    if not dataset.indexable and dataset.operators[0].name not in READ_AGAIN:
         return Probe()
     if sum(time.wall_s for time in dict(dataset.clock.stages).values()) > PROBED_S:
         return _of_first(dataset)

@@ -69,7 +69,7 @@ def _way_out(here: Here) -> str:
     if "DataLoader" in operators:
         return "return Dataset.from_arrays(…) of the data, or give each streamer its own part"
     if "source" in operators:
-        return "leave .to_iter_dataset() out: a MapDataset is read by number"
+        return "return a grain.MapDataset, without .to_iter_dataset(): it is read by number"
     return "return a Dataset that can be indexed, or part it by csrun.data.shard_info()"
 
 
