@@ -64,8 +64,10 @@ def _way_out(here: Here) -> str:
         return "choose the samples before: Dataset.from_arrays(features[kept], labels[kept])"
     if "from_arrays" in operators:
         return "write .shuffle(seed) without a window, before .repeat()"
-    if "from_files" in operators:
-        return "add .shard_files(), which gives each streamer its own files"
+    files, streamers = here.option("files"), here.pipeline.streamers or 1
+    if files is not None:
+        split = f"split the data into {streamers} files or more, and " if files < streamers else ""
+        return f"{split}add .shard_files(), which gives each streamer its own files"
     if "DataLoader" in operators:
         return "return Dataset.from_arrays(…) of the data, or give each streamer its own part"
     if "source" in operators:
