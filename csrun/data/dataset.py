@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -301,30 +301,36 @@ class Dataset:
             _, first = self._opening.first(self._batched(self._source), self.clock)
         return tuple(ArraySpec(array.shape, array.dtype.name) for array in first)
 
-    def deliveries(self, start: int = 0, stride: int = 1) -> Iterator[Delivery]:
+    def deliveries(
+        self, start: int = 0, stride: int = 1, clock: StageClock | None = None
+    ) -> Iterator[Delivery]:
         """Batches start, start + stride, … of a run's, each with where its samples come from.
 
-        Rows of arrays are not copied before the delivery is asked for them.
+        Rows of arrays are not copied before the delivery is asked for them. clock: times this
+        reader in the place of the data set's own.
 
         Raises: DataError when the data set is empty, not batched, or sharded for other streamers
         """
         start, stride = self._shards.local(start, stride)
         source = self._source
+        clock = clock or self.clock
         if isinstance(source, Indexed):
             self._nonempty(source)
-            return read_indexed(source, start, stride, self._threads, self._ahead, self.clock)
+            return read_indexed(source, start, stride, self._threads, self._ahead, clock)
         if start or stride > 1:
             warn_of_replay(self._opening, *self._unindexed())
         flow = self._batched(source)
-        return read_flow(flow, self._opening, start, stride, self._ahead, self.clock)
+        return read_flow(flow, self._opening, start, stride, self._ahead, clock)
 
-    def batches(self, start: int = 0, stride: int = 1) -> Iterator[Batch]:
+    def batches(
+        self, start: int = 0, stride: int = 1, clock: StageClock | None = None
+    ) -> Generator[Batch]:
         """Batches start, start + stride, start + 2·stride, … of a run's.
 
         Raises: as `deliveries`
         """
-        deliveries = self.deliveries(start, stride)
-        return (arrays_of(delivery.batch, self.clock) for delivery in deliveries)
+        deliveries = self.deliveries(start, stride, clock)
+        return (arrays_of(delivery.batch, clock or self.clock) for delivery in deliveries)
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches, from the first."""

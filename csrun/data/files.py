@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from csrun.data.errors import DataError, require
 from csrun.data.flow import CHUNK, Chunks, Item
-from csrun.data.formats.base import Array, Format, IndexedFormat, StreamedFormat
+from csrun.data.formats.base import Column, Format, IndexedFormat, StreamedFormat
 from csrun.data.prefetch import prefetched
-from csrun.data.samples import ArraySamples, JoinedSamples, read_only
+from csrun.data.samples import ArraySamples, JoinedSamples, read_only, require_equally_long
 from csrun.data.stages import StageClock
 
 STAGE = "from_files"
@@ -66,9 +68,11 @@ class FileSet:
         require(bool(filled), "from_files", "the data set must not be empty", count)
         return filled[0] if len(filled) == 1 else JoinedSamples(filled)
 
-    def _arrays(self, path: Path) -> tuple[Array, ...]:
+    def _arrays(self, path: Path) -> tuple[Column, ...]:
         assert isinstance(self.format, IndexedFormat)
-        return tuple(map(read_only, self.format.arrays(path)))
+        arrays = self.format.arrays(path)
+        require_equally_long(f"from_files: {path}", arrays)
+        return tuple(read_only(a) if isinstance(a, np.ndarray) else a for a in arrays)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ import numpy as np
 
 from csrun.data.batches import mapped
 from csrun.data.errors import DataError
+from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed, arrays_of
 from csrun.data.operators import Level, Operator
 from csrun.data.order import random_source
 from csrun.data.origins import Origin, span_of
 from csrun.data.padding import Padding, stacked
-from csrun.data.samples import MapFunction, Sample, as_batch, as_sample, failed_in, read_only
+from csrun.data.samples import MapFunction, as_batch, as_sample, failed_in, read_only
 from csrun.data.stages import StageClock
 
 CHUNK = 64  # samples that a stage works on at a time

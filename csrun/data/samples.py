@@ -8,16 +8,14 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from csrun.data.errors import DataError, require
-from csrun.data.gather import Rows, gather
+from csrun.data.formats.base import Array, Column, Sample
+from csrun.data.gather import Rows, each, gather
 from csrun.data.operators import Operator
 from csrun.data.origins import Origin, text_of
 from csrun.data.stages import StageClock
 
-Array = npt.NDArray[Any]
-Sample = tuple[Array, ...]
 Batch = tuple[Array, ...]
 MapFunction = Callable[..., Any]
 Outs = Sequence[Array | None]  # where to put what, None for new memory
@@ -40,7 +38,7 @@ class Samples(Protocol):
 class ArraySamples:
     """The samples along the first axis of equally long arrays. file: where they lie, if in one."""
 
-    arrays: tuple[Array, ...]
+    arrays: tuple[Column, ...]
     stage: str
     file: str = ""
 
@@ -51,7 +49,7 @@ class ArraySamples:
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
         """The samples with these numbers, one by one: views."""
         with clock.timed(self.stage):
-            return [tuple(np.asarray(array[row]) for array in self.arrays) for row in rows.tolist()]
+            return list(zip(*(each(array, rows) for array in self.arrays), strict=True))
 
     def gather(self, rows: Rows, clock: StageClock, outs: Outs = ()) -> Batch:
         """Copies of the samples as a batch, in `outs` where they are given."""
@@ -230,12 +228,22 @@ def from_arrays(*arrays: Any) -> ArraySamples:
     """
     require(bool(arrays), "from_arrays", "at least one array is needed", "none")
     held = tuple(read_only(np.asarray(array)) for array in arrays)
-    shapes = [array.shape for array in held]
-    require(all(shapes), "from_arrays", "arrays need a first axis, the samples", f"shapes {shapes}")
-    lengths = {len(array) for array in held}
-    require(len(lengths) == 1, "from_arrays", "arrays must be equally long", f"shapes {shapes}")
-    require(lengths != {0}, "from_arrays", "the data set must not be empty", f"shapes {shapes}")
+    require_equally_long("from_arrays", held)
+    empty = len(held[0]) == 0
+    require(not empty, "from_arrays", "the data set must not be empty", _shapes(held))
     return ArraySamples(held, "from_arrays")
+
+
+def require_equally_long(where: str, arrays: Sequence[Column]) -> None:
+    """Refuse arrays that do not have the same number of samples along a first axis."""
+    axes = all(array.shape for array in arrays)
+    require(axes, where, "arrays need a first axis, the samples", _shapes(arrays))
+    lengths = {array.shape[0] for array in arrays}
+    require(len(lengths) == 1, where, "arrays must be equally long", _shapes(arrays))
+
+
+def _shapes(arrays: Sequence[Column]) -> str:
+    return f"shapes {[array.shape for array in arrays]}"
 
 
 def _require_alike(parts: Sequence[ArraySamples]) -> None:

@@ -13,6 +13,7 @@ DONE_CALLING_MODEL_FN = "Done calling model_fn."
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
+INPUT_FINE = "Input Function Report: nothing to improve was found."
 SHOWN_NAMES = 8  # in a line that a person reads
 ANALYZER_SAYS_MORE = "cs_input_analyzer says more"
 BATCHES_UNEVEN = (
@@ -101,6 +102,26 @@ def waiting_for_streamers(count: int) -> str:
     return f"Waiting for {count} streamer(s) to prime the data pipeline"
 
 
+def wafer_measured(rate: float) -> str:
+    """Of an analysis of the input pipeline."""
+    return f"Measured: the wafer of this machine takes {rate:,.0f} samples/s"
+
+
+def point_measured(tasks: int, cpus: int, rate: float) -> str:
+    """Of an analysis of the input pipeline."""
+    return f"Measured: {tasks} task(s) with {cpus} CPU(s) each deliver {rate:,.0f} samples/s"
+
+
+def feeding(streamers: int, seconds: float) -> str:
+    """For a job that only streams."""
+    return f"Taking what {streamers} streamer(s) deliver for {seconds:g} seconds"
+
+
+def fed(rate: float) -> str:
+    """What that was."""
+    return f"The streamers delivered {rate:,.0f} samples/s"
+
+
 def system_taken(name: str, address: str, mode: str) -> str:
     """Which system a run without --cs_ip uses."""
     return f"No --cs_ip given: using {name} ({address}), the first system in {mode} mode"
@@ -129,6 +150,11 @@ def not_in_mode(name: str, mode: str) -> str:
 def compiled(directory: Path, seconds: float) -> str:
     """After a compile."""
     return f"Compiled in {seconds:.2f} seconds: {directory}"
+
+
+def input_report_kept(path: Path) -> str:
+    """After the suggestions for the input function."""
+    return f"Input Function Report: {path}"
 
 
 def replicas_chosen(count: int, most: int, gain: float) -> str:

@@ -34,13 +34,14 @@ from csrun.runtime.messages import (
 )
 from csrun.runtime.names import MEMORYX, streamer_name, wafer_name
 from csrun.runtime.results import ResultSlots, StepResult, result_slots
+from csrun.runtime.source import RingSource
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.listener import Listener
 from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.remote_ring import BatchRelay
 from csrun.runtime.wire.remote_store import remote_state
 from csrun.runtime.wire.rendezvous import RunFolder
-from csrun.runtime.wire.ring import slot_bytes
+from csrun.runtime.wire.ring import RingReader, slot_bytes
 from csrun.runtime.wire.signal import Patience
 from csrun.runtime.wire.tcp import TcpChannel
 
@@ -51,6 +52,7 @@ RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each t
 log = logging.getLogger("csrun")
 M = TypeVar("M", bound=AnyMessage)
 Notify = Callable[[str], None]
+Descriptors = tuple[int, int, int]  # of a ring: memory, filled, free
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,9 @@ class Cluster:
             ),
             store_parts,
         )
-        self._add_rings(plan, streamers, self._channels[wafer])
+        for ring in self._rings(plan, streamers):
+            self._channels[wafer].send(AddRing(), ring)
+            _close(ring)
         ready, (arena, results) = self._expect(wafer, WaferReady, 2)
         notify(messages.PROGRAMMED)
         notify(messages.coordinator_up(plan.placed_pes, request.cores))
@@ -141,6 +145,25 @@ class Cluster:
             Feeding(tuple(streamers), partial(_stage, stages), request.options),
         )
 
+    def feed(self, request: RunRequest) -> RingSource:
+        """Gather the peers, and take the streamers' batches here: no wafer, no step."""
+        plan = request.executable.plan
+        streamers = [streamer_name(rank) for rank in request.streamers]
+        expected = {*streamers} | (set() if plan.store_in_arena else {MEMORYX})
+        self._channels = self._listener.accept(expected)
+        self._listener.close()  # nobody else may come
+        self._start_streamers(request, streamers)
+        slots = ring_slots_for(len(streamers), plan.inputs)
+        readers = [
+            self._resources.enter_context(
+                closing(RingReader(ring, plan.inputs, slots, self._channels[name]))
+            )
+            for ring, name in zip(self._rings(plan, streamers), streamers, strict=True)
+        ]
+        for name in streamers:
+            self._primed(name)
+        return RingSource(readers, request.first)
+
     def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
         for turn, name in enumerate(streamers):
             first = request.first + (turn - request.first) % len(streamers)
@@ -155,20 +178,21 @@ class Cluster:
                 )
             )
 
-    def _add_rings(self, plan: Plan, streamers: Sequence[str], wafer: Channel) -> None:
-        """Hand every streamer's ring to the wafer; those of other machines are made here."""
+    def _rings(self, plan: Plan, streamers: Sequence[str]) -> list[Descriptors]:
+        """Every streamer's ring, for who reads it; those of other machines are made here."""
         relay = BatchRelay(plan.inputs, ring_slots_for(len(streamers), plan.inputs))
         self._resources.enter_context(closing(relay))
+        rings: list[Descriptors] = []
         for name in streamers:
             channel = self._channels[name]
             if isinstance(channel, TcpChannel):
                 self._expect(name, RingReady, 0)
-                wafer.send(AddRing(), relay.add(channel.bulk))
+                memory, filled, free = map(os.dup, relay.add(channel.bulk))
             else:
-                _, ring = self._expect(name, RingReady, 3)
-                wafer.send(AddRing(), ring)
-                _close(ring)
+                _, (memory, filled, free) = self._expect(name, RingReady, 3)
+            rings.append((memory, filled, free))
         relay.start()
+        return rings
 
     def _state(self, plan: Plan, arena: int, store_parts: Sequence[int]) -> dict[str, Array]:
         """The tensors of a checkpoint, wherever the store is."""

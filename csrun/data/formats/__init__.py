@@ -1,14 +1,33 @@
-"""File formats: from a path to arrays, or to samples in turn."""
+"""File formats: from a path to arrays, or to samples in turn.
 
-from pathlib import Path
+Text and bytes come as uint8 vectors: `bytes(sample).decode()` in a map gives a text.
+"""
 
-from csrun.data.errors import DataError
-from csrun.data.formats.base import Format
+from csrun.data.formats.base import Format, IndexedFormat, StoredRows, StreamedFormat
+from csrun.data.formats.csv import Csv
+from csrun.data.formats.guess import of
+from csrun.data.formats.hdf5 import Hdf5
+from csrun.data.formats.idx import Idx
+from csrun.data.formats.lines import Lines
+from csrun.data.formats.npy import Npy
+from csrun.data.formats.tfexample import Fixed, TFExample, Variable
+from csrun.data.formats.tfrecord import TFRecord
+from csrun.data.formats.tokens import Tokens
 
-
-def of(path: Path) -> Format:
-    """The format that a file's name tells.
-
-    Raises: DataError for a name that tells none
-    """
-    raise DataError(f"from_files: {path}: its format is not known by its name: give one")
+__all__ = [
+    "Csv",
+    "Fixed",
+    "Format",
+    "Hdf5",
+    "Idx",
+    "IndexedFormat",
+    "Lines",
+    "Npy",
+    "StoredRows",
+    "StreamedFormat",
+    "TFExample",
+    "TFRecord",
+    "Tokens",
+    "Variable",
+    "of",
+]

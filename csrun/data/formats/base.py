@@ -11,10 +11,32 @@ Sample = tuple[Array, ...]
 
 
 @runtime_checkable
+class StoredRows(Protocol):
+    """Samples along a first axis which lie in a file, and are read when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents; the first one counts the samples."""
+
+    @property
+    def dtype(self) -> Any:
+        """The NumPy dtype of the values."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    def __getitem__(self, rows: Any, /) -> Array:
+        """The sample of a number, or the samples of an array of numbers, in its order."""
+
+
+Column = Array | StoredRows
+
+
+@runtime_checkable
 class IndexedFormat(Protocol):
     """A file whose samples lie in arrays."""
 
-    def arrays(self, path: Path) -> tuple[Array, ...]:
+    def arrays(self, path: Path) -> tuple[Column, ...]:
         """Equally long arrays, sample by sample along the first axis; memory-mapped if possible.
 
         Raises: DataError naming the file, and the place in it, when it is not what it should be

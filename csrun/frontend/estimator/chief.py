@@ -5,16 +5,19 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from csrun.compiler import CompileOptions, validate_model
-from csrun.context import TaskContext, Terminated
+from csrun.context import TaskContext, Terminated, analysis_dir
 from csrun.data import Dataset
+from csrun.data.analysis.measurements import Fed, FeedRequest
+from csrun.data.report import examine
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.executable import RunMode
+from csrun.frontend.estimator.analysis import measure_pipeline
 from csrun.frontend.estimator.compilation import (
     Compiled,
     compile_options,
@@ -23,9 +26,11 @@ from csrun.frontend.estimator.compilation import (
     with_replicas,
 )
 from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.input_report import InputReports, NoReports, describe, readers
 from csrun.frontend.estimator.machines import (
     Target,
     compile_target,
+    fed_by_streamers,
     find_target,
     loaded_machine,
 )
@@ -44,10 +49,16 @@ from csrun.runtime.wire.rendezvous import RunFolder
 
 log = logging.getLogger("csrun")
 
+MODEL_DIR = "model_dir"  # of an analysis whose command keeps nothing
+
 
 @dataclass(frozen=True)
 class Chief:
-    """What the chief was given. `context` and `folder` are None without a launcher."""
+    """What the chief was given. `context` and `folder` are None without a launcher.
+
+    reports: what the estimator's runs have said of their input functions. make: makes the data set
+    anew.
+    """
 
     model_fn: ModelFunction
     model_dir: Path
@@ -55,6 +66,8 @@ class Chief:
     params: Any
     context: TaskContext | None
     folder: RunFolder | None
+    reports: InputReports
+    make: Callable[[], Dataset]
 
     def train(
         self, dataset: Dataset, steps: int | None, max_steps: int | None, path: Path | None
@@ -91,7 +104,7 @@ class Chief:
         streams = Streams.of(dataset)
         if found is not None:
             streams.require_same(found, target)
-        compiled, traced = self._compile(dataset, RunMode.TRAIN, target)
+        compiled, traced = self._compile(dataset, RunMode.TRAIN, target, last)
         warm = self._warm_tensors(found, compiled)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):
             self._set_state(machine, found, warm)
@@ -117,7 +130,7 @@ class Chief:
         target = find_target(self.context, self.config.cs_ip)
         log.info(messages.saving_to(self.model_dir))
         with model_dir.opened(self.model_dir):
-            compiled, traced = self._compile(dataset, RunMode.EVAL, target)
+            compiled, traced = self._compile(dataset, RunMode.EVAL, target, batches)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
             found = self._restore_trained(machine, path)
             results = loops.evaluate(machine, found.step, batches, traced.host, show)
@@ -137,7 +150,7 @@ class Chief:
         self._trained(path)
         target = find_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
-            compiled, _ = self._compile(dataset, RunMode.PREDICT, target)
+            compiled, _ = self._compile(dataset, RunMode.PREDICT, target, batches)
         with self._machine(dataset, compiled, target, 0, batches) as (machine, show):
             found = self._restore_trained(machine, path)
             samples = loops.predict(machine, batches, take, show)
@@ -154,13 +167,42 @@ class Chief:
             model = validate_model(traced.module, show_stage, begin)
         layers = len({op.scope for op in model.parameters})
         log.info(messages.validated(layers, len(model.kernels)))
+        self.reports.give(describe(dataset, mode, readers(self.context, False)), None)
+        if (folder := analysis_dir()) is not None:
+            unkept = replace(self, model_dir=folder / MODEL_DIR, reports=NoReports())
+            unkept.compile_only(dataset, mode)
         return {}
 
     def compile_only(self, dataset: Dataset, mode: RunMode) -> Results:
         """Compile and leave the artifacts; no system is needed."""
         target = compile_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
-            self._compile(dataset, mode, target)
+            compiled, _ = self._compile(dataset, mode, target, runs=False)
+        if (folder := analysis_dir()) is not None:
+            findings = examine(describe(dataset, mode, readers(self.context, False)))
+            suggestions = tuple(finding.message for finding in findings)
+            seed = self.config.seed
+            measure_pipeline(compiled.executable, self.make, seed, suggestions, folder)
+        return {}
+
+    def feed(self, dataset: Dataset, asked: FeedRequest, analysis: Path) -> Results:
+        """Take what this job's streamers deliver, without a step, for the analysis of the input."""
+        if self.context is None or self.folder is None:
+            raise UsageError("a job's streamers feed: run it with csrun_wse")
+        kept = analysis / MODEL_DIR
+        chief = replace(
+            self, model_dir=kept if kept.exists() else self.model_dir, reports=NoReports()
+        )
+        target = find_target(self.context, self.config.cs_ip)
+        executable = chief._compile(dataset, RunMode.TRAIN, target)[0].executable
+        streamers = len(self.context.streamers)
+        log.info(messages.feeding(streamers, asked.seconds))
+        samples, seconds = fed_by_streamers(
+            executable, dataset, self.config, target, self.folder, asked.seconds
+        )
+        rate = samples / seconds if seconds else 0.0
+        Fed(rate, seconds, streamers).write(analysis)
+        log.info(messages.fed(rate))
         return {}
 
     def _trained(self, path: Path | None) -> checkpoints.Checkpoint:
@@ -216,8 +258,14 @@ class Chief:
             params.write(self.model_dir, run_mode, self.params)
 
     def _compile(
-        self, dataset: Dataset, run_mode: RunMode, target: Target
+        self,
+        dataset: Dataset,
+        run_mode: RunMode,
+        target: Target,
+        last: int | None = None,
+        runs: bool = True,
     ) -> tuple[Compiled, TracedModel]:
+        """Compile, for a run up to step `last` if one follows, and report on the input function."""
         options = compile_options(self.config, run_mode, target)
         traced = self._trace(dataset, options)
         if self.config.multireplica:
@@ -226,7 +274,11 @@ class Chief:
                 traced = self._trace(dataset, options)
         self._write_params(run_mode)
         with compile_display(self.context) as begin:
-            return compile_traced(traced.module, self.model_dir, options, begin), traced
+            compiled = compile_traced(traced.module, self.model_dir, options, begin)
+        wanted = compiled.executable.plan.estimate.samples_per_sec
+        pipeline = describe(dataset, run_mode, readers(self.context, runs), last, wanted)
+        self.reports.give(pipeline, compiled.executable.directory)
+        return compiled, traced
 
     def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
         log.info(messages.RUNNING_CLIENT)

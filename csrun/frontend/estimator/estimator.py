@@ -1,5 +1,6 @@
 """CerebrasEstimator: the user's handle on training and evaluation."""
 
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from csrun.context import Role, TaskContext, TaskEntry, current
+from csrun.context import Role, TaskContext, TaskEntry, analysis_dir, current
 from csrun.context.job import ended_file
 from csrun.data import Dataset, as_dataset
+from csrun.data.analysis.measurements import FeedRequest
 from csrun.errors import UsageError
 from csrun.executable import RunMode
 from csrun.frontend.estimator.chief import Chief
 from csrun.frontend.estimator.config import CSRunConfig
+from csrun.frontend.estimator.input_report import InputReports
 from csrun.frontend.estimator.trace import ModelFunction
 from csrun.records import checkpoints, messages
 from csrun.runtime import memoryx, streamer
@@ -49,6 +52,7 @@ class CerebrasEstimator:
         self._model_dir = Path(model_dir)
         self._config = config or CSRunConfig()
         self._params = params
+        self._reports = InputReports()
 
     def train(
         self,
@@ -167,15 +171,32 @@ class CerebrasEstimator:
         return self._play(input_fn, lambda chief, data: chief.compile_only(data, mode))
 
     def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
-        """This task's part of one run."""
+        """This task's part of one run.
+
+        A job that is to feed only does that in the place of its first run, and then ends.
+        """
+        analysis = analysis_dir()
+        if analysis is None or (asked := FeedRequest.read(analysis)) is None:
+            return self._part(input_fn, lead)
+        self._part(input_fn, lambda chief, data: chief.feed(data, asked, analysis))
+        sys.exit(0)
+
+    def _part(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
         context = current()
         folder = _run_folder(context) if context and context.mode else None
         role = _role_in_training(context)
         if folder is None or role is Role.CHIEF:
             chief = Chief(
-                self._model_fn, self._model_dir, self._config, self._params, context, folder
+                self._model_fn,
+                self._model_dir,
+                self._config,
+                self._params,
+                context,
+                folder,
+                self._reports,
+                lambda: as_dataset(input_fn(self._params)),
             )
-            return _led(folder, lambda: lead(chief, as_dataset(input_fn(self._params))))
+            return _led(folder, lambda: lead(chief, chief.make()))
         if role is Role.MEMORYX:
             return take_part(folder, MEMORYX, memoryx.serve)
         dataset = as_dataset(input_fn(self._params))

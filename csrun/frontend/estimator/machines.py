@@ -19,6 +19,7 @@ from csrun.mode import ExecutionMode
 from csrun.records import messages
 from csrun.runtime.cluster import Cluster, RunRequest
 from csrun.runtime.cpu import CpuMachine
+from csrun.runtime.feed import drain
 from csrun.runtime.machine import Machine
 from csrun.runtime.own_streamer import OwnStreamer
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -83,6 +84,23 @@ def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
     return Target(context, None, found, mode)
 
 
+def fed_by_streamers(
+    executable: Executable,
+    dataset: Dataset,
+    config: CSRunConfig,
+    target: Target,
+    folder: RunFolder,
+    seconds: float,
+) -> tuple[int, float]:
+    """What this job's streamers deliver in so many seconds, without a system: samples, seconds."""
+    with ExitStack() as stack:
+        cluster = _cluster(stack, dataset, target, folder)
+        request = _request(executable, config, 0, None, target)
+        fed = drain(cluster.feed(request), seconds)
+        cluster.stop({})
+    return fed
+
+
 @contextmanager
 def loaded_machine(
     executable: Executable,
@@ -105,22 +123,43 @@ def loaded_machine(
         lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
         stack.enter_context(lease)
         stack.enter_context(uses.held())
-        cluster = Cluster(folder)  # listens from here on: a streamer waits for that without end
-        if target.context.rank in target.context.streamers:
-            stack.enter_context(OwnStreamer(folder, dataset))
-        stack.enter_context(cluster)  # left first: that ends the streamer, which is waited for
-        request = RunRequest(
-            executable,
-            config.seed,
-            first,
-            last,
-            target.context.streamers,
-            target.system.name,
-            target.system.usable_cores,
-            Layout.of(target.context.job, target.site.nodes.cpus).options_for,
-            config.check_numerics,
-        )
+        cluster = _cluster(stack, dataset, target, folder)
+        request = _request(executable, config, first, last, target)
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
+
+
+def _cluster(stack: ExitStack, dataset: Dataset, target: Target, folder: RunFolder) -> Cluster:
+    """The peers of the run, with the streamer of this process if it is one."""
+    context = _context(target)
+    cluster = Cluster(folder)  # listens from here on: a streamer waits for that without end
+    if context.rank in context.streamers:
+        stack.enter_context(OwnStreamer(folder, dataset))
+    # left first: that ends the streamer, which is waited for
+    return stack.enter_context(cluster)
+
+
+def _request(
+    executable: Executable, config: CSRunConfig, first: int, last: int | None, target: Target
+) -> RunRequest:
+    context = _context(target)
+    layout = Layout.of(context.job, target.site.nodes.cpus if target.site else 1)
+    return RunRequest(
+        executable,
+        config.seed,
+        first,
+        last,
+        context.streamers,
+        target.system.name,
+        target.system.usable_cores,
+        layout.options_for,
+        config.check_numerics,
+    )
+
+
+def _context(target: Target) -> TaskContext:
+    if target.context is None:
+        raise ValueError("a cluster needs a job")
+    return target.context
 
 
 def _say_waiting(name: str) -> Callable[[str], None]:
@@ -128,9 +167,7 @@ def _say_waiting(name: str) -> Callable[[str], None]:
 
 
 def _spawn_wafer(target: Target, folder: RunFolder) -> None:
-    context, name = target.context, target.system.name
-    if context is None:
-        raise ValueError("a wafer needs a job")
+    context, name = _context(target), target.system.name
     link = context.link()
     secret_file = context.job_dir / SECRET_FILE
     arguments = (str(folder.path), folder.job, str(secret_file), name)

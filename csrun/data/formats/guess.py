@@ -1,0 +1,38 @@
+"""A file's format by its name."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from csrun.data.errors import DataError
+from csrun.data.formats.base import Format
+from csrun.data.formats.csv import Csv
+from csrun.data.formats.hdf5 import Hdf5
+from csrun.data.formats.idx import Idx
+from csrun.data.formats.lines import Lines
+from csrun.data.formats.npy import Npy
+from csrun.data.formats.tfrecord import TFRecord
+
+FORMATS: dict[str, Callable[[], Format]] = {
+    r"idx\d-ubyte(\.gz)?": Idx,
+    r"\.np[yz]": Npy,
+    r"\.txt(\.gz)?": Lines,
+    r"\.csv(\.gz)?": Csv,
+    r"\.tfrecords?(\.gz)?": TFRecord,
+    r"\.(h5|hdf5)": Hdf5,
+}
+
+
+def of(path: str | Path) -> Format:
+    """The format that a file's name tells, with its options as they are by default.
+
+    Raises: DataError for a name that does not tell it
+    """
+    name = Path(path).name
+    for ending, form in FORMATS.items():
+        if re.search(f"{ending}$", name):
+            return form()
+    remedy = "give one of csrun.data.formats"
+    if name.endswith(".bin"):
+        remedy = "a .bin file of token ids is formats.Tokens(length=...), in tokens a sample"
+    raise DataError(f"{path}: its name does not tell its format: {remedy}")

@@ -1,0 +1,113 @@
+"""HDF5 files: data sets whose rows are read when they are asked for."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.data.errors import DataError, require
+from csrun.data.formats.base import Array
+from csrun.data.formats.files import needed
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Hdf5:
+    """Data sets of an HDF5 file by name (`train/images`); () takes all at the root, in its order.
+
+    Nothing is loaded: a batch reads its own rows, sorted, so that a chunk is unpacked once.
+    """
+
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(not isinstance(self.names, str), "Hdf5", "names must be a tuple", repr(self.names))
+
+    def arrays(self, path: Path) -> "tuple[Hdf5Rows, ...]":
+        """The rows of each data set.
+
+        Raises: DataError for a file that is missing or broken, or without a data set of that name
+        """
+        file = _opened(path)
+        with file:
+            names = self.names or _at_the_root(file)
+            require(bool(names), str(path), "must hold a data set at its root", list(file))
+            return tuple(_rows(path, file, name) for name in names)
+
+
+class Hdf5Rows:
+    """The rows of one data set; each process that reads them opens the file for itself."""
+
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._path = path
+        self._name = name
+        self._held: Any = None
+        self._process = 0
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Array:
+        """The row of a number, or the rows of numbers in any order, repeated ones too."""
+        numbers, places = np.unique(np.asarray(rows, np.int64), return_inverse=True)
+        inside = not numbers.size or (numbers[0] >= 0 and numbers[-1] < len(self))
+        if not inside:
+            raise IndexError(f"{self._path}: {self._name} has rows 0..{len(self) - 1}, got {rows}")
+        try:
+            found = np.concatenate([self._span(group) for group in self._groups(numbers)])
+        except OSError as error:
+            raise DataError(f"{self._path}: {self._name}: cannot be read: {error}") from error
+        return found[places.reshape(np.shape(rows))]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        raise TypeError(f"{self._path}: {self._name} is read by rows, never as a whole")
+
+    def _groups(self, numbers: Numbers) -> list[Numbers]:
+        """Sorted numbers in groups that one read serves: those in a chunk, or, without, in a row.
+
+        A selection of h5py's own over many chunks looks at each of those between them, too.
+        """
+        chunks = self._data().chunks
+        near = numbers // chunks[0] if chunks else numbers - np.arange(len(numbers))
+        return np.split(numbers, np.flatnonzero(np.diff(near)) + 1)
+
+    def _span(self, group: Numbers) -> Array:
+        """The rows of one group; all from its first to its last are read."""
+        if not group.size:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        span: Array = self._data()[group[0] : group[-1] + 1]
+        return span if len(span) == len(group) else span[group - group[0]]
+
+    def _data(self) -> Any:
+        if self._process != os.getpid():
+            self._held = _opened(self._path)[self._name]
+            self._process = os.getpid()
+        return self._held
+
+
+def _opened(path: Path) -> Any:
+    h5py = needed("h5py", "Hdf5", "hdf5")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path}: not a readable HDF5 file: {error}") from error
+
+
+def _at_the_root(file: Any) -> tuple[str, ...]:
+    return tuple(name for name, item in file.items() if hasattr(item, "dtype"))
+
+
+def _rows(path: Path, file: Any, name: str) -> Hdf5Rows:
+    where = f"{path}: {name}"
+    require(name in file, str(path), f"must hold {name}", list(file))
+    data = file[name]
+    require(hasattr(data, "dtype"), where, "must be a data set", "a group")
+    require(bool(data.shape), where, "samples need a first axis", f"shape {data.shape}")
+    require(data.dtype.kind in "biufc", where, "must hold numbers", data.dtype)
+    return Hdf5Rows(path, name, data.shape, data.dtype)

@@ -1,0 +1,119 @@
+"""NumPy's own files: .npy memory-mapped, .npz by the names of its arrays.
+
+Source: NumPy enhancement proposal 1, A simple file format for NumPy arrays
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+
+from csrun.data.errors import DataError, require
+from csrun.data.formats.base import Array
+from csrun.data.formats.files import opened
+
+NPY_SUFFIX = ".npy"
+LOCAL_HEADER_BYTES = 30  # of a file in a zip archive, before its name and extra field
+HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+@dataclass(frozen=True)
+class Npy:
+    """A .npy file, or arrays of a .npz file by `names`; () takes all, in the order of the file.
+
+    Arrays of a file that np.savez wrote are memory-mapped, too; those of np.savez_compressed are
+    unpacked into memory.
+    """
+
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(not isinstance(self.names, str), "Npy", "names must be a tuple", repr(self.names))
+
+    def arrays(self, path: Path) -> tuple[Array, ...]:
+        """The arrays in the file.
+
+        Raises: DataError for a file that is missing, broken, or without an array of that name
+        """
+        with opened(path) as file:
+            if path.suffix == ".npz":
+                return self._archive(path, file)
+            require(not self.names, str(path), "only a .npz file has names", list(self.names))
+            header = _header(str(path), file, path.stat().st_size)
+            return (header.mapped(path, 0),)
+
+    def _archive(self, path: Path, file: BinaryIO) -> tuple[Array, ...]:
+        try:
+            with ZipFile(file) as archive:
+                held = {info.filename.removesuffix(NPY_SUFFIX): info for info in archive.infolist()}
+                names = self.names or tuple(held)
+                for name in names:
+                    require(name in held, str(path), f"must hold {name}", list(held))
+                return tuple(_member(path, archive, held[name]) for name in names)
+        except BadZipFile as error:
+            raise DataError(f"{path}: not a readable .npz file: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What a .npy file says of its array, whose values begin at byte `begin`."""
+
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: "np.dtype[Any]"
+    begin: int
+
+    @property
+    def value_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def order(self) -> Any:
+        return "F" if self.fortran_order else "C"
+
+    def mapped(self, path: Path, start: int) -> Array:
+        if not self.value_bytes:
+            return np.empty(self.shape, self.dtype)
+        return np.memmap(path, self.dtype, "r", start + self.begin, self.shape, self.order)
+
+
+def _header(where: str, file: BinaryIO, size: int) -> _Header:
+    """The header of a .npy file of so many bytes, which hold the values that it promises."""
+    try:
+        version = np.lib.format.read_magic(file)
+        require(version in HEADER_READERS, where, "version must be 1.0 or 2.0", version)
+        header = _Header(*HEADER_READERS[version](file), begin=file.tell())
+    except ValueError as error:
+        raise DataError(f"{where}: not a readable .npy file: {error}") from error
+    require(not header.dtype.hasobject, where, "must hold numbers", "Python objects")
+    sensible = all(extent >= 0 for extent in header.shape)
+    promised = header.begin + header.value_bytes if sensible else "no such"
+    rule = f"shape {list(header.shape)} of {header.dtype} needs {promised} bytes"
+    require(size == promised, where, rule, f"{size}; is it truncated?")
+    return header
+
+
+def _member(path: Path, archive: ZipFile, info: ZipInfo) -> Array:
+    where = f"{path}: {info.filename}"
+    with archive.open(info) as file:
+        header = _header(where, cast(BinaryIO, file), info.file_size)
+        if info.compress_type == ZIP_STORED:
+            return header.mapped(path, _begin(path, info))
+        content = file.read()
+    require(len(content) == header.value_bytes, where, "must be whole", f"{len(content)} bytes")
+    return np.frombuffer(content, header.dtype).reshape(header.shape, order=header.order)
+
+
+def _begin(path: Path, info: ZipInfo) -> int:
+    """Where a stored file begins in a zip archive: after its local header, name and extra field."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(LOCAL_HEADER_BYTES)
+    name_bytes, extra_bytes = np.frombuffer(local, "<u2", 2, LOCAL_HEADER_BYTES - 4).tolist()
+    return info.header_offset + LOCAL_HEADER_BYTES + int(name_bytes) + int(extra_bytes)

@@ -1,0 +1,177 @@
+"""TFRecord files of tf.train.Example messages: features by name, decoded to arrays."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from csrun.data.errors import DataError, require
+from csrun.data.formats.base import Array, Sample
+from csrun.data.formats.dtypes import kind_of
+from csrun.data.formats.tfmessages import example_class
+from csrun.data.formats.tfrecord import Record, records, require_compression
+
+BYTES = "bytes"
+LISTS = {"i": "int64_list", "u": "int64_list", "b": "int64_list", "f": "float_list"}
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A feature with as many values in each record as its shape says.
+
+    dtype: of integers, of floats, `bool`, or `bytes` (one value, given as its uint8 vector).
+    default: the values of a record without the feature; None makes that an error.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    default: Any = None
+
+    def __post_init__(self) -> None:
+        _list_of(self.dtype)
+        sensible = all(extent >= 0 for extent in self.shape)
+        require(sensible, "Fixed", "shape must not be negative", self.shape)
+        single = self.dtype != BYTES or self.shape == ()
+        require(single, "Fixed", "bytes are a single value: shape must be ()", self.shape)
+        if self.default is not None:
+            self._check_default()
+
+    @property
+    def described(self) -> str:
+        """What it is, in an error."""
+        return f"{self.dtype} of shape {list(self.shape)}"
+
+    def array(self, values: Any) -> Array:
+        """The values of a record.
+
+        Raises: ValueError, OverflowError for values that do not fit shape or dtype
+        """
+        if self.dtype == BYTES:
+            (value,) = values
+            return np.frombuffer(value, np.uint8)
+        return _numbers(values, self.dtype).reshape(self.shape)
+
+    def missing(self) -> Array | None:
+        """What a record without the feature has; None where it must have it."""
+        if self.default is None:
+            return None
+        if self.dtype == BYTES:
+            return np.frombuffer(self.default, np.uint8)
+        return np.broadcast_to(np.asarray(self.default, self.dtype), self.shape)
+
+    def _check_default(self) -> None:
+        try:
+            self.missing()
+        except (TypeError, ValueError, OverflowError) as error:
+            rule = f"default must be {self.described}"
+            raise DataError(f"Fixed: {rule}, got {self.default!r}") from error
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A feature with any number of values: a vector; without the feature, an empty one.
+
+    Batch them with `padded_shapes`. dtype: of integers, of floats, or `bool`.
+    """
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        rule = "a list of bytes is not an array: use Fixed, or TFRecord and a map"
+        require(_list_of(self.dtype) != "bytes_list", "Variable", rule, self.dtype)
+
+    @property
+    def described(self) -> str:
+        """What it is, in an error."""
+        return f"a list of {self.dtype}"
+
+    def array(self, values: Any) -> Array:
+        """The values of a record.
+
+        Raises: OverflowError for values that do not fit the dtype
+        """
+        return _numbers(values, self.dtype)
+
+    def missing(self) -> Array | None:
+        """What a record without the feature has."""
+        return np.empty(0, self.dtype)
+
+
+@dataclass(frozen=True)
+class TFExample:
+    """The features of the tf.train.Example messages of a TFRecord file, as `features` lists them.
+
+    features: Fixed or Variable by name, e.g. {"image": Fixed("bytes"), "label": Fixed("int32")}.
+    compression: as of TFRecord.
+    """
+
+    features: Mapping[str, Fixed | Variable]
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        require_compression("TFExample", self.compression)
+        require(bool(self.features), "TFExample", "features must name at least one", "none")
+        for name, feature in self.features.items():
+            known = isinstance(feature, Fixed | Variable)
+            require(known, "TFExample", f"{name} must be a Fixed or a Variable", feature)
+
+    def samples(self, path: Path) -> Iterator[Sample]:
+        """An array a feature, in the order of `features`.
+
+        Raises: DataError naming file, record and feature of what is not as it was described
+        """
+        parse = partial(_parsed, path, example_class().FromString)
+        for record in records(path, self.compression):
+            found = parse(record).features.feature
+            where = f"{path}: record {record.number} at byte {record.offset}"
+            yield tuple(
+                _value(f"{where}: feature {name}", feature, found.get(name))
+                for name, feature in self.features.items()
+            )
+
+
+def _list_of(dtype: str) -> str:
+    """In which list of the message the values of a dtype lie."""
+    if dtype == BYTES:
+        return "bytes_list"
+    found = LISTS.get(kind_of(dtype))
+    require(found is not None, "TFExample", "dtype must be numeric, bool or bytes", dtype)
+    return str(found)
+
+
+def _numbers(values: Any, dtype: str) -> Array:
+    wide = np.array(values, np.int64 if _list_of(dtype) == "int64_list" else np.float32)
+    array = wide.astype(dtype)
+    if wide.dtype.kind == "i" and not np.array_equal(wide, array):
+        raise OverflowError(f"a value does not fit {dtype}")
+    return array
+
+
+def _parsed(path: Path, parse: Callable[[bytes], Any], record: Record) -> Any:
+    try:
+        return parse(record.content)
+    except Exception as error:  # protobuf's DecodeError, of a library that may be missing
+        raise DataError(
+            f"{path}: record {record.number} at byte {record.offset}: not a tf.train.Example "
+            f"message: {error}"
+        ) from error
+
+
+def _value(where: str, feature: Fixed | Variable, found: Any) -> Array:
+    kind = found.WhichOneof("kind") if found is not None else None
+    if kind is None:
+        value = feature.missing()
+        require(value is not None, where, "the record must have it (or give a default)", "none")
+        assert value is not None
+        return value
+    wanted = _list_of(feature.dtype)
+    require(kind == wanted, where, f"must be {wanted} for {feature.dtype}", kind)
+    values = getattr(found, kind).value
+    try:
+        return feature.array(values)
+    except (ValueError, OverflowError) as error:
+        rule = f"must be {feature.described}"
+        raise DataError(f"{where}: {rule}, got {len(values)} values: {error}") from error

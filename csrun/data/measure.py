@@ -1,0 +1,226 @@
+"""Measures an input pipeline by itself: several workers side by side, as streamers would run.
+
+Each worker is forked, makes the data set anew as one of so many shards, and makes batches as fast
+as it can. All are measured over the same interval, after all have warmed up.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from signal import SIGKILL
+from time import perf_counter, process_time, sleep
+from typing import NoReturn
+
+import msgspec
+from threadpoolctl import threadpool_limits
+
+from csrun.data.analysis.measurements import Point, StageCost
+from csrun.data.batches import Delivery
+from csrun.data.dataset import Dataset
+from csrun.data.errors import DataError
+from csrun.data.sharding import sharded_as
+from csrun.data.stages import StageClock, StageTime
+
+READY = b"ready"
+START_AFTER_S = 0.05  # all workers know by then when to begin
+LONGEST_BATCHES = 4  # intervals that a slow worker has to finish its first batch in
+
+Make = Callable[[], Dataset]
+Consume = Callable[[Delivery, StageClock], int]  # puts a batch where it is wanted; its rows
+
+
+class _Share(msgspec.Struct, frozen=True):
+    """What one worker did in the interval."""
+
+    samples: int
+    seconds: float
+    cpu_s: float
+    stages: tuple[StageCost, ...]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A forked worker, and the pipe to it."""
+
+    pid: int
+    pipe: Connection
+
+
+def measure(
+    make: Make, consume: Consume, tasks: int, cpus: int, seconds: float, real_cpus: Sequence[int]
+) -> Point:
+    """Run `tasks` workers, each on `cpus` of the CPUs `real_cpus` in turn, for `seconds`.
+
+    Raises: DataError when a worker fails, or makes no batch in a long time
+    """
+    workers: list[Worker] = []
+    try:
+        for task in range(tasks):
+            shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
+            workers.append(_fork(make, consume, shard, its_cpus))
+        for worker in workers:
+            _answer(worker, None)
+        start = perf_counter() + START_AFTER_S
+        for worker in workers:
+            worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
+        deadline = start + LONGEST_BATCHES * seconds
+        shares = [msgspec.json.decode(_answer(w, deadline), type=_Share) for w in workers]
+    finally:
+        for worker in workers:
+            _end(worker)
+    return Point(
+        tasks=tasks,
+        cpus=cpus,
+        samples_per_s=sum(share.samples / share.seconds for share in shares),
+        busy_cpus=sum(share.cpu_s / share.seconds for share in shares),
+        seconds=max(share.seconds for share in shares),
+        stages=_mean([share.stages for share in shares]),
+    )
+
+
+def _fork(make: Make, consume: Consume, shard: tuple[int, int], cpus: set[int]) -> Worker:
+    ours, theirs = Pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        _be_worker(make, consume, shard, cpus, theirs)
+    theirs.close()
+    return Worker(pid, ours)
+
+
+def _be_worker(
+    make: Make, consume: Consume, shard: tuple[int, int], cpus: set[int], pipe: Connection
+) -> NoReturn:
+    """The whole life of a forked worker: it never comes back into the code around the fork."""
+    code = 1
+    with suppress(KeyboardInterrupt, BrokenPipeError, EOFError):
+        try:
+            os.sched_setaffinity(0, cpus)
+            threadpool_limits(len(cpus), user_api="blas")
+            threadpool_limits(1, user_api="openmp")  # a forked process has lost its threads
+            with sharded_as(*shard):
+                pipe.send_bytes(_share(make, consume, shard, pipe))
+            code = 0
+        except Exception:
+            traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connection) -> bytes:
+    reader, parent = _Reader(make, consume, shard), os.getppid()
+    reader.consume_one()
+    pipe.send_bytes(READY)
+    while not pipe.poll():  # warm, and a load to the others, until all are
+        reader.consume_one()
+        _require(parent)
+    start, seconds = msgspec.json.decode(pipe.recv_bytes(), type=tuple[float, float])
+    sleep(max(0.0, start - perf_counter()))
+    reader.forget_times()
+    samples, cpu_s, end = 0, process_time(), start + seconds
+    while (now := perf_counter()) < end or not samples:
+        samples += reader.consume_one()
+        _require(parent)
+    costs = reader.costs(samples)
+    return msgspec.json.encode(_Share(samples, now - start, process_time() - cpu_s, costs))
+
+
+class _Reader:
+    """One worker's batches without end: after the last one it begins anew."""
+
+    def __init__(self, make: Make, consume: Consume, shard: tuple[int, int]) -> None:
+        self._make, self._consume, self._shard = make, consume, shard
+        self._clocks: list[StageClock] = []
+        self._open()
+
+    def consume_one(self) -> int:
+        """Make a batch, and put it where it is wanted; its rows."""
+        delivery = next(self._deliveries, None)
+        if delivery is None:
+            self._open()
+            delivery = next(self._deliveries, None)
+        if delivery is None:
+            index, count = self._shard
+            raise DataError(f"input_fn: the data set of streamer {index} of {count} has no batch")
+        return self._consume(delivery, self._clocks[-1])
+
+    def forget_times(self) -> None:
+        """The stages' times begin here."""
+        for clock in self._clocks:
+            clock.stages.clear()
+
+    def costs(self, samples: int) -> tuple[StageCost, ...]:
+        """What each stage cost a sample."""
+        times: dict[str, StageTime] = {}
+        for clock in self._clocks:
+            for name, time in clock.stages.items():
+                total = times.setdefault(name, StageTime())
+                total.wall_s += time.wall_s
+                total.cpu_s += time.cpu_s
+        return tuple(
+            StageCost(name, time.wall_s / samples, time.cpu_s / samples)
+            for name, time in times.items()
+        )
+
+    def _open(self) -> None:
+        dataset = self._make()
+        self._clocks.append(dataset.clock)
+        self._deliveries = dataset.deliveries(*self._shard)
+
+
+def _require(parent: int) -> None:
+    """End without a word when nobody waits for the result any more."""
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _answer(worker: Worker, deadline: float | None) -> bytes:
+    """The next thing that a worker says.
+
+    Raises: DataError when it ends without, or says nothing until the deadline
+    """
+    patience = None if deadline is None else max(0.0, deadline - perf_counter())
+    if not worker.pipe.poll(patience):
+        raise DataError(
+            "input_fn: a worker made no batch in a long time: the pipeline hangs, or a batch takes "
+            "longer than a measurement"
+        )
+    try:
+        return worker.pipe.recv_bytes()
+    except EOFError:
+        raise DataError(
+            "input_fn: failed in a worker of the measurement, as its traceback above says"
+        ) from None
+
+
+def _end(worker: Worker) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(worker.pid, SIGKILL)
+    os.waitpid(worker.pid, 0)
+    worker.pipe.close()
+
+
+def _cpus_of(task: int, cpus: int, real_cpus: Sequence[int]) -> set[int]:
+    """The CPUs of a worker: all workers together take the real ones in turn."""
+    count = len(real_cpus)
+    return {real_cpus[(task * cpus + k) % count] for k in range(min(cpus, count))}
+
+
+def _mean(all_costs: list[tuple[StageCost, ...]]) -> tuple[StageCost, ...]:
+    """The workers' mean, stage by stage, in the order of the first one's."""
+    found: dict[str, list[StageCost]] = {}
+    for costs in all_costs:
+        for cost in costs:
+            found.setdefault(cost.name, []).append(cost)
+    workers = len(all_costs)
+    return tuple(
+        StageCost(name, sum(c.wall_s for c in same) / workers, sum(c.cpu_s for c in same) / workers)
+        for name, same in found.items()
+    )

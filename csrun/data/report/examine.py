@@ -1,0 +1,20 @@
+"""All rules, asked about all operators of a pipeline."""
+
+from collections.abc import Sequence
+
+from csrun.data.report.finding import Effect, Finding, Rule, Severity
+from csrun.data.report.pipeline import Here, Pipeline
+from csrun.data.report.rules import RULES
+
+
+def examine(pipeline: Pipeline, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
+    """What could be better: first what the model learns, then speed, by what the change gains."""
+    places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
+    found = [finding for here in places for rule in rules if (finding := rule.applied(here))]
+    return tuple(sorted(found, key=_place))
+
+
+def _place(finding: Finding) -> tuple[bool, bool, float]:
+    if finding.effect is Effect.SPEED:
+        return True, False, -finding.gain
+    return False, finding.severity is Severity.INFO, -finding.gain

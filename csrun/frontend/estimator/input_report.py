@@ -1,0 +1,109 @@
+"""The Input Function Report of a run: kept with its compile, and said once in its log."""
+
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from csrun.context import TaskContext, TaskEntry
+from csrun.data import Dataset
+from csrun.data.report import (
+    TEXT_FILE,
+    Finding,
+    Pipeline,
+    Severity,
+    examine,
+    probe,
+    rate_text,
+    report_text,
+    suggestions_text,
+)
+from csrun.executable import RunMode
+from csrun.files import write_whole
+from csrun.records import messages
+
+log = logging.getLogger("csrun")
+
+
+@dataclass(frozen=True)
+class Readers:
+    """How many tasks stream, and the CPUs that each has at least; None before a job is planned."""
+
+    streamers: int | None
+    cpus: int | None
+
+
+class InputReports:
+    """The reports of an estimator's runs; what has been said of a pipeline is not said again."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[bool, frozenset[tuple[str, str]]]] = set()
+
+    def give(self, pipeline: Pipeline, folder: Path | None) -> None:
+        """Keep a pipeline's report in a compile directory, if there is one, and say it."""
+        findings = examine(pipeline)
+        if folder is not None:
+            with suppress(OSError):  # the compile stands without it
+                text = report_text(pipeline, findings)
+                write_whole(folder / TEXT_FILE, text.encode(), durable=False)
+        said = pipeline.training, frozenset((each.rule, each.operator.where) for each in findings)
+        if said not in self._said:
+            self._said.add(said)
+            _say(pipeline, findings, folder)
+
+
+class NoReports(InputReports):
+    """For a run that is not about the input function's text."""
+
+    def give(self, pipeline: Pipeline, folder: Path | None) -> None:
+        """Say nothing."""
+
+
+def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
+    where = messages.input_report_kept(folder / TEXT_FILE) if folder is not None else ""
+    if not findings:
+        told = [messages.INPUT_FINE, rate_text(pipeline)]
+        log.info(" ".join(filter(None, told)))
+        return
+    warns = any(finding.severity is Severity.WARNING for finding in findings)
+    told = [suggestions_text(findings), rate_text(pipeline), where]
+    log.log(logging.WARNING if warns else logging.INFO, "\n".join(filter(None, told)))
+
+
+def readers(context: TaskContext | None, runs: bool) -> Readers:
+    """The tasks that stream, when this process's job is the run.
+
+    runs: whether a run follows the compile; without a launcher this process then streams.
+    """
+    if context is not None and context.mode is not None:
+        tasks = [context.job.tasks[rank] for rank in context.streamers]
+        return Readers(len(tasks), min(_cpus(context, task) for task in tasks))
+    return Readers(1, len(os.sched_getaffinity(0))) if runs else Readers(None, None)
+
+
+def _cpus(context: TaskContext, task: TaskEntry) -> int:
+    return len(task.cpus) or context.job.cpus_per_task
+
+
+def describe(
+    dataset: Dataset,
+    run_mode: RunMode,
+    readers: Readers,
+    last_step: int | None = None,
+    wanted_per_s: float | None = None,
+) -> Pipeline:
+    """What is known of a data set's pipeline in the chief."""
+    seen = probe(dataset)
+    return Pipeline(
+        dataset.operators,
+        training=run_mode is RunMode.TRAIN,
+        indexable=dataset.indexable,
+        cardinality=dataset.cardinality,
+        last_step=last_step,
+        streamers=readers.streamers,
+        cpus=readers.cpus,
+        wanted_per_s=wanted_per_s,
+        costs=seen.costs,
+        batch_s=seen.batch_s,
+    )

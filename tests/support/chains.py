@@ -1,0 +1,48 @@
+"""Chains as their operators, for what is said of them."""
+
+from typing import Any
+
+from csrun.data.operators import Level, Operator
+
+
+def chain(*calls: tuple[str, dict[str, Any]]) -> tuple[Operator, ...]:
+    """Operators in a row; the n-th stands in line n of data.py."""
+    operators = []
+    level = Level.SAMPLE
+    for line, (name, options) in enumerate(calls, 1):
+        if name in ("batch", "from_batches"):
+            level = Level.BATCH
+        operators.append(Operator(name, level, options, f"data.py:{line}"))
+    return tuple(operators)
+
+
+def arrays(samples: int = 1000) -> tuple[str, dict[str, Any]]:
+    return "from_arrays", {"arrays": 2, "samples": samples}
+
+
+def files(count: int = 8, samples: int | None = None) -> tuple[str, dict[str, Any]]:
+    return "from_files", {"files": count, "format": "TfRecords", "samples": samples}
+
+
+def shuffle(window: int | None = None) -> tuple[str, dict[str, Any]]:
+    return "shuffle", {"seed": 1, "window": window}
+
+
+def repeat(count: int | None = None) -> tuple[str, dict[str, Any]]:
+    return "repeat", {"count": count}
+
+
+def batch(size: int = 50, drop: bool = False, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "batch", {"batch_size": size, "drop_remainder": drop, **more}
+
+
+def map_of(function: str = "load", parallel: int | None = None) -> tuple[str, dict[str, Any]]:
+    return "map", {"function": function, "num_parallel_calls": parallel}
+
+
+def interleave(cycle: int = 4, parallel: int | None = None) -> tuple[str, dict[str, Any]]:
+    return "interleave", {"cycle_length": cycle, "num_parallel_calls": parallel}
+
+
+def shard(count: int, index: int = 0) -> tuple[str, dict[str, Any]]:
+    return "shard", {"count": count, "index": index}
