@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -59,10 +59,9 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
     Raises: UsageError for a wrong request; CsrunError when CMD measured nothing
     """
     _check(request, site)
-    with ExitStack() as stack:
-        stack.enter_context(raised_as_errors())
-        folder = stack.enter_context(analysis_folder(site))
-        ready = prepare(_cpu_request(request, folder), site)
+    cpu_request = CpuRequest(request.command, True, request.mount_dirs, request.site, JobOptions())
+    ready = prepare(cpu_request, site)
+    with raised_as_errors(), analysis_folder(site) as folder:
         with streams.output_to_errors() if request.as_json else nullcontext():
             if code := _measure(ready, folder):
                 return code
@@ -107,17 +106,12 @@ def _check_nodes(request: AnalysisRequest, site: Site, streaming: bool) -> None:
         )
 
 
-def _cpu_request(request: AnalysisRequest, folder: Path) -> CpuRequest:
-    mounts = (*request.mount_dirs, str(folder))
-    return CpuRequest(request.command, True, mounts, request.site, JobOptions())
-
-
 def _measure(ready: CpuRun, folder: Path) -> int:
     """Run CMD; its exit code."""
     if ready.unset:
         _say(f"unset for CMD: {', '.join(ready.unset)}")
     print(f"Running: {shlex.join(ready.request.command)}", flush=True)
-    code = ready.told(environment.ANALYSIS_DIR, str(folder)).run()
+    code = ready.shown(folder, environment.ANALYSIS_DIR).run()
     if code:
         _say(f"CMD ended with exit code {code}: nothing is analysed")
     return code

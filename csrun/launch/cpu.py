@@ -49,9 +49,14 @@ class CpuRun:
     environment: dict[str, str]
     unset: tuple[str, ...]
 
-    def told(self, name: str, value: str) -> "CpuRun":
-        """The same with one more environment variable."""
-        return replace(self, environment=self.environment | {name: value})
+    def shown(self, folder: Path, variable: str) -> "CpuRun":
+        """The same with one more folder that the command sees, and a variable that names it."""
+        mounts = (*self.request.mount_dirs, str(folder))
+        return replace(
+            self,
+            request=replace(self.request, mount_dirs=mounts),
+            environment=self.environment | {variable: str(folder)},
+        )
 
     def run(self) -> int:
         """Reserve a node when that is asked for, and run the command; its exit code."""

@@ -11,35 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 from support.jobs import Workplace, gone
+from support.pipelines import MEASURING_SCRIPT
 from support.terminals import terminal
 
 from csrun.cli.cs_input_analyzer import cs_input_analyzer
 from csrun.cli.frame import run
 
 NAME = "cs_input_analyzer"
-#: One task makes 100,000 samples/s, two make 200,000, and more of them no more.
-SCRIPT = """
-import sys, time
-from csrun.context import analysis_dir, current, interpreter_mode
-from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements, Point, StageCost
-from csrun.mode import ExecutionMode
-
-folder = analysis_dir()
-print("arguments:", *sys.argv[1:], flush=True)
-if "sleep" in sys.argv:
-    time.sleep(60)
-if FeedRequest.read(folder) is None:
-    stages = (StageCost("map load", 7e-6, 6.5e-6), StageCost("batch", 3e-6, 3e-6))
-    points = tuple(
-        Point(n, 1, 1e5 * min(n, 2), min(n, 2), 2.0, stages) for n in (1, 2, 4)
-    )
-    streaming = interpreter_mode() is ExecutionMode.WEIGHT_STREAMING
-    estimate = 0.0 if "no-estimate" in sys.argv else 150_000.0
-    wafer = None if "no-wafer" in sys.argv else 180_000.0
-    Measurements(128, 3140, 2, estimate, wafer, streaming, False, points).write(folder)
-elif current().rank == 0 and "lazy" not in sys.argv:
-    Fed(160_000.0, 5.0, len(current().streamers)).write(folder)
-"""
 LAST = "--compile_only"
 MISTAKES = [
     ([], "no command given"),
@@ -60,7 +38,7 @@ MISTAKES = [
 @pytest.fixture
 def place(tmp_path: Path) -> Workplace:
     folder = Workplace(tmp_path)
-    folder.script(SCRIPT)
+    folder.script(MEASURING_SCRIPT)
     return folder
 
 
@@ -82,8 +60,7 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_anything_runs(
     assert out == ""
     assert err.startswith(f"{NAME}: error: ")
     assert re.search(message, err)
-    assert not list(tmp_path.rglob("analysis-*"))
-    assert not list(tmp_path.rglob("records"))
+    assert not (tmp_path / "state").exists()
 
 
 def test_it_prints_the_report_and_writes_it_where_it_was_called(place: Workplace) -> None:
@@ -167,23 +144,24 @@ def test_a_site_that_was_named_is_in_the_line_to_run(place: Workplace, tmp_path:
     assert "--cpus-per-task 1 --site 'my site.yaml' python run.py\n" in done.stdout
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("moment", ["measuring", "feeding"])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_one_leaves_no_process_and_no_folder(
-    place: Workplace, how: str, monkeypatch: pytest.MonkeyPatch
+    place: Workplace, moment: str, signum: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place.path)
-    command = (sys.executable, "-m", "csrun.cli.cs_input_analyzer")
+    command = (sys.executable, "-m", "csrun.cli.cs_input_analyzer", "--verify")
     environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "dumb"}
-    with terminal(*command, "python", "run.py", "sleep", LAST, environment=environment) as tty:
-        tty.wait_for("arguments: sleep")
+    words = ("python", "run.py", f"sleep-{moment}", LAST)
+    with terminal(*command, *words, environment=environment) as tty:
+        tty.wait_for("asleep")
         pids = [child.pid for child in psutil.Process(tty.pid).children(recursive=True)]
-        if how == "Ctrl-C":
+        if signum is signal.SIGINT:
             tty.type("\x03")
         else:
-            psutil.Process(tty.pid).send_signal(signal.SIGTERM)
-        assert tty.exit_code() == 128 + (signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM)
+            psutil.Process(tty.pid).send_signal(signum)
+        assert tty.exit_code() == 128 + signum
         assert gone(pids)
-        assert b"nothing is analysed" in tty.shown
     assert nothing_left(place)
 
 

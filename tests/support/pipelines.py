@@ -16,6 +16,32 @@ STAGES = (
 LOCAL = SiteFacts("local", nodes=16, node_cpus=128, one_machine=True, link_bytes_per_s=1.5e11)
 CLUSTER = SiteFacts("lab", nodes=16, node_cpus=8, one_machine=False, link_bytes_per_s=1.5e11)
 
+#: A CMD whose pipeline makes 100,000 samples/s in one task, twice that in two, and never more.
+MEASURING_SCRIPT = """
+import sys, time
+from csrun.context import analysis_dir, current, interpreter_mode
+from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements, Point, StageCost
+from csrun.mode import ExecutionMode
+
+folder = analysis_dir()
+print("arguments:", *sys.argv[1:], flush=True)
+feeds = FeedRequest.read(folder) is not None
+if ("sleep-feeding" if feeds else "sleep-measuring") in sys.argv:
+    print("asleep", flush=True)
+    time.sleep(60)
+if not feeds:
+    stages = (StageCost("map load", 7e-6, 6.5e-6), StageCost("batch", 3e-6, 3e-6))
+    points = tuple(
+        Point(n, 1, 1e5 * min(n, 2), min(n, 2), 2.0, stages) for n in (1, 2, 4)
+    )
+    streaming = interpreter_mode() is ExecutionMode.WEIGHT_STREAMING
+    estimate = 0.0 if "no-estimate" in sys.argv else 150_000.0
+    wafer = None if "no-wafer" in sys.argv else 180_000.0
+    Measurements(128, 3140, 2, estimate, wafer, streaming, False, points).write(folder)
+elif current().rank == 0 and "lazy" not in sys.argv:
+    Fed(160_000.0, 5.0, len(current().streamers)).write(folder)
+"""
+
 Curve = Callable[[int], float]
 
 

@@ -55,6 +55,11 @@ class Analysis(msgspec.Struct, frozen=True):
         """Whether these are more than were measured."""
         return self.together > self.fit.most_tasks
 
+    @property
+    def link(self) -> float:
+        """Samples a second that the system's link carries."""
+        return self.site.link_bytes_per_s / self.measurements.sample_bytes
+
     def write(self, folder: Path) -> Path:
         """Leave it in a folder as JSON; the file's path."""
         path = folder / JSON_FILE

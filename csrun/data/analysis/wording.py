@@ -5,6 +5,7 @@ from csrun.data.analysis.limiting import Limiting
 from csrun.data.analysis.result import Analysis, Verified
 from csrun.data.analysis.scaling import Bound, Limit
 
+SCATTERED = 0.15  # of a point: what a machine that other work shares does to measurements
 SHARED = {
     Bound.NOTHING: "Tasks of one machine were not in each other's way.",
     Bound.CPUS: "Tasks of one machine share its CPUs.",
@@ -70,9 +71,12 @@ def law(found: Law) -> str:
 def laws(analysis: Analysis) -> list[str]:
     """The law that the recommendation rests on: what it is, how good, how far it is trusted."""
     fit = analysis.fit
-    lines = [f"{fit.law.name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
+    name = fit.law.name[0].upper() + fit.law.name[1:]
+    lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
-        lines.append(f"A point that it is not shown it misses by {percent(fit.error)}.")
+        lines.append(
+            f"A point that it is not shown it misses by {percent(fit.error)}.{_doubt(fit)}"
+        )
     lines.append(f"{SHARED[analysis.bound]} {_growth(analysis)}")
     if fit.ceiling is not None:
         lines.append(f"The CPUs measured can make {count(fit.ceiling)} samples/s at most.")
@@ -83,16 +87,27 @@ def laws(analysis: Analysis) -> list[str]:
     return lines
 
 
+def _doubt(fit: Fit) -> str:
+    if fit.error is None or fit.error < SCATTERED:
+        return ""
+    return " That is much: measure again when nothing else runs on this machine."
+
+
 def _cpus(fit: Fit) -> str:
     return f"{several(fit.cpus, 'CPU')} each"
 
 
 def _growth(analysis: Analysis) -> str:
     if analysis.site.one_machine:
-        return "The nodes are one machine: the law is that of all streamers."
+        return (
+            "The nodes are one machine: the law is that of all streamers, before a wafer takes its"
+            " part of the CPUs."
+        )
     if analysis.bound is Bound.RESOURCE:
         return "Nodes may share it, too: the law is taken for all streamers together."
-    return "Nodes add up, up to the link of the CS system."
+    growth = analysis.site.node_cpus / analysis.measurements.machine_cpus
+    node = "" if growth == 1 else f", each as {growth:.3g} of the machine that was measured"
+    return f"Nodes add up{node}, up to the {count(analysis.link)} samples/s of the system's link."
 
 
 def limiting(found: Limiting) -> str:

@@ -34,7 +34,7 @@ def rate_text(pipeline: Pipeline) -> str:
     if not wanted:
         return f"{delivers}."
     needed = ceil(wanted / rate)
-    feed = f"{needed} streamers feed it" if needed > 1 else "one streamer feeds it"
+    feed = f"{needed} such streamers feed it" if needed > 1 else "one streamer feeds it"
     return f"{delivers}; the CS system is estimated to take {wanted:,.0f}: {feed}."
 
 

@@ -61,10 +61,11 @@ class NoReports(InputReports):
 
 
 def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
+    """One record, so that no other line comes between; of a fine evaluation there is nothing."""
     where = messages.input_report_kept(folder / TEXT_FILE) if folder is not None else ""
     if not findings:
-        told = [messages.INPUT_FINE, rate_text(pipeline)]
-        log.info(" ".join(filter(None, told)))
+        if pipeline.training:
+            log.info(" ".join(filter(None, [messages.INPUT_FINE, rate_text(pipeline)])))
         return
     warns = any(finding.severity is Severity.WARNING for finding in findings)
     told = [suggestions_text(findings), rate_text(pipeline), where]

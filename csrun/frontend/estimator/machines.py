@@ -142,7 +142,7 @@ def _request(
     executable: Executable, config: CSRunConfig, first: int, last: int | None, target: Target
 ) -> RunRequest:
     context = _context(target)
-    layout = Layout.of(context.job, target.site.nodes.cpus if target.site else 1)
+    cpus = target.site.nodes.cpus if target.site else 1
     return RunRequest(
         executable,
         config.seed,
@@ -151,7 +151,7 @@ def _request(
         context.streamers,
         target.system.name,
         target.system.usable_cores,
-        layout.options_for,
+        Layout.of(context.job, cpus).options_for,
         config.check_numerics,
     )
 

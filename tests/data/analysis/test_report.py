@@ -1,7 +1,7 @@
 """The report of an analysis: in a terminal, as JSON, as a page."""
 
 import json
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import msgspec
@@ -52,7 +52,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "map load: 70.0% of a worker's time; it computes",
         "batch first [bold]",
         "4 1 200,000 200,000 +0.0%",
-        "roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
+        "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
         "Tasks of one machine share its CPUs. The nodes are one machine",
         "16 1 1 15 200,000",
     )
@@ -74,8 +74,18 @@ def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
     assert "extrapolated" not in report(analysis_of())
 
 
+def test_points_that_scatter_are_to_be_measured_again() -> None:
+    rates = {1: 100_000.0, 2: 60_000.0, 3: 190_000.0, 4: 90_000.0}
+    scattered = measured(points_of(rates.__getitem__, tuple(rates)))
+    assert "measure again when nothing else runs" in " ".join(
+        report(analysis_of(scattered)).split()
+    )
+    assert "measure again" not in report(analysis_of())
+
+
 def test_a_site_of_machines_is_told_how_nodes_add_up() -> None:
-    assert "Nodes add up" in report(analysis_of(site=CLUSTER))
+    shown = " ".join(report(analysis_of(site=CLUSTER)).split())
+    assert "Nodes add up, each as 4 of the machine that was measured, up to the 47,770,701" in shown
     disk = measured(points_of(bound_by_cpus, busy=lambda n: 0.1))
     shown = " ".join(report(analysis_of(disk, site=CLUSTER)).split())
     assert "Nodes may share it, too" in shown
@@ -98,6 +108,15 @@ def test_a_terminal_has_a_plot_of_dots() -> None:
     shown = report(analysis_of(), force_terminal=True)
     assert "●" in shown
     assert "⠒" in shown
+
+
+def test_a_terminal_without_unicode_gets_none() -> None:
+    out = BytesIO()
+    terminal = TextIOWrapper(out, encoding="ascii", errors="strict")
+    console = Console(file=terminal, width=WIDTH, force_terminal=True, highlight=False)
+    text.show(analysis_of(), console)
+    terminal.flush()
+    assert b"  * law   o measured" in out.getvalue()
 
 
 def test_the_json_has_all_of_it(tmp_path: Path) -> None:

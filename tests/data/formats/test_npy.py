@@ -111,3 +111,12 @@ def test_names_are_checked(tmp_path: Path) -> None:
         Npy("labels")  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"none\.npy: cannot be opened: No such file"):
         Npy().arrays(tmp_path / "none.npy")
+
+
+def test_a_member_that_would_lie_beyond_the_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    content = bytearray(zipped(npy("(3,)", bytes(24))))
+    content[28:30] = b"\xff\xff"  # the length of the extra field, as the member itself says it
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.npz: "):
+        Npy().arrays(path)
