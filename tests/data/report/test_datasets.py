@@ -83,7 +83,7 @@ def test_what_is_found_in_files_that_are_read_in_turn(pattern: str) -> None:
     rules = [finding.rule for finding in examine(pipeline_of(mixed, streamers=2))]
     assert sorted(rules) == ["interleave-missing", "stream-replayed"]
     with sharded_as(0, 2):
-        sharded = files.shard_files().interleave(3, num_parallel_calls=AUTOTUNE)
+        sharded = files.shard_files().interleave(3, 16, num_parallel_calls=AUTOTUNE)
         fine = sharded.shuffle(1, window=500).repeat().batch(50)
     [finding] = examine(pipeline_of(fine, streamers=2))
     assert (finding.rule, finding.severity) == ("files-uneven", "warning")

@@ -167,7 +167,7 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         (files(3), SHARDED, shuffle(10_000), repeat(), batch()),
         STREAM,
         "interleave-missing",
-        "3 files are read one after the other: add .interleave(cycle_length=3, ",
+        "3 files are read one after the other, a wait at a time: .interleave(3, block_length=16, ",
     ),
     (
         (files(), SHARDED, interleave(4), shuffle(10_000), repeat(), batch()),
@@ -291,10 +291,23 @@ def test_threads_for_next_to_no_work() -> None:
     assert not found(calls, {"map load": (3.0, 3.0), "from_arrays": (2.0, 2.0)})
 
 
-def test_a_stream_is_read_ahead() -> None:
-    costs = {"from_files": (2.0, 2.0), "batch": (1.0, 1.0)}
-    assert set(found(GOOD_STREAM, costs, indexable=False)) == {"prefetch-missing"}
-    assert not found((*GOOD_STREAM, ("prefetch", {"ahead": 2})), costs, indexable=False)
+ONE_BY_ONE: Calls = (files(), SHARDED, shuffle(10_000), repeat(), batch())
+
+
+def test_files_are_read_at_once_where_reading_waits() -> None:
+    costs = {"from_files": (6.0, 1.0), "batch": (4.0, 4.0)}
+    [finding] = found(ONE_BY_ONE, costs, indexable=False).values()
+    assert finding.rule == "interleave-missing"
+    assert finding.severity == "warning"
+    assert finding.gain == pytest.approx(0.5 * 3 / 4)
+    assert not found(ONE_BY_ONE, {**costs, "from_files": (6.0, 6.0)}, indexable=False)
+
+
+def test_a_step_for_each_sample_of_a_file() -> None:
+    calls = (files(), SHARDED, interleave(4, -1, block=1), shuffle(10_000), repeat(), batch())
+    [finding] = found(calls, {}, indexable=False).values()
+    assert finding.rule == "blocks-small"
+    assert "block_length=1: every stage takes a step for so few samples" in finding.now
 
 
 def test_a_cache_of_what_was_shuffled() -> None:
