@@ -313,3 +313,16 @@ def test_a_step_for_each_sample_of_a_file() -> None:
 def test_a_cache_of_what_was_shuffled() -> None:
     finding = found((arrays(), shuffle(), ("cache", {}), repeat(), batch()), {})["cached-draw"]
     assert "what shuffle draws in the first pass" in finding.now
+
+
+def test_what_a_cache_keeps_takes_its_time_only_once() -> None:
+    calls = (arrays(), map_of("decode"), ("cache", {}), shuffle(), repeat(), batch())
+    assert not found(calls, {"map decode": (9.0, 8.0)}, cpus=4)
+    assert Pipeline(chain(*calls), batch_s=0.01).samples_per_s() is None
+
+
+def test_a_share_of_the_files_has_nobody_knows_how_many_samples() -> None:
+    calls = (files(8, 1000), SHARDED, shuffle(), batch(64), repeat())
+    [finding] = examine(Pipeline(chain(*calls), streamers=4))
+    assert finding.rule == "remainder-kept"
+    assert "may be shorter" in finding.now

@@ -38,6 +38,8 @@ def _makes_alike(here: Here) -> bool:
 
 def _is_worth_threads(here: Here, batch_s: float) -> bool:
     """Whether so much of a batch's time is dominant, and enough for each call of a thread."""
+    if here.comes_before("cache"):  # it is the time of the first pass alone
+        return False
     pipeline = here.pipeline
     a_sample_each = here.operator.level is Level.SAMPLE and not pipeline.indexable
     calls = (pipeline.batch_size or 1) if a_sample_each else 1
