@@ -15,11 +15,15 @@ JSON_FILE = "input_analysis.json"
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A layout that was run: what it delivered, and the prediction's deviation from that."""
+    """A layout that was run: what it delivered, and the prediction's deviation from that.
+
+    other_cpus: CPUs of this machine that other work used meanwhile.
+    """
 
     layout: Layout
     fed: Fed
     deviation: float
+    other_cpus: float
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -99,10 +103,10 @@ def analyze(
     )
 
 
-def verified(analysis: Analysis, layout: Layout, fed: Fed) -> Analysis:
+def verified(analysis: Analysis, layout: Layout, fed: Fed, other_cpus: float) -> Analysis:
     """The analysis with what a run of `layout` delivered."""
     deviation = layout.samples_per_s / fed.samples_per_s - 1
-    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation))
+    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation, other_cpus))
 
 
 def _launch(layout: Layout, launcher: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from csrun.data.analysis.result import Analysis, Verified
 from csrun.data.analysis.scaling import Bound, Limit
 
 SCATTERED = 0.15  # how far a law may miss points before they are to be measured again
-DISTURBED = 0.1  # of a point's rate: what other work may take before it is told
+DISTURBED = 0.1  # of a point's rate, or a CPU: what other work may take before it is told
 SHARED = {
     Bound.NOTHING: "Tasks of one machine were not in each other's way.",
     Bound.CPUS: "Tasks of one machine share its CPUs.",
@@ -164,5 +164,11 @@ def verified(found: Verified) -> str:
         f"{several(fed.streamers, 'streamer')} on {several(layout.nodes, 'node')},"
         f" {fed.seconds:.3g} s: measured"
         f" {count(fed.samples_per_s)} samples/s, predicted {count(layout.samples_per_s)}"
-        f" ({deviation(found.deviation)})"
+        f" ({deviation(found.deviation)}){_beside(found)}"
     )
+
+
+def _beside(found: Verified) -> str:
+    if found.other_cpus < DISTURBED:
+        return ""
+    return f", while other work used {found.other_cpus:.2g} CPUs of this machine"

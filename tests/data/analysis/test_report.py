@@ -128,7 +128,7 @@ def test_a_terminal_without_unicode_gets_none() -> None:
 
 
 def test_the_json_has_all_of_it(tmp_path: Path) -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2))
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
     told = json.loads(analysis.write(tmp_path).read_text())
     assert told["solution"]["layout"] == msgspec.to_builtins(RECOMMENDED)
     assert told["launch"][:3] == ["csrun_wse", "--total-nodes", "1"]
@@ -139,10 +139,13 @@ def test_the_json_has_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_beside_its_prediction() -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2))
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (+25.0%)"
     assert expected in " ".join(report(analysis).split())
     assert expected in html.render(analysis)
+    assert "other work" not in report(analysis)
+    busy = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 1.25)
+    assert "while other work used 1.2 CPUs" in " ".join(report(busy).split())
 
 
 def test_what_this_machine_cannot_carry_is_run_in_part() -> None:
