@@ -1,6 +1,6 @@
 """Input pipelines: data sets that any task can read from any batch on."""
 
-from csrun.data import idx
+from csrun.data import formats, idx
 from csrun.data.dataset import AUTOTUNE, ArraySpec, Dataset, as_dataset
 from csrun.data.errors import DataError
 from csrun.data.samples import Batch
@@ -14,6 +14,7 @@ __all__ = [
     "Dataset",
     "Sharding",
     "as_dataset",
+    "formats",
     "idx",
     "shard_info",
 ]

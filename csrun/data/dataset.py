@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from csrun.data.adapters import describe, indexed
 from csrun.data.batches import Delivery
 from csrun.data.errors import DataError, require
 from csrun.data.files import FileFlow, FileSet, Paths, found
@@ -26,6 +27,7 @@ from csrun.data.flow import (
 )
 from csrun.data.formats.base import Format, IndexedFormat
 from csrun.data.indexed import Indexed, MappedBatches, arrays_of
+from csrun.data.numbered import batches_of
 from csrun.data.operators import Level, Operator, call_site, name_of
 from csrun.data.order import Range, Repeat, Shard, Shuffle
 from csrun.data.padding import padding_of
@@ -66,6 +68,7 @@ class Dataset:
     _threads: int = 1
     _ahead: int = 0
     _opening: Opening = field(init=False, default_factory=Opening, compare=False)
+    _specs: list[tuple[ArraySpec, ...]] = field(init=False, default_factory=list, compare=False)
     clock: StageClock = field(init=False, default_factory=StageClock, compare=False)
 
     @staticmethod
@@ -92,16 +95,26 @@ class Dataset:
 
         paths = found(paths)
         files = FileSet(paths, format or formats.of(paths[0]))
-        options = {"files": len(paths), "format": type(files.format).__name__}
+        source = _source_of(files)
+        options: dict[str, Any] = {"files": len(paths), "format": type(files.format).__name__}
+        if isinstance(source, Indexed):
+            options["samples"] = len(source.samples)
         operator = Operator("from_files", Level.SAMPLE, options, call_site())
-        return Dataset(_source_of(files), Level.SAMPLE, (operator,), _files=files)
+        return Dataset(source, Level.SAMPLE, (operator,), _files=files)
 
     @staticmethod
     def from_batches(batches: Iterable[Any]) -> "Dataset":
-        """Batches as an iterable gives them: tuples of arrays or torch tensors, in turn only."""
+        """Batches as an iterable gives them: tuples of arrays or torch tensors, or dicts of these.
+
+        A dict has the keys `features` and `labels`. A grain MapDataset is read by number, as long
+        as it is not filtered; all others are read in turn.
+        """
         options = {"iterable": type(batches).__name__}
         operator = Operator("from_batches", Level.BATCH, options, call_site())
-        return Dataset(BatchesFlow(batches), Level.BATCH, (operator,))
+        operators = describe(batches) or (operator,)
+        items = indexed(batches)
+        source = BatchesFlow(batches) if items is None else batches_of(items)
+        return Dataset(source, Level.BATCH, operators)
 
     def interleave(
         self, cycle_length: int, block_length: int = 1, num_parallel_calls: int | None = None
@@ -291,10 +304,15 @@ class Dataset:
         return self._source.cardinality if isinstance(self._source, Indexed) else None
 
     def element_spec(self) -> tuple[ArraySpec, ...]:
-        """Shapes and dtypes of the first batch, which a reader still gets.
+        """Shapes and dtypes of the first batch, which is read once, and which a reader still gets.
 
         Raises: DataError when there is none.
         """
+        if not self._specs:
+            self._specs.append(self._first_spec())
+        return self._specs[0]
+
+    def _first_spec(self) -> tuple[ArraySpec, ...]:
         if isinstance(self._source, Indexed):
             first = arrays_of(self._nonempty(self._source).read(0, self.clock), self.clock)
         else:
@@ -359,7 +377,7 @@ class Dataset:
     def _unindexed(self) -> tuple[str, str]:
         """What makes the chain a stream, and what to do about it."""
         source = self.operators[0]
-        if source.name == "from_batches":
+        if "iterable" in source.options:
             return f"it gave a {source.options['iterable']}", "return a csrun.data.Dataset instead"
         causes = [op.name for op in self.operators if op.name in ("filter", "shuffle")]
         what = f"{source.options['format']} files" if source.name == "from_files" else causes[0]

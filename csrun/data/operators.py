@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,8 +40,11 @@ class Operator:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A user's function in a report."""
-    return getattr(function, "__name__", type(function).__name__)
+    """A user's function in a report; a lambda by the line that it begins on."""
+    if isinstance(function, partial):
+        return name_of(function.func)
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return f"lambda:{function.__code__.co_firstlineno}" if name == "<lambda>" else name
 
 
 def call_site() -> str:

@@ -1,7 +1,7 @@
 """Samples that can be read in any order."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -18,6 +18,8 @@ from csrun.data.stages import StageClock
 
 Batch = tuple[Array, ...]
 MapFunction = Callable[..., Any]
+
+NAMES = ("features", "labels")  # of a batch that is a dict
 Outs = Sequence[Array | None]  # where to put what, None for new memory
 
 
@@ -205,7 +207,12 @@ def failed_in(operator: Operator, what: str) -> str:
 
 
 def as_sample(value: Any) -> Sample:
-    """What a user's function gave for a sample, as a tuple of arrays."""
+    """What a user's function gave for a sample, as a tuple of arrays.
+
+    Raises: DataError for a dict of other keys than features and labels
+    """
+    if isinstance(value, Mapping):
+        value = _by_name(value)
     parts = value if isinstance(value, tuple | list) else (value,)
     return tuple(part if isinstance(part, np.ndarray) else np.asarray(part) for part in parts)
 
@@ -213,12 +220,21 @@ def as_sample(value: Any) -> Sample:
 def as_batch(value: Any) -> Batch:
     """What a user's function or iterable gave, as a tuple of arrays; torch tensors become arrays.
 
-    Raises: DataError for anything that is not an array or a tuple or list of arrays.
+    Raises: DataError for anything that is not an array, a tuple or list of arrays, or a dict of
+    features and labels
     """
     batch = as_sample(value)
     for part in batch:
         require(part.dtype != object, "input_fn", "a batch is made of arrays", type(value).__name__)
     return batch
+
+
+def _by_name(value: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """The values of a dict in the order in which model_fn takes them."""
+    rule = f"a dict must have the keys {' and '.join(NAMES)}, or be a tuple in that order"
+    fine = NAMES[0] in value and all(key in NAMES for key in value)
+    require(fine, "input_fn", rule, ", ".join(map(str, value)) or "no key")
+    return tuple(value[name] for name in NAMES if name in value)
 
 
 def from_arrays(*arrays: Any) -> ArraySamples:

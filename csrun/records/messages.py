@@ -41,6 +41,7 @@ def configure() -> None:
     handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # a library that sets up the root logger later prints no line again
 
 
 def saving_to(model_dir: Path) -> str:
@@ -193,11 +194,12 @@ def training_finished(samples: int, seconds: float) -> str:
     )
 
 
-def data_ended(step: int, last: int) -> str:
-    """For a training whose data ends before its last step."""
+def data_ended(step: int, last: int, streamer: str | None) -> str:
+    """For a training whose data ends before its last step; streamer: whose own data it is."""
+    whose = f" of {streamer}" if streamer else ""
     return (
-        f"The data set ended at step {step} of {last}: call .repeat() in input_fn, or train fewer "
-        "steps"
+        f"The data set{whose} ended at step {step} of {last}: call .repeat() in input_fn, or train "
+        "fewer steps"
     )
 
 

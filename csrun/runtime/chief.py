@@ -32,7 +32,8 @@ class LoopOptions:
     """What the loop must know of the run.
 
     first: the global step it starts from; last: the one it ends before, None for the data's end.
-    identity: what a checkpoint says of the run that wrote it.
+    identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
+    its own, whose end is the run's.
     """
 
     model_dir: Path
@@ -44,6 +45,7 @@ class LoopOptions:
     identity: Mapping[str, str]
     compile_time_s: float
     summaries: tuple[Summary, ...] = ()
+    apart: bool = False
 
 
 class Orders:
@@ -120,8 +122,13 @@ class Training:
         if saved != step:
             self._save(step)
         if options.last is not None and step < options.last:
-            log.warning(messages.data_ended(step, options.last))
+            log.warning(messages.data_ended(step, options.last, self._ended(step)))
         return self._finish(step)
+
+    def _ended(self, step: int) -> str | None:
+        """The streamer whose own data has no batch for the step, if it has some of its own."""
+        names = self._machine.feeding.streamers
+        return names[step % len(names)] if self._options.apart and names else None
 
     def _report(self, step: int, done: StepsDone, final: bool) -> None:
         result = self._machine.result(done.done - 1, step - 1)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from csrun.errors import PeerLost
-from csrun.executable import Executable, Plan, state_views
+from csrun.executable import Executable, InputSpec, Plan, state_views
 from csrun.executable.bind import Array, Bytes
 from csrun.records import messages
 from csrun.runtime.arena import store_of
@@ -41,13 +41,13 @@ from csrun.runtime.wire.memory import SharedMemory
 from csrun.runtime.wire.remote_ring import BatchRelay
 from csrun.runtime.wire.remote_store import remote_state
 from csrun.runtime.wire.rendezvous import RunFolder
-from csrun.runtime.wire.ring import RingReader
+from csrun.runtime.wire.ring import RingReader, slot_bytes
 from csrun.runtime.wire.signal import Patience
 from csrun.runtime.wire.tcp import TcpChannel
 
-BATCHES_AHEAD = 16  # over all streamers: what the rings hold ready
+BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
 LEAST_RING_SLOTS = 2  # one being read, one being filled
-MOST_RING_SLOTS = 8
+RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each take less
 
 log = logging.getLogger("csrun")
 M = TypeVar("M", bound=AnyMessage)
@@ -114,7 +114,7 @@ class Cluster:
         self._start_streamers(request, streamers)
         store_parts = [] if plan.store_in_arena else self._load_store(request)
         notify(messages.PROGRAMMING)
-        ring_slots = _ring_slots(len(streamers))
+        ring_slots = ring_slots_for(len(streamers), plan.inputs)
         self._channels[wafer].send(
             LoadWafer(
                 str(request.executable.directory),
@@ -153,7 +153,7 @@ class Cluster:
         self._channels = self._listener.accept(expected)
         self._listener.close()  # nobody else may come
         self._start_streamers(request, streamers)
-        slots = _ring_slots(len(streamers))
+        slots = ring_slots_for(len(streamers), plan.inputs)
         readers = [
             self._resources.enter_context(
                 closing(RingReader(ring, plan.inputs, slots, self._channels[name]))
@@ -173,14 +173,14 @@ class Cluster:
                     first,
                     len(streamers),
                     request.last,
-                    _ring_slots(len(streamers)),
+                    ring_slots_for(len(streamers), request.executable.plan.inputs),
                     request.check_numerics,
                 )
             )
 
     def _rings(self, plan: Plan, streamers: Sequence[str]) -> list[Descriptors]:
         """Every streamer's ring, for who reads it; those of other machines are made here."""
-        relay = BatchRelay(plan.inputs, _ring_slots(len(streamers)))
+        relay = BatchRelay(plan.inputs, ring_slots_for(len(streamers), plan.inputs))
         self._resources.enter_context(closing(relay))
         rings: list[Descriptors] = []
         for name in streamers:
@@ -313,9 +313,10 @@ class ClusterMachine:
         self._cluster.stop(results)
 
 
-def _ring_slots(streamers: int) -> int:
-    """Slots of each ring: so that all together hold BATCHES_AHEAD, within the limits."""
-    return max(LEAST_RING_SLOTS, min(MOST_RING_SLOTS, BATCHES_AHEAD // streamers))
+def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
+    """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES."""
+    in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
+    return max(LEAST_RING_SLOTS, min(in_bytes, BATCHES_AHEAD // streamers))
 
 
 def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:

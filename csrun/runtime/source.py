@@ -30,27 +30,42 @@ class BatchSource(Protocol):
 
 
 class RingSource:
-    """Batches of several streamers, taken in turn: batch k comes from streamer k mod N."""
+    """Batches of several streamers, taken in turn: batch k comes from streamer k mod N.
 
-    def __init__(self, rings: Sequence[RingReader], first_batch: int) -> None:
-        self._rings = rings
+    The data is at its end when the first streamer is; `to_the_last` goes on with the others, whose
+    data may be more.
+    """
+
+    def __init__(
+        self, rings: Sequence[RingReader], first_batch: int, to_the_last: bool = False
+    ) -> None:
+        self._rings = list(enumerate(rings))  # those that have not ended
         self._turn = first_batch % len(rings)
         self._uses = [_Use() for _ in rings]
+        self._to_the_last = to_the_last
 
     def take(self) -> tuple[Batch, int] | None:
         """The next batch and its valid rows; None at the end of the data."""
         asked = perf_counter()
-        slot = self._rings[self._turn].take()
+        streamer, ring = self._rings[self._turn]
+        slot = ring.take()
         waited = perf_counter() - asked
         rows, _, *production = slot.header.tolist()
         if rows == END_OF_DATA:
-            return None
-        self._uses[self._turn].add(waited, *production)
+            return self._take_of_others() if self._to_the_last else None
+        self._uses[streamer].add(waited, *production)
         return slot.arrays, rows
+
+    def _take_of_others(self) -> tuple[Batch, int] | None:
+        self._rings.pop(self._turn)
+        if not self._rings:
+            return None
+        self._turn %= len(self._rings)
+        return self.take()
 
     def release(self) -> None:
         """Give the slot back and go on to the next streamer."""
-        self._rings[self._turn].release()
+        self._rings[self._turn][1].release()
         self._turn = (self._turn + 1) % len(self._rings)
 
     def used(self) -> tuple[StreamerUse, ...]:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from threadpoolctl import threadpool_limits
 
-from csrun.executable import Plan, Runtime, load
+from csrun.executable import Plan, RunMode, Runtime, load
 from csrun.runtime.arena import store_of
 from csrun.runtime.compute import make_compute
 from csrun.runtime.engine import Engine
@@ -91,7 +91,7 @@ def _load(
     engine = Engine(
         plan.run_mode,
         make_compute(executable, arena.bytes, store, runtime, weights),
-        RingSource(rings, request.first_batch),
+        RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN),
         weights,
         ResultSlots(plan, slots.bytes),
     )

@@ -4,7 +4,7 @@ import pytest
 
 from csrun.context import Role
 from csrun.context.job import JobFile, TaskEntry
-from csrun.frontend.estimator.layout import options_for
+from csrun.frontend.estimator.layout import Layout
 from csrun.mode import ExecutionMode
 
 
@@ -34,4 +34,19 @@ def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
     ],
 )
 def test_the_next_run_has_enough_streamers(layout, streamers, options):
-    assert options_for(job(*layout), 64, streamers) == options
+    assert Layout.of(job(*layout), 64).options_for(streamers) == options
+
+
+@pytest.mark.parametrize(
+    ("layout", "streamers", "options"),
+    [
+        ((3, 2, 2, True), 5, "--total-nodes 3 --tasks-per-node 5"),
+        ((5, 2, 2, True), 9, "--total-nodes 5 --tasks-per-node 3"),
+        ((5, 2, 2, True), 8, "--total-nodes 3 --tasks-per-node 8"),  # 8 is not 3 times anything
+        ((5, 2, 2, True), 34, "--total-nodes 19 --tasks-per-node 2"),  # 17 do not fit a node
+        ((4, 2, 0, False), 7, "--total-nodes 4 --tasks-per-node 2"),
+        ((4, 2, 0, False), 4, "--total-nodes 1 --tasks-per-node 5"),
+    ],
+)
+def test_the_next_run_has_just_so_many_streamers(layout, streamers, options):
+    assert Layout.of(job(*layout), 64).options_for_exactly(streamers) == options

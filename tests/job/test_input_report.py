@@ -82,11 +82,11 @@ def test_validate_only_tells_it_and_leaves_nothing(place: FcMnist, bad: str) -> 
     assert not place.model_dir.exists()
 
 
-def test_training_and_evaluation_in_turn_tell_each_once(place: FcMnist, bad: str) -> None:
+def test_training_and_evaluation_in_turn_tell_it_once(place: FcMnist, bad: str) -> None:
     done = place.run("python", bad, *place.own(("--mode", "train_and_eval")), command="csrun_cpu")
     text = done.stdout + done.stderr
     assert text.count(BEGIN) == 1
-    assert text.count(FINE) == 1  # the evaluation's
+    assert FINE not in text
     assert len(reports(place)) == 2
 
 

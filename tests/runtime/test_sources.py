@@ -14,6 +14,7 @@ from csrun.data.stages import StageClock
 from csrun.errors import CsrunError, PeerLost
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime import streamer
+from csrun.runtime.cluster import ring_slots_for
 from csrun.runtime.messages import Primed, RingReady, StartStreaming, Stop
 from csrun.runtime.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
@@ -210,3 +211,13 @@ def test_the_source_tells_what_each_streamers_batches_took(open_source):
     (use,) = [use for use in source.used() if use.batches]
     assert use.batches == 1
     assert use.produce_s >= 0.005
+
+
+@pytest.mark.parametrize(
+    ("streamers", "megabytes", "slots"),
+    [(1, 1, 16), (2, 1, 8), (8, 1, 2), (96, 1, 2), (1, 64, 7), (1, 400, 2), (4, 100, 2)],
+)
+def test_rings_are_deep_and_bounded_in_bytes(streamers, megabytes, slots):
+    """16 batches over all rings, in 512 MiB at most, two a ring at least; a slot has a header."""
+    batch = (InputSpec("features", (megabytes, 1 << 18), "float32"),)
+    assert ring_slots_for(streamers, batch) == slots

@@ -4,8 +4,10 @@ Source: NumPy enhancement proposal 1, A simple file format for NumPy arrays
 """
 
 import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, cast
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -17,6 +19,7 @@ from csrun.data.formats.files import opened
 
 NPY_SUFFIX = ".npy"
 LOCAL_HEADER_BYTES = 30  # of a file in a zip archive, before its name and extra field
+DAMAGED = (BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error)
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -46,17 +49,18 @@ class Npy:
                 return self._archive(path, file)
             require(not self.names, str(path), "only a .npz file has names", list(self.names))
             header = _header(str(path), file, path.stat().st_size)
-            return (header.mapped(path, 0),)
+            return (header.of(np.memmap(path, np.uint8, "r")),)
 
     def _archive(self, path: Path, file: BinaryIO) -> tuple[Array, ...]:
         try:
             with ZipFile(file) as archive:
                 held = {info.filename.removesuffix(NPY_SUFFIX): info for info in archive.infolist()}
                 names = self.names or tuple(held)
+                mapped = np.memmap(path, np.uint8, "r")
                 for name in names:
                     require(name in held, str(path), f"must hold {name}", list(held))
-                return tuple(_member(path, archive, held[name]) for name in names)
-        except BadZipFile as error:
+                return tuple(_member(path, archive, held[name], mapped) for name in names)
+        except DAMAGED as error:
             raise DataError(f"{path}: not a readable .npz file: {error}") from error
 
 
@@ -73,14 +77,10 @@ class _Header:
     def value_bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @property
-    def order(self) -> Any:
-        return "F" if self.fortran_order else "C"
-
-    def mapped(self, path: Path, start: int) -> Array:
-        if not self.value_bytes:
-            return np.empty(self.shape, self.dtype)
-        return np.memmap(path, self.dtype, "r", start + self.begin, self.shape, self.order)
+    def of(self, content: Array) -> Array:
+        """The array, as a view of the bytes of its file."""
+        values = content[self.begin : self.begin + self.value_bytes].view(self.dtype)
+        return values.reshape(self.shape, order="F" if self.fortran_order else "C")
 
 
 def _header(where: str, file: BinaryIO, size: int) -> _Header:
@@ -89,9 +89,10 @@ def _header(where: str, file: BinaryIO, size: int) -> _Header:
         version = np.lib.format.read_magic(file)
         require(version in HEADER_READERS, where, "version must be 1.0 or 2.0", version)
         header = _Header(*HEADER_READERS[version](file), begin=file.tell())
-    except ValueError as error:
+    except (ValueError, SyntaxError, TokenError) as error:
         raise DataError(f"{where}: not a readable .npy file: {error}") from error
-    require(not header.dtype.hasobject, where, "must hold numbers", "Python objects")
+    plain = header.dtype.itemsize > 0 and not header.dtype.hasobject
+    require(plain, where, "must hold numbers", f"{header.dtype}: Python objects, or nothing")
     sensible = all(extent >= 0 for extent in header.shape)
     promised = header.begin + header.value_bytes if sensible else "no such"
     rule = f"shape {list(header.shape)} of {header.dtype} needs {promised} bytes"
@@ -99,21 +100,21 @@ def _header(where: str, file: BinaryIO, size: int) -> _Header:
     return header
 
 
-def _member(path: Path, archive: ZipFile, info: ZipInfo) -> Array:
+def _member(path: Path, archive: ZipFile, info: ZipInfo, mapped: Array) -> Array:
     where = f"{path}: {info.filename}"
     with archive.open(info) as file:
         header = _header(where, cast(BinaryIO, file), info.file_size)
-        if info.compress_type == ZIP_STORED:
-            return header.mapped(path, _begin(path, info))
-        content = file.read()
-    require(len(content) == header.value_bytes, where, "must be whole", f"{len(content)} bytes")
-    return np.frombuffer(content, header.dtype).reshape(header.shape, order=header.order)
+    if info.compress_type == ZIP_STORED:
+        content = mapped[_begin(info, mapped) :][: info.file_size]
+    else:
+        content = np.frombuffer(archive.read(info), np.uint8)
+    rule = f"must have {info.file_size} bytes"
+    require(len(content) == info.file_size, where, rule, len(content))
+    return header.of(content)
 
 
-def _begin(path: Path, info: ZipInfo) -> int:
+def _begin(info: ZipInfo, mapped: Array) -> int:
     """Where a stored file begins in a zip archive: after its local header, name and extra field."""
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        local = file.read(LOCAL_HEADER_BYTES)
-    name_bytes, extra_bytes = np.frombuffer(local, "<u2", 2, LOCAL_HEADER_BYTES - 4).tolist()
-    return info.header_offset + LOCAL_HEADER_BYTES + int(name_bytes) + int(extra_bytes)
+    name = info.header_offset + LOCAL_HEADER_BYTES
+    name_bytes, extra_bytes = mapped[name - 4 : name].view("<u2").tolist()
+    return name + int(name_bytes) + int(extra_bytes)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import Any
 
 from csrun.data.operators import Operator
@@ -33,6 +33,12 @@ class Pipeline:
     batch_s: float = 0.0
 
     @cached_property
+    def batch_size(self) -> int | None:
+        """Samples of a batch; None when nobody knows."""
+        sizes = (op.options.get("batch_size") for op in self.operators if op.name == "batch")
+        return next(sizes, None)
+
+    @cached_property
     def work_s(self) -> float:
         """The stages' time of a batch, which may overlap."""
         return sum(cost.wall_s for cost in self.costs.values())
@@ -53,15 +59,27 @@ class Pipeline:
 
     def samples_per_s(self) -> float | None:
         """What one streamer delivers; None when it was not measured."""
-        size = next((op.options["batch_size"] for op in self.operators if op.name == "batch"), None)
-        return size / self.batch_s if size and self.batch_s else None
+        return self.batch_size / self.batch_s if self.batch_size and self.batch_s else None
 
     def total_batches(self) -> int | None:
         """Batches that all streamers together give; None when endless or unknown."""
-        if self.cardinality is None or self.endless:
+        if self.endless:
+            return None
+        own = self.cardinality if self.cardinality is not None else self._counted()
+        if own is None:
             return None
         sharded = self.has("shard", "shard_files")
-        return self.cardinality * (self.streamers or 1 if sharded else 1)
+        return own * (self.streamers or 1 if sharded else 1)
+
+    def _counted(self) -> int | None:
+        """Batches that the samples make; None when nobody knows."""
+        at = next((at for at, op in enumerate(self.operators) if op.name == "batch"), 0)
+        here = Here(self, at)
+        samples = here.samples()
+        size: int = here.option("batch_size") or 0
+        if samples is None or not size or here.comes_before("repeat", "shard", "filter"):
+            return None
+        return floor(samples / size) if here.option("drop_remainder") else ceil(samples / size)
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,11 @@ class Here:
     def after(self) -> tuple[Operator, ...]:
         """What its elements go through next."""
         return self.pipeline.operators[self.at + 1 :]
+
+    @property
+    def cost(self) -> StageTime | None:
+        """What it takes a batch; None when it was not measured."""
+        return self.pipeline.costs.get(self.operator.stage)
 
     def option(self, name: str) -> Any:
         """An argument of it; None when it has none of that name."""

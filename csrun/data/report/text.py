@@ -10,6 +10,7 @@ from csrun.data.report.pipeline import Pipeline
 TEXT_FILE = "input_fn_report.txt"
 BEGIN = "Suggestions to improve input_fn performance"
 END = "End of input_fn suggestions"
+CALL_WIDTH = 64
 NOTHING = "Nothing to improve was found."
 
 
@@ -34,7 +35,7 @@ def rate_text(pipeline: Pipeline) -> str:
     if not wanted:
         return f"{delivers}."
     needed = ceil(wanted / rate)
-    feed = f"{needed} streamers feed it" if needed > 1 else "one streamer feeds it"
+    feed = f"{needed} such streamers feed it" if needed > 1 else "one streamer feeds it"
     return f"{delivers}; the CS system is estimated to take {wanted:,.0f}: {feed}."
 
 
@@ -85,7 +86,8 @@ def _call(operator: Operator) -> str:
         for name, value in operator.options.items()
         if value is not None
     ]
-    return f"{operator.name}({', '.join(given)})"
+    call = f"{operator.name}({', '.join(given)})"
+    return call if len(call) <= CALL_WIDTH else f"{call[: CALL_WIDTH - 1]}…"
 
 
 def _cost(pipeline: Pipeline, operator: Operator) -> list[str]:

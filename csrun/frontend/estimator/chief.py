@@ -35,6 +35,7 @@ from csrun.frontend.estimator.machines import (
     loaded_machine,
 )
 from csrun.frontend.estimator.progress import Show, compile_display, progress_display
+from csrun.frontend.estimator.streams import Streams
 from csrun.frontend.estimator.telemetry import telemetry_published
 from csrun.frontend.estimator.trace import ModelFunction, TracedModel, trace_model
 from csrun.frontend.estimator.warm_start import WarmTensors
@@ -100,6 +101,9 @@ class Chief:
             found.require_same(traced.weights())
             log.info(messages.already_trained(self.model_dir, first, last))
             return {"global_step": float(first)}
+        streams = Streams.of(dataset)
+        if found is not None:
+            streams.require_same(found, target)
         compiled, traced = self._compile(dataset, RunMode.TRAIN, target, last)
         warm = self._warm_tensors(found, compiled)
         with self._machine(dataset, compiled, target, first, last) as (machine, show):
@@ -111,9 +115,10 @@ class Chief:
                 self.config.log_steps,
                 self.config.save_checkpoints_steps,
                 self.config.keep_checkpoint_max,
-                self._identity(machine.plan.batch_size),
+                {**self._identity(machine.plan.batch_size), **streams.identity()},
                 compiled.seconds,
                 traced.summaries,
+                apart=streams.apart,
             )
             results = loops.Training(machine, options, traced.host, show).run()
             machine.close(results)

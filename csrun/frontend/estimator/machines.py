@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from csrun import system
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
@@ -15,7 +14,7 @@ from csrun.data import Dataset
 from csrun.errors import UsageError
 from csrun.executable import Executable
 from csrun.frontend.estimator.config import CSRunConfig
-from csrun.frontend.estimator.layout import options_for
+from csrun.frontend.estimator.layout import Layout
 from csrun.mode import ExecutionMode
 from csrun.records import messages
 from csrun.runtime.cluster import Cluster, RunRequest
@@ -152,7 +151,7 @@ def _request(
         context.streamers,
         target.system.name,
         target.system.usable_cores,
-        partial(options_for, context.job, cpus),
+        Layout.of(context.job, cpus).options_for,
         config.check_numerics,
     )
 

@@ -33,7 +33,7 @@ Input pipeline
  shuffle(seed=1)                             data.py:4  batch              -      -
 
 One streamer delivers about 12,800 samples/s on this machine; the CS system is estimated to take \
-100,000: 8 streamers feed it.
+100,000: 8 such streamers feed it.
 """
 
 

@@ -1,4 +1,4 @@
-"""Rules about batches: their size, their remainder, their shape."""
+"""Rules about batches: their size and their remainder."""
 
 from math import inf
 
@@ -14,59 +14,35 @@ def _remainder_kept(here: Here) -> Advice | None:
     if not training or drops or samples == inf or (samples is not None and samples % size == 0):
         return None
     change = "batch(…, drop_remainder=True), or .repeat() before .batch(…)"
+    if here.pipeline.has("DataLoader"):
+        change = "DataLoader(…, drop_last=True)"
     if samples is None:
         now = f"the last batch of a pass may be shorter, the wafer computes all {size} rows"
         return Advice(now, change, Severity.INFO)
     rest = int(samples % size)
     wasted = (size - rest) / (samples - rest + size)
-    now = f"the last batch of a pass has {rest} samples, the wafer computes all {size} rows"
+    count = f"{rest} samples" if rest > 1 else "one sample"
+    now = f"the last batch of a pass has {count}, the wafer computes all {size} rows"
     return Advice(now, change, Severity.WARNING if wasted > MUCH else Severity.INFO, gain=wasted)
 
 
 def _samples_lost(here: Here) -> Advice | None:
     samples, size = here.samples(), here.option("batch_size")
-    if not here.option("drop_remainder") or samples in (None, inf) or samples is None:
+    if not here.option("drop_remainder") or samples is None or samples in (0, inf):
         return None
-    lost = int(samples % size)
-    if not lost or (here.pipeline.training and _few_and_others(here, lost / samples)):
+    lost, training = int(samples % size), here.pipeline.training
+    are_few, are_others = lost / samples < MUCH, here.comes_after("shuffle")
+    if not lost or (training and are_few and are_others) or here.pipeline.has("DataLoader"):
         return None
-    always = "" if here.comes_after("shuffle") else ", always the same ones"
+    always = "" if are_others else ", always the same ones"
     now = f"{lost} of {int(samples):,} samples of a pass are left out{always}"
-    if not here.pipeline.training:
+    if not training:
         return Advice(now, "batch(…) without drop_remainder")
-    return Advice(
-        now, f"write .repeat() before .batch({size}, …), which fills batches across passes"
-    )
-
-
-def _few_and_others(here: Here, share: float) -> bool:
-    """Whether it does not matter: few samples are left out, and others in each pass."""
-    return share < MUCH and here.comes_after("shuffle")
-
-
-def _own_shapes(here: Here) -> Advice | None:
-    shapes = here.option("padded_shapes")
-    if not shapes or not _open_axes(shapes):
-        return None
-    now = "padded_shapes pads a batch to its own longest sample"
-    return Advice(now, "give the length of each axis in padded_shapes, e.g. the model's")
-
-
-def _open_axes(shapes: object) -> bool:
-    if isinstance(shapes, tuple | list):
-        return any(_open_axes(shape) for shape in shapes)
-    return shapes is None or shapes == -1
+    change = f"write .repeat() before .batch({size}, …), which fills batches across passes"
+    return Advice(now, change, Severity.INFO if are_few else Severity.WARNING)
 
 
 BATCHING_RULES = (
-    Rule(
-        "own-shapes",
-        ("batch", "padded_batch"),
-        "all batches have the shape that was compiled",
-        _own_shapes,
-        Effect.LEARNING,
-        gain=0.8,
-    ),
     Rule(
         "samples-lost",
         ("batch",),

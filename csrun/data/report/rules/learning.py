@@ -6,7 +6,7 @@ from csrun.data.operators import Operator
 from csrun.data.report.finding import Advice, Effect, Rule, Severity
 from csrun.data.report.pipeline import Here
 
-SOURCES = ("from_arrays", "from_files")
+SOURCES = ("from_arrays", "from_files", "source")
 BATCHES_IN_WINDOW = 10
 RANDOM_WORDS = ("random", "augment", "jitter", "noise", "dropout", "mask", "flip", "crop", "mixup")
 
@@ -17,8 +17,10 @@ def _data_end(here: Here) -> Advice | None:
         return None
     total, last = pipeline.total_batches(), pipeline.last_step
     change = "write .repeat() before .batch(…), and end the run by max_steps"
+    if here.operator.name == "DataLoader":
+        change = "return Dataset.from_batches(loader).repeat(), and end the run by max_steps"
     if total is None:
-        now = "the files are read once, and the run ends with them"
+        now = "the data are read once, and the run ends with them"
         return Advice(now, change, Severity.INFO)
     if last is None:
         now = f"the data are {total:,} batches, and the run ends with them"
@@ -68,11 +70,6 @@ def _window_small(here: Here) -> Advice | None:
     if window is None or not here.pipeline.training:
         return None
     samples = here.samples()
-    if here.pipeline.indexable and samples is not None:
-        return Advice(
-            f"a window of {window:,} mixes neighbours alone",
-            "leave window out: this data can be shuffled as a whole, for 8 bytes a sample",
-        )
     batch = next((op.options["batch_size"] for op in here.after if op.name == "batch"), 1)
     at_a_time = _samples_of_a_file(here.before) or 0
     least = max(BATCHES_IN_WINDOW * batch, at_a_time)
@@ -80,7 +77,7 @@ def _window_small(here: Here) -> Advice | None:
         return None
     reason = "a file has" if least == at_a_time else f"{BATCHES_IN_WINDOW} batches are"
     now = f"window={window:,}, {reason} {least:,} samples"
-    return Advice(now, f"shuffle(window={least}), or .interleave(…) before it")
+    return Advice(now, f"shuffle(window={least})")
 
 
 def _samples_of_a_file(before: tuple[Operator, ...]) -> int | None:
@@ -92,12 +89,12 @@ def _samples_of_a_file(before: tuple[Operator, ...]) -> int | None:
 
 
 def _cached_draw(here: Here) -> Advice | None:
-    drawn = next((op for op in here.before if sounds_random(op)), None)
+    drawn = next((op for op in here.before if op.name == "shuffle" or sounds_random(op)), None)
     if drawn is None or not here.pipeline.training:
         return None
-    function = drawn.options["function"]
-    now = f"what {function} draws in the first pass comes again in all others"
-    return Advice(now, f"write .cache() before .map({function}), unless it draws nothing")
+    what = drawn.options.get("function", "shuffle")
+    now = f"what {what} draws in the first pass comes again in all others"
+    return Advice(now, f"write .cache() before {what}")
 
 
 def sounds_random(operator: Operator) -> bool:
@@ -109,7 +106,7 @@ def sounds_random(operator: Operator) -> bool:
 LEARNING_RULES = (
     Rule(
         "data-end",
-        SOURCES,
+        (*SOURCES, "DataLoader"),
         "training needs a batch for every step",
         _data_end,
         Effect.LEARNING,

@@ -8,12 +8,9 @@ def _shard_count(here: Here) -> Advice | None:
     count, streamers = here.option("count"), here.pipeline.streamers
     if streamers is None or count == streamers:
         return None
-    change = "index, count = csrun.data.shard_info(), then .shard(count, index)"
-    if count < streamers:
-        now = f"{count} shards for {streamers} streamers: some samples come more than once"
-    else:
-        now = f"{count} shards for {streamers} streamers: some samples never come"
-    return Advice(now, change)
+    lost = "come more than once" if count < streamers else "never come"
+    now = f"{count} shards for {streamers} streamers: some samples would {lost}; the run is refused"
+    return Advice(now, "index, count = csrun.data.shard_info(), then .shard(count, index)")
 
 
 def _shard_unknown(here: Here) -> Advice | None:
@@ -35,9 +32,8 @@ def _shard_late(here: Here) -> Advice | None:
 
 
 def _files_uneven(here: Here) -> Advice | None:
-    source, streamers = here.pipeline.operators[0], here.pipeline.streamers
-    files = source.options.get("files")
-    if not files or not streamers or files % streamers == 0:
+    files, streamers = here.option("of"), here.pipeline.streamers
+    if not streamers or files % streamers == 0:
         return None
     more, least = files % streamers, files // streamers
     now = (
@@ -64,16 +60,22 @@ def _stream_replayed(here: Here) -> Advice | None:
 
 def _way_out(here: Here) -> str:
     operators = {operator.name for operator in here.pipeline.operators}
-    if "filter" in operators and "from_arrays" in operators:
+    if "from_arrays" in operators and "filter" in operators:
         return "choose the samples before: Dataset.from_arrays(features[kept], labels[kept])"
-    if "from_files" in operators:
-        return "add .shard_files(), which gives each streamer its own files"
+    if "from_arrays" in operators:
+        return "write .shuffle(seed) without a window, before .repeat()"
+    files, streamers = here.option("files"), here.pipeline.streamers or 1
+    if files is not None:
+        split = f"split the data into {streamers} files or more, and " if files < streamers else ""
+        return f"{split}add .shard_files(), which gives each streamer its own files"
     if "DataLoader" in operators:
         return "return Dataset.from_arrays(…) of the data, or give each streamer its own part"
+    if "source" in operators:
+        return "return a grain.MapDataset, without .to_iter_dataset(): it is read by number"
     return "return a Dataset that can be indexed, or part it by csrun.data.shard_info()"
 
 
-SOURCES = ("from_arrays", "from_files", "from_batches", "DataLoader")
+SOURCES = ("from_arrays", "from_files", "from_batches", "DataLoader", "source")
 
 SHARDING_RULES = (
     Rule(

@@ -1,14 +1,17 @@
 """Rules about the work of a streamer: what it does too often, or one thing after the other."""
 
-from csrun.data.operators import Operator
+from csrun.data.operators import Level, Operator
 from csrun.data.report.finding import Advice, Rule, Severity
 from csrun.data.report.pipeline import Here
 from csrun.data.report.rules.learning import sounds_random
 
 VECTORISED = 0.9  # of the time of a function that is called once a sample
-WAITING = 0.1  # of the input time: below it there is nothing to read ahead of
 DOMINANT = 0.3  # of the input time: an expensive function
-CYCLE = 4
+THREAD_PAYS_S = 1e-3  # a batch's work: well above the 0.1 ms that handing it to a thread costs
+THREAD_COSTS_S = 1e-4
+CALLS = 8  # at a time, of a function that waits
+CYCLE = 4  # files at a time
+ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples need not be alike
 
 
 def _map_before_batch(here: Here) -> Advice | None:
@@ -26,39 +29,75 @@ def _batch_to_come(here: Here) -> Operator | None:
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or here.comes_before("filter", "cache"):
         return None
-    return batch
+    return None if _makes_alike(here) else batch
+
+
+def _makes_alike(here: Here) -> bool:
+    """Whether it is what first makes equal shapes of samples of any length."""
+    return here.before[0].options.get("format") in ANY_LENGTH and not here.comes_after("map")
+
+
+def _is_worth_threads(here: Here, batch_s: float) -> bool:
+    """Whether so much of a batch's time is dominant, and enough for each call of a thread."""
+    pipeline = here.pipeline
+    a_sample_each = here.operator.level is Level.SAMPLE and not pipeline.indexable
+    calls = (pipeline.batch_size or 1) if a_sample_each else 1
+    return batch_s >= DOMINANT * pipeline.work_s and batch_s / calls >= THREAD_PAYS_S
 
 
 def _map_serial(here: Here) -> Advice | None:
-    cpus, is_parallel = here.pipeline.cpus, here.option("num_parallel_calls") is not None
-    if is_parallel or cpus == 1 or not here.pipeline.training or _batch_to_come(here):
+    cpus, cost = here.pipeline.cpus, here.cost
+    if here.option("num_parallel_calls") is not None or cpus == 1 or _batch_to_come(here):
+        return None
+    if cost is None or not _is_worth_threads(here, cost.cpu_s):
         return None
     function = here.option("function")
-    change = f"map({function}, num_parallel_calls=AUTOTUNE)"
-    if cpus is None:
-        now = f"{function} runs on one CPU, however many a task has"
-        return Advice(now, change, Severity.INFO, saves=0.5)
-    now = f"{function} runs on one CPU of {cpus}"
-    share = here.pipeline.share(here.operator)
-    severity = Severity.WARNING if share and share >= DOMINANT else Severity.INFO
-    return Advice(now, change, severity, saves=1 - 1 / cpus)
+    now = f"{function} computes on one CPU{f' of {cpus}' if cpus else ''}"
+    change = f"map({function}, num_parallel_calls=AUTOTUNE), if NumPy does its work: on threads"
+    severity = Severity.WARNING if cpus else Severity.INFO
+    return Advice(now, change, severity, saves=1 - 1 / (cpus or 2))
+
+
+def _map_waits(here: Here) -> Advice | None:
+    cost, calls = here.cost, here.option("num_parallel_calls")
+    waited_s = max(cost.wall_s - cost.cpu_s, 0.0) if cost else 0.0
+    if calls is not None or not _is_worth_threads(here, waited_s):
+        return None
+    function = here.option("function")
+    now = f"{function} waits {1000 * waited_s:.1f} ms a batch, one call at a time"
+    change = f"map({function}, num_parallel_calls={CALLS}), which may be more than the CPUs"
+    return Advice(now, change, saves=(1 - 1 / CALLS) * waited_s / cost.wall_s if cost else None)
+
+
+def _handed_over(here: Here) -> Advice | None:
+    work_s = here.pipeline.work_s
+    if not work_s or work_s > THREAD_COSTS_S or here.option("num_parallel_calls") == 1:
+        return None
+    parallel = here.option("num_parallel_calls") is not None
+    if not parallel and here.operator.name == "map":
+        return None
+    now = f"a batch is {1000 * work_s:.2f} ms of work, and handing it to a thread as much again"
+    change = "leave num_parallel_calls out" if parallel else "leave prefetch out"
+    return Advice(now, f"{change}: the streamer fills its ring ahead in any case", Severity.INFO)
 
 
 def _cache_missing(here: Here) -> Advice | None:
-    pipeline = here.pipeline
-    share = pipeline.share(here.operator)
-    if share is None or share < DOMINANT or not pipeline.endless or sounds_random(here.operator):
+    pipeline, cost = here.pipeline, here.cost
+    if cost is None or cost.wall_s < max(THREAD_PAYS_S, DOMINANT * pipeline.work_s):
         return None
-    if here.comes_after("batch", "shuffle", "repeat") or pipeline.has("cache"):
+    if here.comes_after("batch", "shuffle", "repeat") or not pipeline.has("repeat"):
+        return None
+    if pipeline.has("cache") or sounds_random(here.operator):
         return None
     function = here.option("function")
     now = f"{function} does the same work in every pass"
-    return Advice(now, f"write .cache() after .map({function}), if memory holds it", saves=share)
+    change = f"write .cache() after .map({function}), if each streamer's memory holds all of it"
+    return Advice(now, change, saves=1.0)
 
 
 def _interleave_missing(here: Here) -> Advice | None:
-    files = here.option("files") or 0
-    if here.pipeline.indexable or files < 2 or here.pipeline.has("interleave"):
+    files, is_indexed = here.option("files"), here.option("samples") is not None
+    if is_indexed or files < 2 or here.pipeline.has("interleave"):
         return None
     cycle = min(files, CYCLE)
     now = f"{files} files are read one after the other"
@@ -75,27 +114,15 @@ def _interleave_serial(here: Here) -> Advice | None:
         return None
     now = f"its {cycle} files are read in turn, by one thread"
     change = f"interleave(cycle_length={cycle}, num_parallel_calls=AUTOTUNE)"
-    return Advice(now, change, saves=1 - 1 / cycle)
+    return Advice(now, change)
 
 
 def _prefetch_missing(here: Here) -> Advice | None:
     pipeline = here.pipeline
-    if pipeline.has("prefetch") or not pipeline.work_s:
+    if pipeline.indexable or pipeline.has("prefetch") or pipeline.work_s < THREAD_PAYS_S:
         return None
-    waits = sum(max(cost.wall_s - cost.cpu_s, 0.0) for cost in pipeline.costs.values())
-    waiting = waits / pipeline.work_s
-    if waiting < WAITING:
-        return None
-    now = f"a batch waits {waiting:.0%} of its time for a disk or another process"
-    return Advice(now, "write .prefetch(4) at the end of the chain", gain=min(waiting, 1 - waiting))
-
-
-def _prefetch_early(here: Here) -> Advice | None:
-    late = [operator.stage for operator in here.after]
-    if not late:
-        return None
-    now = f"{', '.join(late)} is not done ahead"
-    return Advice(now, "write .prefetch(…) at the end of the chain", Severity.INFO)
+    now = "the thread that makes a batch also copies it to the ring, and makes none meanwhile"
+    return Advice(now, "write .prefetch(2) at the end of the chain", Severity.INFO)
 
 
 SPEED_RULES = (
@@ -126,29 +153,33 @@ SPEED_RULES = (
         ("map",),
         "what is expensive and always the same is done once",
         _cache_missing,
-        gain=0.3,
         about="cache",
+    ),
+    Rule(
+        "map-waits",
+        ("map",),
+        "while one call waits, others go on",
+        _map_waits,
     ),
     Rule(
         "map-serial",
         ("map",),
-        "a function of batches uses all CPUs of its task",
+        "what computes long uses all CPUs of its task",
         _map_serial,
-        gain=0.2,
     ),
     Rule(
         "prefetch-missing",
-        ("from_arrays", "from_files"),
-        "batches are read ahead",
+        ("from_files", "from_arrays"),
+        "the next batch of a stream is made while one is copied",
         _prefetch_missing,
-        gain=0.1,
+        gain=0.05,
         about="prefetch",
     ),
     Rule(
-        "prefetch-early",
-        ("prefetch",),
-        "prefetch is the last operator",
-        _prefetch_early,
-        gain=0.05,
+        "handed-over",
+        ("map", "prefetch"),
+        "threads are for work that is worth handing over",
+        _handed_over,
+        gain=0.04,
     ),
 )

@@ -1,0 +1,109 @@
+"""What a torch DataLoader tells of itself."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from csrun.data import Dataset, as_dataset
+from csrun.data.adapters import describe, indexed
+from csrun.data.operators import Level
+
+torch = pytest.importorskip("torch")
+data = torch.utils.data
+
+
+def pairs(count: int = 10) -> Any:
+    return data.TensorDataset(torch.arange(float(count)), torch.arange(count))
+
+
+def named(loader: Any) -> dict[str, dict[str, Any]]:
+    return {op.name: dict(op.options) for op in describe(loader)}
+
+
+def test_a_plain_loader_is_a_source_and_batches() -> None:
+    told = named(data.DataLoader(pairs(), batch_size=4))
+    assert list(told) == ["DataLoader", "batch"]
+    assert told["batch"] == {"batch_size": 4, "drop_remainder": False}
+    source = told["DataLoader"]
+    assert source["samples"] == 10
+    assert source["in_memory"] is True
+    assert (source["shuffle"], source["drop_last"], source["num_workers"]) == (False, False, 0)
+
+
+def test_shuffle_workers_and_functions_are_told() -> None:
+    def collate(samples: list[Any]) -> Any:
+        return data.default_collate(samples)
+
+    loader = data.DataLoader(
+        pairs(),
+        batch_size=5,
+        shuffle=True,
+        drop_last=True,
+        num_workers=2,
+        prefetch_factor=3,
+        collate_fn=collate,
+        generator=torch.Generator().manual_seed(7),
+    )
+    operators = describe(loader)
+    assert [op.name for op in operators] == ["DataLoader", "shuffle", "batch", "map", "prefetch"]
+    levels = [Level.SAMPLE] * 3 + [Level.BATCH] * 2
+    assert [op.level for op in operators] == levels
+    told = {op.name: dict(op.options) for op in operators}
+    assert told["shuffle"] == {"kind": "whole", "seed": 7, "window": None}
+    assert told["batch"] == {"batch_size": 5, "drop_remainder": True}
+    assert told["map"]["function"] == "collate"
+    assert told["prefetch"] == {"ahead": 6, "num_workers": 2, "prefetch_factor": 3}
+    assert told["DataLoader"]["seeded"] is True
+
+
+def test_samplers_of_other_kinds_are_named() -> None:
+    weighted = data.WeightedRandomSampler([1.0] * 10, 10)
+    told = named(data.DataLoader(pairs(), batch_size=2, sampler=weighted))
+    assert told["shuffle"]["kind"] == "WeightedRandomSampler"
+    batches = data.BatchSampler(data.RandomSampler(pairs()), batch_size=3, drop_last=True)
+    told = named(data.DataLoader(pairs(), batch_sampler=batches))
+    assert told["shuffle"]["kind"] == "whole"
+    assert told["batch"] == {"batch_size": 3, "drop_remainder": True}
+
+
+def test_an_iterable_data_set_keeps_its_order_to_itself() -> None:
+    class Numbers(data.IterableDataset):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(6))
+
+        def __len__(self) -> int:
+            raise AssertionError("must not be asked")
+
+    class Loader(data.DataLoader):
+        pass
+
+    told = named(Loader(Numbers(), batch_size=2))
+    assert list(told) == ["DataLoader", "batch"]
+    assert told["DataLoader"]["dataset"] == "Numbers"
+    assert told["DataLoader"]["samples"] is None
+    assert told["DataLoader"]["shuffle"] is None
+    assert list(named(Loader(Numbers(), batch_size=None))) == ["DataLoader"]
+
+
+def test_a_data_set_of_it_has_its_operators_and_is_read_in_turn() -> None:
+    loader = data.DataLoader(pairs(), batch_size=4)
+    made = as_dataset(loader)
+    assert [op.name for op in made.operators] == ["DataLoader", "batch"]
+    assert not made.indexable
+    assert indexed(loader) is None
+    assert [labels.tolist() for _, labels in made] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_batch_may_be_a_dict_of_features_and_labels() -> None:
+    samples = [{"labels": k, "features": torch.full((2,), k)} for k in range(4)]
+    made = Dataset.from_batches(data.DataLoader(samples, batch_size=2))
+    first, second = made.batches()
+    assert [array.tolist() for array in first] == [[[0, 0], [1, 1]], [0, 1]]
+    assert [array.tolist() for array in second] == [[[2, 2], [3, 3]], [2, 3]]
+
+
+def test_others_tell_nothing() -> None:
+    assert describe([1, 2]) == ()
+    assert describe(iter(())) == ()
+    assert indexed([1, 2]) is None
