@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, log
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -78,8 +79,13 @@ class Fit(msgspec.Struct, frozen=True):
     ceiling: float | None
 
     def at(self, workers: float) -> float:
-        """Samples a second of so many workers, one at least."""
+        """Samples a second of so many workers, one at least, where no other work is."""
         return min(self.law.at(workers), inf if self.ceiling is None else self.ceiling)
+
+    @property
+    def left(self) -> float:
+        """The share of that which other work has left to the workers: the points' median."""
+        return median(point.measured / point.undisturbed for point in self.points)
 
     @property
     def most_tasks(self) -> int:

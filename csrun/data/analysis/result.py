@@ -55,6 +55,11 @@ class Analysis(msgspec.Struct, frozen=True):
         return layout.streamers if shared else layout.tasks_per_node
 
     @property
+    def left(self) -> float:
+        """The share of the law's rates that other work leaves, where the job is to run."""
+        return self.fit.left if self.site.one_machine else 1.0
+
+    @property
     def extrapolated(self) -> bool:
         """Whether these are more than were measured."""
         return self.together > self.fit.most_tasks

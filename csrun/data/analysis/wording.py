@@ -76,7 +76,7 @@ def laws(analysis: Analysis) -> list[str]:
     lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
         lines.append(f"A point that it is not shown it misses by {percent(fit.error)}.")
-    lines += _doubts(fit)
+    lines += _doubts(analysis)
     lines.append(f"{SHARED[analysis.bound]} {_growth(analysis)}")
     if fit.ceiling is not None:
         lines.append(f"The CPUs measured can make {count(fit.ceiling)} samples/s at most.")
@@ -87,16 +87,16 @@ def laws(analysis: Analysis) -> list[str]:
     return lines
 
 
-def _doubts(fit: Fit) -> list[str]:
+def _doubts(analysis: Analysis) -> list[str]:
     """What other work on the machine has done to the measurements."""
-    lost = 1 - min(point.measured / point.undisturbed for point in fit.points)
-    lines = []
-    if lost > DISTURBED:
-        lines.append(
-            f"Other work took CPUs, up to {percent(lost)} of a point's rate: the law is that of the"
-            " undisturbed rates, what the tasks would have made of these CPUs, too."
-        )
-    if lost > DISTURBED or (fit.error or 0.0) > SCATTERED:
+    fit, lines = analysis.fit, []
+    disturbed = min(point.measured / point.undisturbed for point in fit.points) < 1 - DISTURBED
+    if disturbed:
+        line = "Other work took CPUs: the law is that of the undisturbed rates, without it."
+        if analysis.site.one_machine:
+            line += f" What is predicted is {percent(analysis.left)} of that, what it left."
+        lines.append(line)
+    if disturbed or (fit.error or 0.0) > SCATTERED:
         lines.append("Measure again when nothing else runs on this machine to be sure.")
     return lines
 

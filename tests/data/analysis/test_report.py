@@ -87,7 +87,11 @@ def test_what_other_work_took_is_told() -> None:
     )
     shown = " ".join(report(analysis_of(measured(taken))).split())
     assert "2 1 50,000 200,000 200,000 +0.0%" in shown
-    assert "Other work took CPUs, up to 75.0% of a point's rate" in shown
+    assert "What is predicted is 25.0% of that, what it left." in shown
+    assert "2 streamers deliver 50,000 samples/s" in shown
+    on_nodes = " ".join(report(analysis_of(measured(taken), site=CLUSTER)).split())
+    assert "the law is that of the undisturbed rates, without it. Measure again" in on_nodes
+    assert "2 streamers deliver 200,000 samples/s: the target is reached." in on_nodes
     assert "Other work" not in report(analysis_of())
 
 
