@@ -43,7 +43,7 @@ class Chart:
 
 
 def chart_of(analysis: Analysis) -> Chart:
-    """The chart of the recommended layout's law, on one machine, with what other work leaves of it."""
+    """The chart of the recommended layout's law on one machine, of what other work leaves of it."""
     fit, left = analysis.fit, analysis.left
     shown = analysis.together
     most = min(max(fit.most_tasks, shown, 2), WIDEST * max(fit.most_tasks, 1))
