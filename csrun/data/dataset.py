@@ -68,6 +68,7 @@ class Dataset:
     _threads: int = 1
     _ahead: int = 0
     _opening: Opening = field(init=False, default_factory=Opening, compare=False)
+    _specs: list[tuple[ArraySpec, ...]] = field(init=False, default_factory=list, compare=False)
     clock: StageClock = field(init=False, default_factory=StageClock, compare=False)
 
     @staticmethod
@@ -303,10 +304,15 @@ class Dataset:
         return self._source.cardinality if isinstance(self._source, Indexed) else None
 
     def element_spec(self) -> tuple[ArraySpec, ...]:
-        """Shapes and dtypes of the first batch, which a reader still gets.
+        """Shapes and dtypes of the first batch, which is read once, and which a reader still gets.
 
         Raises: DataError when there is none.
         """
+        if not self._specs:
+            self._specs.append(self._first_spec())
+        return self._specs[0]
+
+    def _first_spec(self) -> tuple[ArraySpec, ...]:
         if isinstance(self._source, Indexed):
             first = arrays_of(self._nonempty(self._source).read(0, self.clock), self.clock)
         else:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from signal import SIGKILL
 from time import perf_counter, process_time, sleep
 from typing import NoReturn
@@ -40,6 +41,7 @@ class _Share(msgspec.Struct, frozen=True):
     samples: int
     seconds: float
     cpu_s: float
+    starved_s: float
     stages: tuple[StageCost, ...]
 
 
@@ -80,6 +82,7 @@ def measure(
         busy_cpus=sum(share.cpu_s / share.seconds for share in shares),
         seconds=max(share.seconds for share in shares),
         stages=_mean([share.stages for share in shares]),
+        starved_cpus=sum(share.starved_s / share.seconds for share in shares),
     )
 
 
@@ -124,12 +127,14 @@ def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connectio
     start, seconds = msgspec.json.decode(pipe.recv_bytes(), type=tuple[float, float])
     sleep(max(0.0, start - perf_counter()))
     reader.forget_times()
-    samples, cpu_s, end = 0, process_time(), start + seconds
+    samples, cpu_s, starved_s, end = 0, process_time(), _starved_s(), start + seconds
     while (now := perf_counter()) < end or not samples:
         samples += reader.consume_one()
         _require(parent)
-    costs = reader.costs(samples)
-    return msgspec.json.encode(_Share(samples, now - start, process_time() - cpu_s, costs))
+    cpu_s, starved_s = process_time() - cpu_s, _starved_s() - starved_s
+    return msgspec.json.encode(
+        _Share(samples, now - start, cpu_s, starved_s, reader.costs(samples))
+    )
 
 
 class _Reader:
@@ -175,6 +180,18 @@ class _Reader:
         self._deliveries = dataset.deliveries(*self._shard)
 
 
+def _starved_s() -> float:
+    """How long this process's threads have waited for a CPU; 0 where the kernel does not tell.
+
+    Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat, second field
+    """
+    waited_ns = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has just ended
+            waited_ns += int(path.read_text().split()[1])
+    return waited_ns / 1e9
+
+
 def _require(parent: int) -> None:
     """End without a word when nobody waits for the result any more."""
     if os.getppid() != parent:
@@ -211,6 +228,18 @@ def _cpus_of(task: int, cpus: int, real_cpus: Sequence[int]) -> set[int]:
     """The CPUs of a worker: all workers together take the real ones in turn."""
     count = len(real_cpus)
     return {real_cpus[(task * cpus + k) % count] for k in range(min(cpus, count))}
+
+
+def mean(one: Point, other: Point) -> Point:
+    """Two measurements of the same workers as one."""
+    return Point(
+        tasks=one.tasks,
+        cpus=one.cpus,
+        samples_per_s=(one.samples_per_s + other.samples_per_s) / 2,
+        busy_cpus=(one.busy_cpus + other.busy_cpus) / 2,
+        seconds=one.seconds + other.seconds,
+        stages=_mean([one.stages, other.stages]),
+    )
 
 
 def _mean(all_costs: list[tuple[StageCost, ...]]) -> tuple[StageCost, ...]:

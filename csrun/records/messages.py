@@ -41,6 +41,7 @@ def configure() -> None:
     handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # a library that sets up the root logger later prints no line again
 
 
 def saving_to(model_dir: Path) -> str:

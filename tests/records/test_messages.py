@@ -71,3 +71,12 @@ def test_a_user_who_has_set_up_logging_keeps_it() -> None:
         assert logger.handlers == before
     finally:
         root.removeHandler(handler)
+
+
+def test_a_line_is_printed_once_whatever_a_library_does_to_the_root_logger() -> None:
+    program = (
+        "import logging; from csrun.records import messages; messages.configure();"
+        "logging.warning('a library'); logging.getLogger('csrun').info('a line')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == "WARNING:root:a library\nINFO:csrun:a line\n"

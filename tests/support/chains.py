@@ -21,7 +21,7 @@ def arrays(samples: int = 1000) -> tuple[str, dict[str, Any]]:
 
 
 def files(count: int = 8, samples: int | None = None) -> tuple[str, dict[str, Any]]:
-    return "from_files", {"files": count, "format": "TfRecords", "samples": samples}
+    return "from_files", {"files": count, "format": "Csv", "samples": samples}
 
 
 def shuffle(window: int | None = None) -> tuple[str, dict[str, Any]]:

@@ -51,9 +51,10 @@ def points_of(
     cpus: int = 1,
     busy: Curve = float,
     stages: tuple[StageCost, ...] = STAGES,
+    starved: Curve = lambda tasks: 0.0,
 ) -> tuple[Point, ...]:
     """Points on a curve."""
-    return tuple(Point(n, cpus, rate(n), busy(n), 2.0, stages) for n in tasks)
+    return tuple(Point(n, cpus, rate(n), busy(n), 2.0, stages, starved(n)) for n in tasks)
 
 
 def measured(points: tuple[Point, ...], **changes) -> Measurements:

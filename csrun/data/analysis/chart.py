@@ -49,7 +49,7 @@ def chart_of(analysis: Analysis) -> Chart:
     most = min(max(fit.most_tasks, shown, 2), WIDEST * max(fit.most_tasks, 1))
     ends = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
     curve = tuple(Dot(tasks, fit.at(tasks)) for tasks in ends)
-    measured = tuple(Dot(point.tasks, point.measured) for point in fit.points)
+    measured = tuple(Dot(point.tasks, point.undisturbed) for point in fit.points)
     highest = max(dot.rate for dot in (*curve, *measured))
     wanted = analysis.target.wanted
     target = wanted if wanted <= HIGHEST * highest else None

@@ -51,10 +51,14 @@ class Law(msgspec.Struct, frozen=True):
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """A measured point beside its law; deviation is fitted over measured, less one."""
+    """A point beside its law. deviation: fitted over undisturbed, less one.
+
+    measured: as it was; undisturbed: as it is where no other work takes the machine's CPUs.
+    """
 
     tasks: int
     measured: float
+    undisturbed: float
     fitted: float
     deviation: float
 
@@ -100,22 +104,33 @@ class _Samples:
 def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
     """The law of points that were all measured with the same CPUs a task."""
     ordered = sorted(points, key=lambda point: point.tasks)
-    samples = _Samples(
-        np.array([point.tasks for point in ordered], float),
-        np.array([point.samples_per_s for point in ordered], float),
-    )
+    rates = [point.samples_per_s * disturbance(point, machine_cpus) for point in ordered]
+    samples = _Samples(np.array([point.tasks for point in ordered], float), np.array(rates))
     law, error = _chosen(samples)
-    fitted = tuple(_beside(point, law.at(point.tasks)) for point in ordered)
+    fitted = tuple(
+        Fitted(
+            point.tasks,
+            point.samples_per_s,
+            rate,
+            law.at(point.tasks),
+            law.at(point.tasks) / rate - 1,
+        )
+        for point, rate in zip(ordered, rates, strict=True)
+    )
     return Fit(ordered[0].cpus, law, fitted, error, _ceiling(ordered, machine_cpus))
 
 
-def _beside(point: Point, fitted: float) -> Fitted:
-    measured = point.samples_per_s
-    return Fitted(point.tasks, measured, fitted, fitted / measured - 1)
+def disturbance(point: Point, machine_cpus: int) -> float:
+    """By what factor other work has slowed the workers: the CPUs that they could have had, as many
+    as they wanted, as the machine has, and as they are allowed, over those that they got.
+    """
+    wanted = point.busy_cpus + point.starved_cpus
+    possible = min(wanted, machine_cpus, point.tasks * point.cpus)
+    return max(1.0, possible / point.busy_cpus) if point.busy_cpus else 1.0
 
 
 def _ceiling(points: Sequence[Point], machine_cpus: int) -> float | None:
-    most = max(point.samples_per_s for point in points)
+    most = max(point.samples_per_s * disturbance(point, machine_cpus) for point in points)
     spent = sum(point.busy_cpus * point.seconds for point in points)
     samples = sum(point.samples_per_s * point.seconds for point in points)
     return max(most, machine_cpus * samples / spent) if spent else None

@@ -27,7 +27,8 @@ class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One measurement: `tasks` workers side by side, each with `cpus` CPUs, for `seconds`.
 
-    samples_per_s: of all workers together. busy_cpus: CPU seconds that they used a second.
+    samples_per_s: of all workers together. busy_cpus: CPU seconds that they used a second;
+    starved_cpus: those for which they were ready to run, and had no CPU.
     stages: the workers' mean, in the order of the pipeline.
     """
 
@@ -37,6 +38,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_cpus: float
     seconds: float
     stages: tuple[StageCost, ...]
+    starved_cpus: float = 0.0
 
 
 class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import msgspec
 
-from csrun.data.analysis.laws import Fit, fit
+from csrun.data.analysis.laws import Fit, disturbance, fit
 from csrun.data.analysis.measurements import Measurements, Point
 
 STREAMING_SINGLE_NODES = 2  # of the chief and of MemoryX
@@ -163,9 +163,11 @@ def _machine(points: Sequence[Point], machine_cpus: int) -> _Machine:
 
 
 def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:
-    alone = found.at(1)
-    crowded = [p for p in points if p.samples_per_s < SATURATED * p.tasks * alone]
-    if not crowded:
+    alone, busy = found.at(1), []
+    for point in points:
+        factor = disturbance(point, machine_cpus)
+        if factor * point.samples_per_s < SATURATED * point.tasks * alone:
+            busy.append(factor * point.busy_cpus)
+    if not busy:
         return Bound.NOTHING
-    busy = max(point.busy_cpus for point in crowded)
-    return Bound.CPUS if busy >= BUSY * machine_cpus else Bound.RESOURCE
+    return Bound.CPUS if max(busy) >= BUSY * machine_cpus else Bound.RESOURCE

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from csrun.data.analysis import wording
 from csrun.data.analysis.chart import chart_of
+from csrun.data.analysis.laws import Fitted
 from csrun.data.analysis.plot import plot
 from csrun.data.analysis.result import Analysis
 from csrun.data.analysis.scaling import Layout
@@ -19,6 +20,7 @@ from csrun.data.analysis.wording import count, deviation, microseconds, percent
 TITLE = "Input pipeline analysis"
 NAME_WIDTH = 15
 INDENT = "  "
+POINT_COLUMNS = ("tasks", "cpus_per_task", "samples/s", "undisturbed", "by the law", "off")
 LAYOUT_COLUMNS = ("nodes", "tasks_per_node", "cpus_per_task", "streamers", "samples/s")
 
 
@@ -57,22 +59,20 @@ def _stages(analysis: Analysis, console: Console) -> None:
 
 def _measured(analysis: Analysis, console: Console) -> None:
     rows = (
-        (
-            str(at.tasks),
-            str(fit.cpus),
-            count(at.measured),
-            count(at.fitted),
-            deviation(at.deviation),
-        )
+        (str(at.tasks), str(fit.cpus), *map(count, _rates(at)), deviation(at.deviation))
         for fit in analysis.fits
         for at in fit.points
     )
     _section("Measured", [], console)
-    _table(("tasks", "cpus_per_task", "samples/s", "by the law", "off"), rows, console)
+    _table(POINT_COLUMNS, rows, console)
     _section("Law", wording.laws(analysis), console)
     unicode = (console.encoding or "").lower().startswith("utf") and console.is_terminal
     console.print()
     console.print(plot(chart_of(analysis), console.width - 2, unicode), soft_wrap=True)
+
+
+def _rates(at: Fitted) -> tuple[float, ...]:
+    return at.measured, at.undisturbed, at.fitted
 
 
 def _recommended(analysis: Analysis, console: Console) -> None:

@@ -5,7 +5,8 @@ from csrun.data.analysis.limiting import Limiting
 from csrun.data.analysis.result import Analysis, Verified
 from csrun.data.analysis.scaling import Bound, Limit
 
-SCATTERED = 0.15  # of a point: what a machine that other work shares does to measurements
+SCATTERED = 0.15  # how far a law may miss points before they are to be measured again
+DISTURBED = 0.1  # of a point's rate: what other work may take before it is told
 SHARED = {
     Bound.NOTHING: "Tasks of one machine were not in each other's way.",
     Bound.CPUS: "Tasks of one machine share its CPUs.",
@@ -74,9 +75,8 @@ def laws(analysis: Analysis) -> list[str]:
     name = fit.law.name[0].upper() + fit.law.name[1:]
     lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
-        lines.append(
-            f"A point that it is not shown it misses by {percent(fit.error)}.{_doubt(fit)}"
-        )
+        lines.append(f"A point that it is not shown it misses by {percent(fit.error)}.")
+    lines += _doubts(fit)
     lines.append(f"{SHARED[analysis.bound]} {_growth(analysis)}")
     if fit.ceiling is not None:
         lines.append(f"The CPUs measured can make {count(fit.ceiling)} samples/s at most.")
@@ -87,10 +87,18 @@ def laws(analysis: Analysis) -> list[str]:
     return lines
 
 
-def _doubt(fit: Fit) -> str:
-    if fit.error is None or fit.error < SCATTERED:
-        return ""
-    return " That is much: measure again when nothing else runs on this machine."
+def _doubts(fit: Fit) -> list[str]:
+    """What other work on the machine has done to the measurements."""
+    lost = 1 - min(point.measured / point.undisturbed for point in fit.points)
+    lines = []
+    if lost > DISTURBED:
+        lines.append(
+            f"Other work took CPUs, up to {percent(lost)} of a point's rate: the law is that of the"
+            " undisturbed rates, what the tasks would have made of these CPUs, too."
+        )
+    if lost > DISTURBED or (fit.error or 0.0) > SCATTERED:
+        lines.append("Measure again when nothing else runs on this machine to be sure.")
+    return lines
 
 
 def _cpus(fit: Fit) -> str:

@@ -1,6 +1,8 @@
 """HDF5 files: data sets whose rows are read when they are asked for."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import numpy.typing as npt
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Array
 from csrun.data.formats.files import needed
+
+DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 Numbers = npt.NDArray[np.int64]
 
@@ -32,8 +36,7 @@ class Hdf5:
 
         Raises: DataError for a file that is missing or broken, or without a data set of that name
         """
-        file = _opened(path)
-        with file:
+        with _named(path), _opened(path) as file:
             names = self.names or _at_the_root(file)
             require(bool(names), str(path), "must hold a data set at its root", list(file))
             return tuple(_rows(path, file, name) for name in names)
@@ -59,10 +62,8 @@ class Hdf5Rows:
         inside = not numbers.size or (numbers[0] >= 0 and numbers[-1] < len(self))
         if not inside:
             raise IndexError(f"{self._path}: {self._name} has rows 0..{len(self) - 1}, got {rows}")
-        try:
+        with _named(f"{self._path}: {self._name}"):
             found = np.concatenate([self._span(group) for group in self._groups(numbers)])
-        except OSError as error:
-            raise DataError(f"{self._path}: {self._name}: cannot be read: {error}") from error
         return found[places.reshape(np.shape(rows))]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -92,22 +93,32 @@ class Hdf5Rows:
 
 
 def _opened(path: Path) -> Any:
-    h5py = needed("h5py", "Hdf5", "hdf5")
+    return needed("h5py", "Hdf5", "hdf5").File(path, "r")
+
+
+@contextmanager
+def _named(where: object) -> Iterator[None]:
+    """Whatever the library says of a damaged file, with the file's name."""
     try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path}: not a readable HDF5 file: {error}") from error
+        yield
+    except DAMAGED as error:
+        raise DataError(f"{where}: not a readable HDF5 file: {error}") from error
 
 
 def _at_the_root(file: Any) -> tuple[str, ...]:
-    return tuple(name for name, item in file.items() if hasattr(item, "dtype"))
+    return tuple(name for name, item in file.items() if _is_data_set(item))
+
+
+def _is_data_set(item: Any) -> bool:
+    """Groups and named types have no chunks, not even None."""
+    return hasattr(item, "chunks")
 
 
 def _rows(path: Path, file: Any, name: str) -> Hdf5Rows:
     where = f"{path}: {name}"
     require(name in file, str(path), f"must hold {name}", list(file))
     data = file[name]
-    require(hasattr(data, "dtype"), where, "must be a data set", "a group")
+    require(_is_data_set(data), where, "must be a data set", type(data).__name__)
     require(bool(data.shape), where, "samples need a first axis", f"shape {data.shape}")
     require(data.dtype.kind in "biufc", where, "must hold numbers", data.dtype)
     return Hdf5Rows(path, name, data.shape, data.dtype)

@@ -4,8 +4,10 @@ Source: NumPy enhancement proposal 1, A simple file format for NumPy arrays
 """
 
 import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO, cast
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -17,6 +19,7 @@ from csrun.data.formats.files import opened
 
 NPY_SUFFIX = ".npy"
 LOCAL_HEADER_BYTES = 30  # of a file in a zip archive, before its name and extra field
+DAMAGED = (BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error)
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -57,7 +60,7 @@ class Npy:
                 for name in names:
                     require(name in held, str(path), f"must hold {name}", list(held))
                 return tuple(_member(path, archive, held[name], mapped) for name in names)
-        except BadZipFile as error:
+        except DAMAGED as error:
             raise DataError(f"{path}: not a readable .npz file: {error}") from error
 
 
@@ -86,9 +89,10 @@ def _header(where: str, file: BinaryIO, size: int) -> _Header:
         version = np.lib.format.read_magic(file)
         require(version in HEADER_READERS, where, "version must be 1.0 or 2.0", version)
         header = _Header(*HEADER_READERS[version](file), begin=file.tell())
-    except ValueError as error:
+    except (ValueError, SyntaxError, TokenError) as error:
         raise DataError(f"{where}: not a readable .npy file: {error}") from error
-    require(not header.dtype.hasobject, where, "must hold numbers", "Python objects")
+    plain = header.dtype.itemsize > 0 and not header.dtype.hasobject
+    require(plain, where, "must hold numbers", f"{header.dtype}: Python objects, or nothing")
     sensible = all(extent >= 0 for extent in header.shape)
     promised = header.begin + header.value_bytes if sensible else "no such"
     rule = f"shape {list(header.shape)} of {header.dtype} needs {promised} bytes"
@@ -100,11 +104,13 @@ def _member(path: Path, archive: ZipFile, info: ZipInfo, mapped: Array) -> Array
     where = f"{path}: {info.filename}"
     with archive.open(info) as file:
         header = _header(where, cast(BinaryIO, file), info.file_size)
-        if info.compress_type == ZIP_STORED:
-            content = mapped[_begin(info, mapped) :][: info.file_size]
-            require(len(content) == info.file_size, where, "must be whole", f"{len(content)} bytes")
-            return header.of(content)
-    return header.of(np.frombuffer(archive.read(info), np.uint8))
+    if info.compress_type == ZIP_STORED:
+        content = mapped[_begin(info, mapped) :][: info.file_size]
+    else:
+        content = np.frombuffer(archive.read(info), np.uint8)
+    rule = f"must have {info.file_size} bytes"
+    require(len(content) == info.file_size, where, rule, len(content))
+    return header.of(content)
 
 
 def _begin(info: ZipInfo, mapped: Array) -> int:

@@ -15,6 +15,7 @@ from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Sample
 from csrun.data.formats.files import needed, opened, read_up_to
 
+LENGTH_PART = "length"
 GZIP = "gzip"
 NONE = "none"
 LENGTH = struct.Struct("<Q")
@@ -86,7 +87,7 @@ def _length(where: str, head: bytes, checksum: Checksum) -> int:
     wanted = LENGTH.size + CHECKSUM.size
     require(len(head) == wanted, where, f"its head has {wanted} bytes", f"{len(head)}; it is cut")
     packed, (stored,) = head[: LENGTH.size], CHECKSUM.unpack(head[LENGTH.size :])
-    _verify(where, "length", packed, stored, checksum)
+    _verify(where, LENGTH_PART, packed, stored, checksum)
     (length,) = LENGTH.unpack(packed)
     return int(length)
 
@@ -104,7 +105,8 @@ def _content(where: str, file: BinaryIO, length: int, checksum: Checksum) -> byt
 def _verify(where: str, part: str, content: bytes, stored: int, checksum: Checksum) -> None:
     found = masked(checksum(content))
     if found != stored:
+        other = ", or no TFRecord file, or compressed (compression='gzip')"
         raise DataError(
             f"{where}: the checksum of its {part} must be 0x{stored:08x}, got 0x{found:08x}: the "
-            "file is damaged, or it is no TFRecord file, or compressed (compression='gzip')"
+            f"file is damaged{other if part == LENGTH_PART else ''}"
         )

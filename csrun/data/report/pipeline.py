@@ -33,6 +33,12 @@ class Pipeline:
     batch_s: float = 0.0
 
     @cached_property
+    def batch_size(self) -> int | None:
+        """Samples of a batch; None when nobody knows."""
+        sizes = (op.options.get("batch_size") for op in self.operators if op.name == "batch")
+        return next(sizes, None)
+
+    @cached_property
     def work_s(self) -> float:
         """The stages' time of a batch, which may overlap."""
         return sum(cost.wall_s for cost in self.costs.values())
@@ -53,8 +59,7 @@ class Pipeline:
 
     def samples_per_s(self) -> float | None:
         """What one streamer delivers; None when it was not measured."""
-        size = next((op.options["batch_size"] for op in self.operators if op.name == "batch"), None)
-        return size / self.batch_s if size and self.batch_s else None
+        return self.batch_size / self.batch_s if self.batch_size and self.batch_s else None
 
     def total_batches(self) -> int | None:
         """Batches that all streamers together give; None when endless or unknown."""

@@ -10,6 +10,7 @@ from csrun.data.report.pipeline import Pipeline
 TEXT_FILE = "input_fn_report.txt"
 BEGIN = "Suggestions to improve input_fn performance"
 END = "End of input_fn suggestions"
+CALL_WIDTH = 64
 NOTHING = "Nothing to improve was found."
 
 
@@ -85,7 +86,8 @@ def _call(operator: Operator) -> str:
         for name, value in operator.options.items()
         if value is not None
     ]
-    return f"{operator.name}({', '.join(given)})"
+    call = f"{operator.name}({', '.join(given)})"
+    return call if len(call) <= CALL_WIDTH else f"{call[: CALL_WIDTH - 1]}…"
 
 
 def _cost(pipeline: Pipeline, operator: Operator) -> list[str]:

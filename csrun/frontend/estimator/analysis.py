@@ -12,7 +12,7 @@ import numpy as np
 from csrun.data import Dataset
 from csrun.data.analysis.measurements import Measurements, Point
 from csrun.data.batches import Delivery
-from csrun.data.measure import Consume, measure
+from csrun.data.measure import Consume, mean, measure
 from csrun.data.stages import StageClock
 from csrun.executable import Executable, Plan
 from csrun.mode import ExecutionMode
@@ -22,10 +22,11 @@ from csrun.runtime.cpu import CpuMachine
 from csrun.runtime.state import initialize
 from csrun.runtime.wire.ring import slot_bytes
 
-POINT_S = 1.5  # how long a point is measured
+POINT_S = 0.8  # how long a point is measured, each time
+LEAST_POINTS = 3
 WAFER_S = 1.0
 ORDER_STEPS = 1  # an order: a large model's step may take long
-RISES = 1.1  # by how much the rate must rise for more workers to be tried
+RISES = 1.05  # by how much the rate must rise for more workers to be tried
 MOST_WORKERS = 64  # on a machine with fewer CPUs than that; else as many as twice its CPUs
 
 log = logging.getLogger("csrun")
@@ -40,6 +41,7 @@ def measure_pipeline(
     dataset = make()
     wafer = _wafer_rate(executable, dataset, seed)
     log.info(messages.wafer_measured(wafer))
+    enough = max(wafer, plan.estimate.samples_per_sec)
     Measurements(
         batch_size=plan.batch_size,
         sample_bytes=slot_bytes(plan.inputs) // plan.batch_size,
@@ -48,29 +50,44 @@ def measure_pipeline(
         wafer_samples_per_s=wafer,
         streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
         parallel=dataset.parallel,
-        points=tuple(_points(make, _into_slot(plan), cpus, dataset.parallel)),
+        points=tuple(_points(make, _into_slot(plan), cpus, enough, dataset.parallel)),
         suggestions=suggestions,
     ).write(folder)
 
 
-def _points(make: Make, consume: Consume, cpus: list[int], parallel: bool) -> Iterator[Point]:
-    """One worker, two, four, … with one CPU each, as long as more of them bring more; and the same
-    with more CPUs each, if the pipeline uses them.
+def _points(
+    make: Make, consume: Consume, cpus: list[int], enough: float, parallel: bool
+) -> Iterator[Point]:
+    """One worker, two, three, … with one CPU each, as long as more of them bring more and not twice
+    of what is enough is reached; and the same with more CPUs each, if the pipeline uses them.
+
+    All are measured twice, the second time in the opposite order: what disturbs the machine for a
+    while does not look like a law.
     """
-    for cpus_each in _doubling(len(cpus) if parallel else 1):
-        before = 0.0
-        for tasks in _doubling(max(MOST_WORKERS, 2 * len(cpus)) // cpus_each):
-            point = measure(make, consume, tasks, cpus_each, POINT_S, cpus)
-            log.info(messages.point_measured(tasks, cpus_each, point.samples_per_s))
-            yield point
-            if point.samples_per_s < RISES * before:
+    for cpus_each in _steps(len(cpus)) if parallel else [1]:
+        first: list[Point] = []
+        for tasks in _steps(max(MOST_WORKERS, 2 * len(cpus)) // cpus_each):
+            first.append(measure(make, consume, tasks, cpus_each, POINT_S, cpus))
+            log.info(messages.point_measured(tasks, cpus_each, first[-1].samples_per_s))
+            if _is_enough([point.samples_per_s for point in first], enough):
                 break
-            before = point.samples_per_s
+        second = [
+            measure(make, consume, point.tasks, cpus_each, POINT_S, cpus)
+            for point in reversed(first)
+        ]
+        yield from map(mean, first, reversed(second))
 
 
-def _doubling(most: int) -> list[int]:
-    """1, 2, 4, … and `most` itself."""
-    return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
+def _is_enough(rates: list[float], enough: float) -> bool:
+    """Whether the next number of workers would tell nothing new; two show where a law begins."""
+    *before, last = rates
+    return len(rates) >= LEAST_POINTS and (last > 2 * enough or last < RISES * max(before))
+
+
+def _steps(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, … up to `most`."""
+    steps = {2**k * factor // 2 for k in range(1, most.bit_length() + 1) for factor in (2, 3)}
+    return sorted(step for step in {1, *steps} if step <= most)
 
 
 def _into_slot(plan: Plan) -> Consume:

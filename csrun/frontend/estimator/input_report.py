@@ -35,22 +35,30 @@ class Readers:
 
 
 class InputReports:
-    """The reports of an estimator's runs; what has been said of a pipeline is not said again."""
+    """The reports of an estimator's runs; what one has said, none says again."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[bool, frozenset[tuple[str, str]]]] = set()
+        self._said: set[tuple[bool, str, str]] = set()
 
     def give(self, pipeline: Pipeline, folder: Path | None) -> None:
-        """Keep a pipeline's report in a compile directory, if there is one, and say it."""
+        """Keep a pipeline's report in a compile directory, if there is one, and say what is new."""
         findings = examine(pipeline)
         if folder is not None:
             with suppress(OSError):  # the compile stands without it
                 text = report_text(pipeline, findings)
                 write_whole(folder / TEXT_FILE, text.encode(), durable=False)
-        said = pipeline.training, frozenset((each.rule, each.operator.where) for each in findings)
-        if said not in self._said:
-            self._said.add(said)
-            _say(pipeline, findings, folder)
+        new = tuple(finding for finding in findings if self._is_new(pipeline, finding))
+        if new:
+            _say(pipeline, new, folder)
+        elif not findings and pipeline.training and self._is_new(pipeline, None):
+            log.info(" ".join(filter(None, [messages.INPUT_FINE, rate_text(pipeline)])))
+
+    def _is_new(self, pipeline: Pipeline, finding: Finding | None) -> bool:
+        what = (finding.rule, finding.operator.where) if finding else ("", "")
+        said = (pipeline.training, *what)
+        is_new = said not in self._said
+        self._said.add(said)
+        return is_new
 
 
 class NoReports(InputReports):
@@ -61,13 +69,9 @@ class NoReports(InputReports):
 
 
 def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
-    """One record, so that no other line comes between; of a fine evaluation there is nothing."""
-    where = messages.input_report_kept(folder / TEXT_FILE) if folder is not None else ""
-    if not findings:
-        if pipeline.training:
-            log.info(" ".join(filter(None, [messages.INPUT_FINE, rate_text(pipeline)])))
-        return
+    """In one record, so that no other line comes between."""
     warns = any(finding.severity is Severity.WARNING for finding in findings)
+    where = messages.input_report_kept(folder / TEXT_FILE) if folder is not None else ""
     told = [suggestions_text(findings), rate_text(pipeline), where]
     log.log(logging.WARNING if warns else logging.INFO, "\n".join(filter(None, told)))
 

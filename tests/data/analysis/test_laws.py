@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from support.pipelines import Curve, points_of
 
-from csrun.data.analysis.laws import Fit, LawName, fit
+from csrun.data.analysis.laws import Fit, LawName, disturbance, fit
+from csrun.data.analysis.measurements import Point
 
 RATE, CAP, SIGMA, KAPPA = 1200.0, 5000.0, 0.15, 0.01
 MANY = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -82,3 +83,33 @@ def test_the_machines_cpus_are_a_ceiling_for_workers_that_were_not_measured() ->
     assert found.at(6) == pytest.approx(6000)
     assert found.at(100) == pytest.approx(8000)
     assert found.most_tasks == 4
+
+
+@pytest.mark.parametrize(
+    ("tasks", "cpus", "busy", "starved", "factor"),
+    [
+        (1, 1, 1.0, 0.0, 1.0),
+        (1, 1, 0.8, 0.2, 1.25),
+        (4, 1, 2.0, 2.0, 1.0),  # in each other's way: the machine has two
+        (4, 1, 0.5, 3.5, 4.0),
+        (1, 1, 1.0, 1.0, 1.0),  # two threads of a task with one CPU
+        (4, 1, 0.02, 0.0, 1.0),
+        (2, 1, 0.0, 0.0, 1.0),
+    ],
+)
+def test_cpus_that_other_work_took_are_told_from_those_that_are_not_there(
+    tasks: int, cpus: int, busy: float, starved: float, factor: float
+) -> None:
+    point = Point(tasks, cpus, 1000.0, busy, 1.0, (), starved)
+    assert disturbance(point, machine_cpus=2) == pytest.approx(factor)
+
+
+def test_the_law_is_that_of_a_machine_without_other_work() -> None:
+    """It takes half of the CPU time that one or two tasks want, and more of what four want."""
+    got = {1: 0.5, 2: 1.0, 4: 0.4}
+    points = points_of(
+        lambda n: RATE * got[n], (1, 2, 4), busy=got.__getitem__, starved=lambda n: n - got[n]
+    )
+    found = fit(points, machine_cpus=2)
+    assert [found.law.at(n) for n in (1, 2, 4)] == pytest.approx([RATE, 2 * RATE, 2 * RATE])
+    assert [point.measured for point in found.points] == [RATE * share for share in got.values()]

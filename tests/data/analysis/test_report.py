@@ -51,7 +51,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "map load 7.00 6.50 70.0%",
         "map load: 70.0% of a worker's time; it computes",
         "batch first [bold]",
-        "4 1 200,000 200,000 +0.0%",
+        "4 1 200,000 200,000 200,000 +0.0%",
         "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
         "Tasks of one machine share its CPUs. The nodes are one machine",
         "16 1 1 15 200,000",
@@ -77,10 +77,18 @@ def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
 def test_points_that_scatter_are_to_be_measured_again() -> None:
     rates = {1: 100_000.0, 2: 60_000.0, 3: 190_000.0, 4: 90_000.0}
     scattered = measured(points_of(rates.__getitem__, tuple(rates)))
-    assert "measure again when nothing else runs" in " ".join(
-        report(analysis_of(scattered)).split()
+    assert "Measure again when nothing else runs" in report(analysis_of(scattered))
+    assert "Measure again" not in report(analysis_of())
+
+
+def test_what_other_work_took_is_told() -> None:
+    taken = points_of(
+        lambda n: 25_000.0 * n, (1, 2), busy=lambda n: n / 4, starved=lambda n: 3 * n / 4
     )
-    assert "measure again" not in report(analysis_of())
+    shown = " ".join(report(analysis_of(measured(taken))).split())
+    assert "2 1 50,000 200,000 200,000 +0.0%" in shown
+    assert "Other work took CPUs, up to 75.0% of a point's rate" in shown
+    assert "Other work" not in report(analysis_of())
 
 
 def test_a_site_of_machines_is_told_how_nodes_add_up() -> None:

@@ -72,8 +72,14 @@ BROKEN = {
     "cut": ("x.npy", npy("(3,)", bytes(23)), r"shape \[3\] of float64 needs \d+ bytes, got \d+"),
     "huge": ("x.npy", npy("(1 << 60,)".replace("1 << 60", str(1 << 60))), "is it truncated"),
     "negative": ("x.npy", npy("(-2, -1)", bytes(16)), "needs no such bytes"),
+    "no-literal": ("x.npy", npy("(3,)[").replace(b"}", b"("), "not a readable .npy file"),
     "code": ("x.npy", npy("__import__('os')"), "not a readable .npy file"),
-    "pickle": ("x.npy", npy("(1,)", b"cos\nsystem\n", "|O"), "must hold numbers, got Python obj"),
+    "pickle": (
+        "x.npy",
+        npy("(1,)", b"cos\nsystem\n", "|O"),
+        "must hold numbers, got object: Python obj",
+    ),
+    "nothing": ("x.npy", npy("(3,)", b"", "|V0"), "must hold numbers"),
     "huge-member": ("x.npz", zipped(npy(f"({1 << 50},)")), r"x\.npy: shape .* is it truncated"),
     "no-zip": ("x.npz", b"PK\x03\x04", r"not a readable \.npz file"),
 }

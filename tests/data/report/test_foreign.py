@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from support.chains import chain
 
-from csrun.data.report import Pipeline, examine
+from csrun.data import as_dataset
+from csrun.data.report import Pipeline, examine, probe
 
 Options = dict[str, Any]
 
@@ -82,7 +84,7 @@ CHAINS: list[tuple[tuple[tuple[str, Options], ...], Options, dict[str, str]]] = 
     (
         (STREAM, shuffle(), REPEAT, batch()),
         TWO,
-        {"stream-replayed": "leave .to_iter_dataset() out"},
+        {"stream-replayed": "return a grain.MapDataset"},
     ),
     ((STREAM, shuffle(), REPEAT, batch(), WORKERS), ONE, {"workers": "leave mp_prefetch out"}),
     ((STREAM, shuffle(), REPEAT, batch(), THREADS), ONE, {"threads": "num_threads=8"}),
@@ -104,3 +106,30 @@ def test_the_worker_processes_of_all_streamers_are_counted() -> None:
     found = {f.rule: f for f in examine(Pipeline(calls, streamers=3, cpus=8, indexable=False))}
     assert "starts 4 worker processes beside itself, 12 in all" in found["workers"].now
     assert found["workers"].severity == "info"
+
+
+def test_a_real_loader_of_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader, TensorDataset
+
+    values = torch.arange(100.0)
+    data = as_dataset(DataLoader(TensorDataset(values, values), batch_size=10, shuffle=True))
+    facts = {"indexable": data.indexable, "cardinality": data.cardinality}
+    found = examine(Pipeline(data.operators, streamers=2, last_step=30, **facts))
+    assert [finding.rule for finding in found] == [
+        "data-end",
+        "shuffle-unseeded",
+        "loader-sample-by-sample",
+        "stream-replayed",
+    ]
+    assert "the data end after step 10, the run wants 30 steps" in found[0].now
+
+
+def test_a_real_grain_data_set() -> None:
+    grain = pytest.importorskip("grain")
+    numbers = grain.MapDataset.range(100).map(np.atleast_1d)
+    data = as_dataset(numbers.repeat().batch(10))
+    assert probe(data).batch_s > 0
+    found = examine(Pipeline(data.operators, indexable=data.indexable, streamers=2))
+    assert [finding.rule for finding in found] == ["shuffle-missing", "map-before-batch"]
+    assert probe(as_dataset(numbers.batch(10).to_iter_dataset())).costs == {}

@@ -21,6 +21,7 @@ from csrun.data.stages import StageTime
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 
 STREAM = {"indexable": False}
+FILTER = ("filter", {"function": "is_even"})
 SHARDED = ("shard_files", {"files": 2, "of": 8})
 EVALUATION = {"training": False}
 GOOD_STREAM: Calls = (
@@ -78,7 +79,7 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         "twice before others",
     ),
     (
-        (files(8, 80_000), SHARDED, shuffle(1000), repeat(), batch()),
+        (files(8, 80_000), SHARDED, FILTER, shuffle(1000), repeat(), batch()),
         STREAM,
         "window-small",
         "window=1,000, a file has 10,000 samples",
@@ -145,7 +146,7 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         "each of 4 streamers produces all batches, and uses its own: add .shard_files()",
     ),
     (
-        (arrays(), ("filter", {"function": "is_even"}), shuffle(10_000), repeat(), batch()),
+        (arrays(), FILTER, shuffle(10_000), repeat(), batch()),
         {**STREAM, "streamers": 4},
         "stream-replayed",
         "choose the samples before: Dataset.from_arrays(features[kept], labels[kept])",
@@ -191,7 +192,7 @@ def test_a_mistake_is_found(calls: Calls, facts: dict[str, Any], rule: str, stat
 
 
 def test_no_mistake_brings_findings_of_others() -> None:
-    """One mistake, one finding; two of these chains have a second mistake."""
+    """One mistake, one finding; one of these chains has a second mistake."""
     several = {
         (rule, finding.rule)
         for calls, facts, rule, _ in MISTAKES
@@ -199,7 +200,6 @@ def test_no_mistake_brings_findings_of_others() -> None:
         if finding.rule != rule
     }
     assert several == {
-        ("window-small", "interleave-missing"),
         ("shard-late", "map-before-batch"),
     }
 
@@ -260,6 +260,21 @@ def test_a_function_that_waits_is_called_several_times_at_once() -> None:
     assert set(rules) == {"map-waits"}
     assert "load waits 2.0 ms a batch" in rules["map-waits"].now
     assert rules["map-waits"].gain == pytest.approx(2.0 / 2.5 * 7 / 8)
+
+
+def test_a_call_for_each_sample_of_a_stream_is_too_little_for_a_thread() -> None:
+    calls = (files(1), map_of(), repeat(), batch(50, padded_shapes=[(9,)]))
+    costs = {"map load": (20.0, 20.0), "from_files": (2.0, 2.0)}
+    assert "map-serial" not in found(calls, costs, cpus=4, indexable=False)
+    costs["map load"] = (60.0, 60.0)
+    assert "map-serial" in found(calls, costs, cpus=4, indexable=False)
+
+
+def test_the_first_function_of_samples_of_any_length_is_called_for_each() -> None:
+    lines = ("from_files", {"files": 1, "format": "Lines"})
+    calls = (lines, map_of("parse"), map_of("scale"), shuffle(10_000), repeat(), batch())
+    found_in = examine(Pipeline(chain(*calls), indexable=False, streamers=1))
+    assert [(f.rule, f.operator.where) for f in found_in] == [("map-before-batch", "data.py:3")]
 
 
 def test_threads_for_next_to_no_work() -> None:

@@ -21,7 +21,8 @@ def _remainder_kept(here: Here) -> Advice | None:
         return Advice(now, change, Severity.INFO)
     rest = int(samples % size)
     wasted = (size - rest) / (samples - rest + size)
-    now = f"the last batch of a pass has {rest} samples, the wafer computes all {size} rows"
+    count = f"{rest} samples" if rest > 1 else "one sample"
+    now = f"the last batch of a pass has {count}, the wafer computes all {size} rows"
     return Advice(now, change, Severity.WARNING if wasted > MUCH else Severity.INFO, gain=wasted)
 
 

@@ -77,7 +77,7 @@ def _window_small(here: Here) -> Advice | None:
         return None
     reason = "a file has" if least == at_a_time else f"{BATCHES_IN_WINDOW} batches are"
     now = f"window={window:,}, {reason} {least:,} samples"
-    return Advice(now, f"shuffle(window={least}), or .interleave(…) before it")
+    return Advice(now, f"shuffle(window={least})")
 
 
 def _samples_of_a_file(before: tuple[Operator, ...]) -> int | None:

@@ -64,12 +64,14 @@ def _way_out(here: Here) -> str:
         return "choose the samples before: Dataset.from_arrays(features[kept], labels[kept])"
     if "from_arrays" in operators:
         return "write .shuffle(seed) without a window, before .repeat()"
-    if "from_files" in operators:
-        return "add .shard_files(), which gives each streamer its own files"
+    files, streamers = here.option("files"), here.pipeline.streamers or 1
+    if files is not None:
+        split = f"split the data into {streamers} files or more, and " if files < streamers else ""
+        return f"{split}add .shard_files(), which gives each streamer its own files"
     if "DataLoader" in operators:
         return "return Dataset.from_arrays(…) of the data, or give each streamer its own part"
     if "source" in operators:
-        return "leave .to_iter_dataset() out: a MapDataset is read by number"
+        return "return a grain.MapDataset, without .to_iter_dataset(): it is read by number"
     return "return a Dataset that can be indexed, or part it by csrun.data.shard_info()"
 
 

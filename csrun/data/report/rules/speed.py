@@ -1,6 +1,6 @@
 """Rules about the work of a streamer: what it does too often, or one thing after the other."""
 
-from csrun.data.operators import Operator
+from csrun.data.operators import Level, Operator
 from csrun.data.report.finding import Advice, Rule, Severity
 from csrun.data.report.pipeline import Here
 from csrun.data.report.rules.learning import sounds_random
@@ -11,6 +11,7 @@ THREAD_PAYS_S = 1e-3  # a batch's work: well above the 0.1 ms that handing it to
 THREAD_COSTS_S = 1e-4
 CALLS = 8  # at a time, of a function that waits
 CYCLE = 4  # files at a time
+ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples need not be alike
 
 
 def _map_before_batch(here: Here) -> Advice | None:
@@ -28,14 +29,27 @@ def _batch_to_come(here: Here) -> Operator | None:
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or here.comes_before("filter", "cache"):
         return None
-    return batch
+    return None if _makes_alike(here) else batch
+
+
+def _makes_alike(here: Here) -> bool:
+    """Whether it is what first makes equal shapes of samples of any length."""
+    return here.before[0].options.get("format") in ANY_LENGTH and not here.comes_after("map")
+
+
+def _is_worth_threads(here: Here, batch_s: float) -> bool:
+    """Whether so much of a batch's time is dominant, and enough for each call of a thread."""
+    pipeline = here.pipeline
+    a_sample_each = here.operator.level is Level.SAMPLE and not pipeline.indexable
+    calls = (pipeline.batch_size or 1) if a_sample_each else 1
+    return batch_s >= DOMINANT * pipeline.work_s and batch_s / calls >= THREAD_PAYS_S
 
 
 def _map_serial(here: Here) -> Advice | None:
     cpus, cost = here.pipeline.cpus, here.cost
     if here.option("num_parallel_calls") is not None or cpus == 1 or _batch_to_come(here):
         return None
-    if cost is None or cost.cpu_s < max(THREAD_PAYS_S, DOMINANT * here.pipeline.work_s):
+    if cost is None or not _is_worth_threads(here, cost.cpu_s):
         return None
     function = here.option("function")
     now = f"{function} computes on one CPU{f' of {cpus}' if cpus else ''}"
@@ -47,7 +61,7 @@ def _map_serial(here: Here) -> Advice | None:
 def _map_waits(here: Here) -> Advice | None:
     cost, calls = here.cost, here.option("num_parallel_calls")
     waited_s = max(cost.wall_s - cost.cpu_s, 0.0) if cost else 0.0
-    if calls is not None or waited_s < max(THREAD_PAYS_S, DOMINANT * here.pipeline.work_s):
+    if calls is not None or not _is_worth_threads(here, waited_s):
         return None
     function = here.option("function")
     now = f"{function} waits {1000 * waited_s:.1f} ms a batch, one call at a time"
@@ -82,8 +96,8 @@ def _cache_missing(here: Here) -> Advice | None:
 
 
 def _interleave_missing(here: Here) -> Advice | None:
-    files = here.option("files") or 0
-    if here.pipeline.indexable or files < 2 or here.pipeline.has("interleave"):
+    files, is_indexed = here.option("files"), here.option("samples") is not None
+    if is_indexed or files < 2 or here.pipeline.has("interleave"):
         return None
     cycle = min(files, CYCLE)
     now = f"{files} files are read one after the other"
