@@ -223,7 +223,10 @@ def bench_sleep(folder: Path) -> None:
     analysis = json.loads(run(place, "cs_input_analyzer", "--json", *command))
     if analysis["limiting"]["stage"] != "map sleep":
         raise SystemExit(f"the limiting stage is map sleep, found {analysis['limiting']}")
-    one = [word if before != TASKS else "1" for before, word in zip(["", *analysis["launch"]], analysis["launch"], strict=False)]
+    one = [
+        word if before != TASKS else "1"
+        for before, word in zip(["", *analysis["launch"]], analysis["launch"], strict=False)
+    ]
     shares = {}
     for name, launch in (("one task", one), ("recommended", analysis["launch"])):
         shutil.rmtree(place / "model_dir", ignore_errors=True)
