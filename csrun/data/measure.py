@@ -1,21 +1,22 @@
 """Measures an input pipeline by itself: several workers side by side, as streamers would run.
 
 Each worker is forked, makes the data set anew as one of so many shards, and makes batches as fast
-as it can. All are measured over the same interval, after all have warmed up.
+as they are taken from it. All are measured over the same interval, after all have warmed up.
 """
 
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
 from time import perf_counter, process_time, sleep
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import msgspec
 from threadpoolctl import threadpool_limits
@@ -27,6 +28,7 @@ from csrun.data.errors import DataError
 from csrun.data.sharding import sharded_as
 from csrun.data.stages import StageClock, StageTime
 
+LOOK_MS = 200  # how often the deadline is looked at
 READY = b"ready"
 START_AFTER_S = 0.05  # all workers know by then when to begin
 LONGEST_BATCHES = 4  # intervals that a slow worker has to finish its first batch in
@@ -45,6 +47,24 @@ class _Share(msgspec.Struct, frozen=True):
     stages: tuple[StageCost, ...]
 
 
+class Handoff(Protocol):
+    """How batches get from so many workers into other hands, as in a run.
+
+    descriptors: readable in the parent when a worker has given batches away.
+    """
+
+    descriptors: tuple[int, ...]
+
+    def consumer(self, task: int) -> Consume:
+        """In a worker, once: what it gives its batches to."""
+
+    def take(self, descriptor: int) -> None:
+        """In the parent: take what a worker has given away."""
+
+    def close(self) -> None:
+        """In the parent: the end of it."""
+
+
 @dataclass(frozen=True)
 class Worker:
     """A forked worker, and the pipe to it."""
@@ -54,27 +74,32 @@ class Worker:
 
 
 def measure(
-    make: Make, consume: Consume, tasks: int, cpus: int, seconds: float, real_cpus: Sequence[int]
+    make: Make,
+    handoff: Callable[[int], Handoff],
+    tasks: int,
+    cpus: int,
+    seconds: float,
+    real_cpus: Sequence[int],
 ) -> Point:
     """Run `tasks` workers, each on `cpus` of the CPUs `real_cpus` in turn, for `seconds`.
 
     Raises: DataError when a worker fails, or makes no batch in a long time
     """
     workers: list[Worker] = []
-    try:
-        for task in range(tasks):
-            shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
-            workers.append(_fork(make, consume, shard, its_cpus))
-        for worker in workers:
-            _answer(worker, None)
-        start = perf_counter() + START_AFTER_S
-        for worker in workers:
-            worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
-        deadline = start + LONGEST_BATCHES * seconds
-        shares = [msgspec.json.decode(_answer(w, deadline), type=_Share) for w in workers]
-    finally:
-        for worker in workers:
-            _end(worker)
+    with closing(handoff(tasks)) as hands:
+        try:
+            for task in range(tasks):
+                shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
+                workers.append(_fork(make, hands, shard, its_cpus))
+            _answers(workers, hands, None)
+            start = perf_counter() + START_AFTER_S
+            for worker in workers:
+                worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
+            answers = _answers(workers, hands, start + LONGEST_BATCHES * seconds)
+        finally:
+            for worker in workers:
+                _end(worker)
+    shares = [msgspec.json.decode(answer, type=_Share) for answer in answers]
     return Point(
         tasks=tasks,
         cpus=cpus,
@@ -86,20 +111,20 @@ def measure(
     )
 
 
-def _fork(make: Make, consume: Consume, shard: tuple[int, int], cpus: set[int]) -> Worker:
+def _fork(make: Make, hands: Handoff, shard: tuple[int, int], cpus: set[int]) -> Worker:
     ours, theirs = Pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if not pid:
         ours.close()
-        _be_worker(make, consume, shard, cpus, theirs)
+        _be_worker(make, hands, shard, cpus, theirs)
     theirs.close()
     return Worker(pid, ours)
 
 
 def _be_worker(
-    make: Make, consume: Consume, shard: tuple[int, int], cpus: set[int], pipe: Connection
+    make: Make, hands: Handoff, shard: tuple[int, int], cpus: set[int], pipe: Connection
 ) -> NoReturn:
     """The whole life of a forked worker: it never comes back into the code around the fork."""
     code = 1
@@ -109,7 +134,7 @@ def _be_worker(
             threadpool_limits(len(cpus), user_api="blas")
             threadpool_limits(1, user_api="openmp")  # a forked process has lost its threads
             with sharded_as(*shard):
-                pipe.send_bytes(_share(make, consume, shard, pipe))
+                pipe.send_bytes(_share(make, hands.consumer(shard[0]), shard, pipe))
             code = 0
         except Exception:
             traceback.print_exc()
@@ -198,20 +223,35 @@ def _require(parent: int) -> None:
         os._exit(1)
 
 
-def _answer(worker: Worker, deadline: float | None) -> bytes:
-    """The next thing that a worker says.
+def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) -> list[bytes]:
+    """The next thing that each worker says; their batches are taken meanwhile.
 
-    Raises: DataError when it ends without, or says nothing until the deadline
+    Raises: DataError when one ends without a word, or has said nothing until the deadline
     """
-    patience = None if deadline is None else max(0.0, deadline - perf_counter())
-    if not worker.pipe.poll(patience):
-        raise DataError(
-            "input_fn: a worker made no batch in a long time: the pipeline hangs, or a batch takes "
-            "longer than a measurement"
-        )
+    answers: dict[int, bytes] = {}
+    pipes = {worker.pipe.fileno(): worker.pipe for worker in workers}
+    poll = select.poll()
+    for descriptor in (*pipes, *hands.descriptors):
+        poll.register(descriptor, select.POLLIN)
+    while len(answers) < len(workers):
+        if deadline is not None and perf_counter() > deadline:
+            raise DataError(
+                "input_fn: a worker made no batch in a long time: the pipeline hangs, or a batch "
+                "takes longer than a measurement"
+            )
+        for descriptor, _ in poll.poll(LOOK_MS):
+            if descriptor in pipes:
+                answers[descriptor] = _received(pipes[descriptor])
+                poll.unregister(descriptor)
+            else:
+                hands.take(descriptor)
+    return [answers[descriptor] for descriptor in pipes]
+
+
+def _received(pipe: Connection) -> bytes:
     try:
-        return worker.pipe.recv_bytes()
-    except EOFError:
+        return pipe.recv_bytes()
+    except (EOFError, ConnectionResetError):
         raise DataError(
             "input_fn: failed in a worker of the measurement, as its traceback above says"
         ) from None
@@ -239,6 +279,7 @@ def mean(one: Point, other: Point) -> Point:
         busy_cpus=(one.busy_cpus + other.busy_cpus) / 2,
         seconds=one.seconds + other.seconds,
         stages=_mean([one.stages, other.stages]),
+        starved_cpus=(one.starved_cpus + other.starved_cpus) / 2,
     )
 
 

@@ -221,18 +221,16 @@ def bench_sleep(folder: Path) -> None:
     place = prepare(folder, "sleep")
     command = ("python-ws", "run.py", "--compile_only")
     analysis = json.loads(run(place, "cs_input_analyzer", "--json", *command))
-    if analysis["limiting"]["stage"] != "map sleep":
+    if analysis["limiting"]["stage"]["name"] != "map sleep":
         raise SystemExit(f"the limiting stage is map sleep, found {analysis['limiting']}")
-    one = [
-        word if before != TASKS else "1"
-        for before, word in zip(["", *analysis["launch"]], analysis["launch"], strict=False)
-    ]
+    one = list(analysis["launch"])
+    one[one.index(TASKS) + 1] = "1"
     shares = {}
     for name, launch in (("one task", one), ("recommended", analysis["launch"])):
         shutil.rmtree(place / "model_dir", ignore_errors=True)
         run(place, *launch)
         performance = json.loads((place / "model_dir/performance/performance.json").read_text())
-        shares[name] = performance["input_wait_share"]
+        shares[name] = performance["input"]["wait_share"]
     Result(
         "input", "pipeline of sleep", "recommended tasks", "of the step", shares["recommended"],
         "bound from 0.2 on", shares["recommended"] / 0.2, 1, at_most=1.0,

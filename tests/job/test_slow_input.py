@@ -29,10 +29,8 @@ def run(place: FcMnist, ranks: tuple[str, ...]) -> tuple[list[str], dict[str, ob
     assert done.returncode == 0, done.stderr
     performance = json.loads((place.model_dir / "performance" / "performance.json").read_text())
     assert performance["suspected_input_bottleneck"] == (performance["input"]["verdict"] == "bound")
-    text = done.stdout + done.stderr
-    return [line for line in text.splitlines() if ": the steps waited " in line], performance[
-        "input"
-    ]
+    lines = (done.stdout + done.stderr).splitlines()
+    return [line for line in lines if ": the steps waited " in line], performance["input"]
 
 
 def numbers(pattern: str, line: str) -> tuple[float, ...]:

@@ -3,22 +3,19 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from itertools import count, repeat
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
-
 from csrun.data import Dataset
 from csrun.data.analysis.measurements import Measurements, Point
-from csrun.data.batches import Delivery
-from csrun.data.measure import Consume, mean, measure
-from csrun.data.stages import StageClock
-from csrun.executable import Executable, Plan
+from csrun.data.measure import mean, measure
+from csrun.executable import Executable
 from csrun.mode import ExecutionMode
 from csrun.records import messages
-from csrun.runtime.batches import fill
 from csrun.runtime.cpu import CpuMachine
+from csrun.runtime.feed import ForkedRings
 from csrun.runtime.state import initialize
 from csrun.runtime.wire.ring import slot_bytes
 
@@ -31,6 +28,7 @@ MOST_WORKERS = 64  # on a machine with fewer CPUs than that; else as many as twi
 
 log = logging.getLogger("csrun")
 Make = Callable[[], Dataset]
+Hands = Callable[[int], ForkedRings]
 
 
 def measure_pipeline(
@@ -41,6 +39,7 @@ def measure_pipeline(
     dataset = make()
     wafer = _wafer_rate(executable, dataset, seed)
     log.info(messages.wafer_measured(wafer))
+    hands = partial(ForkedRings, plan.inputs)
     enough = max(wafer, plan.estimate.samples_per_sec)
     Measurements(
         batch_size=plan.batch_size,
@@ -50,13 +49,13 @@ def measure_pipeline(
         wafer_samples_per_s=wafer,
         streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
         parallel=dataset.parallel,
-        points=tuple(_points(make, _into_slot(plan), cpus, enough, dataset.parallel)),
+        points=tuple(_points(make, hands, cpus, enough, dataset.parallel)),
         suggestions=suggestions,
     ).write(folder)
 
 
 def _points(
-    make: Make, consume: Consume, cpus: list[int], enough: float, parallel: bool
+    make: Make, hands: Hands, cpus: list[int], enough: float, parallel: bool
 ) -> Iterator[Point]:
     """One worker, two, three, … with one CPU each, as long as more of them bring more and not twice
     of what is enough is reached; and the same with more CPUs each, if the pipeline uses them.
@@ -67,13 +66,12 @@ def _points(
     for cpus_each in _steps(len(cpus)) if parallel else [1]:
         first: list[Point] = []
         for tasks in _steps(max(MOST_WORKERS, 2 * len(cpus)) // cpus_each):
-            first.append(measure(make, consume, tasks, cpus_each, POINT_S, cpus))
+            first.append(measure(make, hands, tasks, cpus_each, POINT_S, cpus))
             log.info(messages.point_measured(tasks, cpus_each, first[-1].samples_per_s))
             if _is_enough([point.samples_per_s for point in first], enough):
                 break
         second = [
-            measure(make, consume, point.tasks, cpus_each, POINT_S, cpus)
-            for point in reversed(first)
+            measure(make, hands, point.tasks, cpus_each, POINT_S, cpus) for point in reversed(first)
         ]
         yield from map(mean, first, reversed(second))
 
@@ -88,17 +86,6 @@ def _steps(most: int) -> list[int]:
     """1, 2, 3, 4, 6, 8, 12, … up to `most`."""
     steps = {2**k * factor // 2 for k in range(1, most.bit_length() + 1) for factor in (2, 3)}
     return sorted(step for step in {1, *steps} if step <= most)
-
-
-def _into_slot(plan: Plan) -> Consume:
-    """Puts batches where a streamer does, in the memory of a slot."""
-    slot = tuple(np.empty(spec.shape, spec.dtype) for spec in plan.inputs)
-    numbers = count()
-
-    def consume(delivery: Delivery, clock: StageClock) -> int:
-        return fill(slot, delivery, plan.inputs, next(numbers), clock)
-
-    return consume
 
 
 def _wafer_rate(executable: Executable, dataset: Dataset, seed: int) -> float:

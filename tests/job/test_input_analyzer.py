@@ -1,0 +1,104 @@
+"""cs_input_analyzer on the shipped model: what it measures, what it leaves, what a job delivers."""
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from support.fc_mnist import FOLDER, RUN, FcMnist
+
+SLEEP_S = 0.02
+SLEEPING_MAP = f"""
+    import time
+    def nap(x, y):
+        time.sleep({SLEEP_S})
+        return x, y
+    return chain.map(nap)
+"""
+FAILING_MAP = """
+    calls = iter(range(10**9))
+    def broken(x, y):
+        if next(calls) == 30:
+            raise ZeroDivisionError("in the user's map")
+        return x, y
+    return chain.map(broken)
+"""
+
+
+def analyzed(place: FcMnist, *words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    done = place.run(*words, command="cs_input_analyzer")
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def mapped(place: FcMnist, ending: str) -> str:
+    """A copy of the model whose training pipeline has one more map; the path of its run.py."""
+    data = (FOLDER / "data.py").read_text()
+    head, tail = data.split("    return (\n        Dataset.from_arrays(np.arange", 1)
+    chain, rest = tail.split("\n    )\n", 1)
+    made = f"    chain = (\n        Dataset.from_arrays(np.arange{chain}\n    )\n"
+    text = f"{head}{made}{ending}{rest}"
+    return place.copy(data=text)
+
+
+def own(place: FcMnist, *arguments: str) -> list[str]:
+    return place.own(arguments)
+
+
+def written(place: FcMnist) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place.path / "input_analysis.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("interpreter", ["python-ws", "python"])
+def test_it_measures_the_shipped_pipeline(place: FcMnist, interpreter: str) -> None:
+    words = own(place, "--compile_only")
+    text = analyzed(place, interpreter, RUN, *words).stdout
+    found = written(place)
+    measured = found["measurements"]
+    assert measured["streaming"] == (interpreter == "python-ws")
+    assert measured["batch_size"] == 128
+    assert 28 * 28 * 4 < measured["sample_bytes"] < 28 * 28 * 4 + 8
+    assert [point["tasks"] for point in measured["points"]][:3] == [1, 2, 3]
+    stages = {stage["name"] for stage in measured["points"][0]["stages"]}
+    assert stages == {"from_arrays", "map load", "copy"}
+    assert found["target"]["samples_per_s"] == measured["wafer_samples_per_s"] > 0
+    assert f"csrun_wse --total-nodes {found['solution']['layout']['nodes']}" in text
+    assert (place.path / "input_analysis.html").read_text().startswith("<!doctype html>")
+    assert list(place.model_dir.glob("tfcs_*/program.py"))
+    assert not list(place.path.glob("state/**/analysis-*"))
+
+
+def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -> None:
+    words = own(place, "--validate_only")
+    text = analyzed(place, "--verify", "python-ws", RUN, *words).stdout
+    verified = written(place)["verified"]
+    assert verified["fed"]["samples_per_s"] > 0
+    assert verified["fed"]["streamers"] == verified["layout"]["streamers"]
+    assert "Verified" in text
+    assert not place.model_dir.exists()
+
+
+def test_a_sleeping_map_limits_and_the_recommended_tasks_feed(place: FcMnist) -> None:
+    script = mapped(place, SLEEPING_MAP)
+    alone = 128 / SLEEP_S  # samples a second that one task makes at most
+    target = str(3.5 * alone)
+    words = own(place, "--compile_only")
+    analyzed(place, "--verify", "--target", target, "python-ws", script, *words)
+    found = written(place)
+    assert found["limiting"]["stage"]["name"] == "map nap"
+    assert found["limiting"]["stage"]["waits"]
+    streamers = found["verified"]["fed"]["streamers"]
+    assert 4 <= streamers <= 5  # 3.5 times one task's, and the margin of a tenth
+    assert found["verified"]["fed"]["samples_per_s"] >= 3.5 * alone * 0.9
+    assert found["verified"]["deviation"] == pytest.approx(0, abs=0.2)
+
+
+def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:
+    script = mapped(place, FAILING_MAP)
+    words = own(place, "--compile_only")
+    done = analyzed(place, "python-ws", script, *words, code=1)
+    assert "ZeroDivisionError: in the user's map" in done.stderr
+    assert "input_fn: map broken" in done.stderr
+    assert "failed at sample" in done.stderr
+    assert not (place.path / "input_analysis.json").exists()
