@@ -1,6 +1,6 @@
 """What each stage of an input pipeline costs, measured while it runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -18,16 +18,19 @@ class StageTime:
 class StageClock:
     """Times the stages of one reader of a pipeline, by the names that `Operator.stage` gives.
 
-    Of stages that run on several threads it adds up the time of all of them.
+    Of stages that run on several threads it adds up the time of all of them. `entered` hears of
+    each stage as it begins.
     """
 
     def __init__(self) -> None:
         self.stages: dict[str, StageTime] = {}
+        self.entered: Callable[[str], None] = unheard
         self._lock = Lock()
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Add the time of the block to a stage."""
+        self.entered(stage)
         wall, cpu = perf_counter(), thread_time()
         try:
             yield
@@ -41,3 +44,7 @@ class StageClock:
     def slowest(self) -> tuple[str, StageTime] | None:
         """The stage that took longest, with its time; None before the first one."""
         return max(self.stages.items(), key=lambda item: item[1].wall_s, default=None)
+
+
+def unheard(stage: str) -> None:
+    """Nobody wants to know which stage begins."""

@@ -39,8 +39,10 @@ class InputLog:
         self._due_s = FIRST_WORD_S
 
     def add(self, done: StepsDone) -> None:
-        """Some more steps; at most once a minute they are a reason for a line."""
+        """Some more steps; at most once a minute they are a reason for a line about streamers."""
         self._whole.add(done)
+        if not self._feeding.streamers:
+            return
         self._recent.add(done)
         if self._recent.seconds >= self._due_s:
             self._say(self._recent)
@@ -83,6 +85,8 @@ class InputLog:
             return f"{rates}: {stage}; {messages.streamers_beside(verdict.needed)}"
         if verdict.keeps_up:
             return f"{rates}: {messages.BATCHES_UNEVEN}"
+        if verdict.is_alone:
+            return f"{rates}: {stage}; {messages.LOOK_AT_THE_ODD_ONE}"
         return f"{rates}: {stage}; " + messages.streamers_needed(
             verdict.needed, self._feeding.options(verdict.needed)
         )

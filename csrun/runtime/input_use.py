@@ -45,7 +45,8 @@ class Verdict:
     """What the input did to the steps.
 
     asked: the batches a second that the wafer would take of each streamer if it never waited.
-    typical: what the middle one of the streamers delivers. needed: how many would feed the wafer.
+    typical: what the middle one of the streamers delivers. needed: how many would feed the wafer,
+    all like the slowest one; like the middle one where the slowest is alone.
 
     Units: batches a second
     """
@@ -61,7 +62,7 @@ class Verdict:
     @property
     def is_alone(self) -> bool:
         """Whether the slowest one is much slower than most."""
-        return self.typical > ODD_RATIO * self.slowest.delivered
+        return _is_odd(self.slowest.delivered, self.typical)
 
     @property
     def keeps_up(self) -> bool:
@@ -94,16 +95,17 @@ class InputUse:
             return None
         share = self.wait_s / self.seconds
         ordered = sorted(rates, key=lambda rate: rate.delivered)
-        slowest = ordered[0]
+        slowest, typical = ordered[0], ordered[len(ordered) // 2].delivered
         asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
         streamers = len(self._sums)
+        usual = typical if _is_odd(slowest.delivered, typical) else slowest.delivered
         return Verdict(
             _bound(share),
             share,
             streamers,
-            streamers_needed(asked_of_all, slowest.delivered),
+            streamers_needed(asked_of_all, usual),
             asked_of_all / streamers,
-            ordered[len(ordered) // 2].delivered,
+            typical,
             slowest,
         )
 
@@ -126,6 +128,10 @@ class _Sum:
     def rate(self, streamer: int) -> StreamerRate:
         delivered = self.batches / max(self.produce_s, 1e-9)
         return StreamerRate(streamer, delivered, self.stage, self.stage_s)
+
+
+def _is_odd(delivered: float, typical: float) -> bool:
+    return typical > ODD_RATIO * delivered
 
 
 def _bound(share: float) -> Bound:

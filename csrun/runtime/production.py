@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from time import perf_counter_ns
 
-from csrun.data.stages import StageClock
-from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Production
+from csrun.data.stages import StageClock, unheard
+from csrun.runtime.wire.remote_ring import BatchSender
+from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Production, RingWriter
 
 
 class Meter:
@@ -19,7 +21,17 @@ class Meter:
         self._who = who
         self._clock = clock
         self._numbers: dict[str, int] = {}
+        self._lock = Lock()
         self._batches, self._spent_ns = 0, 0
+
+    @contextmanager
+    def shown_in(self, ring: RingWriter | BatchSender) -> Iterator[None]:
+        """Let the ring's reader see which stage the next batch is in, meanwhile."""
+        self._clock.entered = lambda stage: ring.enter(self._number(stage))
+        try:
+            yield
+        finally:
+            self._clock.entered = unheard
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -41,13 +53,18 @@ class Meter:
         self.cost = Production(ns, *self._slowest())
 
     def _slowest(self) -> tuple[int, int]:
-        for name in self._clock.stages:
-            self._numbers.setdefault(name, len(self._numbers))
         slowest = self._clock.slowest()
         if slowest is None:
             return UNKNOWN_STAGE, 0
         name, time = slowest
-        return self._numbers[name], int(time.wall_s * 1e9 / self._batches)
+        return self._number(name), int(time.wall_s * 1e9 / self._batches)
+
+    def _number(self, stage: str) -> int:
+        number = self._numbers.get(stage)
+        if number is None:
+            with self._lock:  # stages run on several threads
+                number = self._numbers.setdefault(stage, len(self._numbers))
+        return number
 
     def _story(self, index: int) -> str:
         if not self._batches:

@@ -50,7 +50,7 @@ class RingSource:
         streamer, ring = self._rings[self._turn]
         slot = ring.take()
         waited = perf_counter() - asked
-        rows, _, *production = slot.header.tolist()
+        rows, _, *production, _ = slot.header.tolist()
         if rows == END_OF_DATA:
             return self._take_of_others() if self._to_the_last else None
         self._uses[streamer].add(waited, *production)

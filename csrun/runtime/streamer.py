@@ -23,8 +23,10 @@ def serve(control: Channel, dataset: Dataset) -> Results:
         raise RuntimeError(f"chief: expected StartStreaming, got {type(request).__name__}")
     ring = _make_ring(request, control)
     control.send(RingReady(request.ring_slots), ring.descriptors)
+    meter = Meter(dataset.clock, "this streamer")
     try:
-        _stream(ring, dataset, request, control)
+        with meter.shown_in(ring):
+            _stream(ring, dataset, request, control, meter)
         return control.expect(Stop)[0].results
     except Interrupted as interrupted:
         return interrupted.stop.results
@@ -39,9 +41,12 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
 
 
 def _stream(
-    ring: RingWriter | BatchSender, dataset: Dataset, request: StartStreaming, control: Channel
+    ring: RingWriter | BatchSender,
+    dataset: Dataset,
+    request: StartStreaming,
+    control: Channel,
+    meter: Meter,
 ) -> None:
-    meter = Meter(dataset.clock, "this streamer")
     deliveries = dataset.deliveries(request.first, request.stride)
     for index in count(request.first, request.stride):
         slot = ring.reserve()

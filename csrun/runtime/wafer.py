@@ -102,10 +102,11 @@ def _load(
 
 def _ring(plan: Plan, slots: int, control: Channel, turn: int) -> RingReader:
     def overdue(waited_s: float) -> None:
-        control.send(BatchAwaited(turn, waited_s))
+        control.send(BatchAwaited(turn, waited_s, ring.entered()))
 
     _, (memory, filled, free) = control.expect(AddRing, descriptors=3)
-    return RingReader((memory, filled, free), plan.inputs, slots, control, overdue)
+    ring = RingReader((memory, filled, free), plan.inputs, slots, control, overdue)
+    return ring
 
 
 def main(arguments: list[str]) -> None:

@@ -6,6 +6,9 @@ from csrun.context import Role
 from csrun.context.job import JobFile, TaskEntry
 from csrun.frontend.estimator.layout import Layout
 from csrun.mode import ExecutionMode
+from csrun.site import Nodes
+
+NODES = Nodes(count=16, cpus=64, memory_gb=1)
 
 
 def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
@@ -31,10 +34,12 @@ def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
         ((4, 2, 0, False), 8, "--tasks-per-node 3"),  # 12 tasks, the chief among them
         ((1, 1, 0, False), 2, "--tasks-per-node 3"),
         ((3, 2, 2, True), 33, "--total-nodes 5 --tasks-per-node 16"),  # 64 CPUs, 4 a task
+        ((3, 2, 2, True), 224, "--total-nodes 16 --tasks-per-node 16"),
+        ((3, 2, 2, True), 225, "the site's 16 nodes have no room for them: make it quicker"),
     ],
 )
 def test_the_next_run_has_enough_streamers(layout, streamers, options):
-    assert Layout.of(job(*layout), 64).options_for(streamers) == options
+    assert Layout.of(job(*layout), NODES).options_for(streamers) == options
 
 
 @pytest.mark.parametrize(
@@ -49,4 +54,4 @@ def test_the_next_run_has_enough_streamers(layout, streamers, options):
     ],
 )
 def test_the_next_run_has_just_so_many_streamers(layout, streamers, options):
-    assert Layout.of(job(*layout), 64).options_for_exactly(streamers) == options
+    assert Layout.of(job(*layout), NODES).options_for_exactly(streamers) == options

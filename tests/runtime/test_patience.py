@@ -27,8 +27,9 @@ class Hanging(Data):
 
     def deliveries(self, start, stride):
         for index, delivery in enumerate(super().deliveries(start, stride)):
-            if start + index * stride == self.at:
-                self.event.wait(30)
+            with self.clock.timed("map load"):
+                if start + index * stride == self.at:
+                    self.event.wait(30)
             yield delivery
 
 
@@ -71,7 +72,8 @@ def test_a_batch_that_does_not_come(tmp_path, caplog, hung):
     run(tmp_path, Hanging(3, hung))
     lines = waits(caplog)
     for line in lines:
-        assert re.match(r"The wafer has waited for a batch of streamer 1 for \d+ s", line), lines
+        said = r"The wafer has waited for a batch of streamer 1 for \d+ s; "
+        assert re.fullmatch(said + "it is in its stage 'map load'", line), lines
 
 
 def test_a_first_batch_that_does_not_come(tmp_path, caplog, hung):

@@ -142,7 +142,7 @@ def _request(
     executable: Executable, config: CSRunConfig, first: int, last: int | None, target: Target
 ) -> RunRequest:
     context = _context(target)
-    cpus = target.site.nodes.cpus if target.site else 1
+    nodes = (target.site or load_site(context.job.site)).nodes
     return RunRequest(
         executable,
         config.seed,
@@ -151,7 +151,7 @@ def _request(
         context.streamers,
         target.system.name,
         target.system.usable_cores,
-        Layout.of(context.job, cpus).options_for,
+        Layout.of(context.job, nodes).options_for,
         config.check_numerics,
     )
 

@@ -65,6 +65,6 @@ class Streams:
             return f"let input_fn shard by {self.sharding} again"
         if target.context is None or target.site is None:
             return f"run it with csrun_wse and {self.count} streamers"
-        layout = Layout.of(target.context.job, target.site.nodes.cpus)
+        layout = Layout.of(target.context.job, target.site.nodes)
         options = layout.options_for_exactly(self.count)
         return f"run it with {options}, or shard by batch from the start ({REMEDY[self.sharding]})"

@@ -43,12 +43,15 @@ class BatchSender:
         """The slot, which is free; call `publish` when it is filled."""
         return self._slot
 
+    def enter(self, stage: int) -> None:
+        """Nothing is sent of a batch before it is made."""
+
     def publish(self, rows: int, index: int, cost: Production = NO_PRODUCTION) -> None:
         """Send the slot: its valid rows (or END_OF_DATA), its batch.
 
         Raises: Interrupted, PeerLost as a `Waiter` does
         """
-        self._slot.header[:] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
+        self._slot.header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
         rest = raw(self._bytes)
         while rest:
             try:

@@ -17,7 +17,7 @@ from csrun.runtime.wire.signal import Counter, Overdue, Waiter
 
 END_OF_DATA = -1  # in the header's `rows`
 UNKNOWN_STAGE = -1
-HEADER_BYTES = 5 * 8  # of the ALIGNMENT_BYTES in front of the arrays
+HEADER_BYTES = 6 * 8  # of the ALIGNMENT_BYTES in front of the arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ NO_PRODUCTION = Production()
 class Slot:
     """One batch: its header, and its arrays in the inputs' order.
 
-    header: int64[5] = (rows, batch index, production's ns, slowest, slowest_ns)
+    header: int64[6] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered + 1)
     """
 
     header: npt.NDArray[np.int64]
@@ -90,12 +90,18 @@ class RingWriter:
     def reserve(self) -> Slot:
         """Wait for a free slot; call `publish` when it is filled."""
         self._waiter.take()
-        return self._slots[self._next]
+        slot = self._slots[self._next]
+        slot.header[5] = 0
+        return slot
+
+    def enter(self, stage: int) -> None:
+        """The next batch is in this stage now."""
+        self._slots[self._next].header[5] = stage + 1
 
     def publish(self, rows: int, index: int, cost: Production = NO_PRODUCTION) -> None:
         """Hand the reserved slot to the reader: its valid rows (or END_OF_DATA), its batch."""
         header = self._slots[self._next].header
-        header[:] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
+        header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
         self._next = (self._next + 1) % len(self._slots)
         self._filled.raise_by()
 
@@ -127,6 +133,10 @@ class RingReader:
         """Wait for the next batch; call `release` when it is no longer read."""
         self._waiter.take()
         return self._slots[self._next]
+
+    def entered(self) -> int:
+        """The stage that the next batch is in; UNKNOWN_STAGE before the first of them."""
+        return int(self._slots[self._next].header[5]) - 1
 
     def release(self) -> None:
         """Give the slot back to the streamer."""

@@ -1,0 +1,89 @@
+"""When a run says that it waits for its input, and what."""
+
+import pytest
+
+from csrun.runtime.input_log import Feeding, InputLog
+from csrun.runtime.messages import StepsDone, StreamerUse
+
+STAGES = ("read", "map load")
+
+
+def stage(streamer: int, number: int) -> str | None:
+    return STAGES[number] if number >= 0 else None
+
+
+def feeding(count: int) -> Feeding:
+    names = tuple(f"streamer {rank}" for rank in range(2, 2 + count))
+    return Feeding(names, stage, lambda streamers: f"--tasks-per-node {streamers}")
+
+
+def order(wait_s: float, produce_s: float, streamer: int = 0, number: int = 1) -> StepsDone:
+    """A second of ten steps, all batches from one streamer."""
+    use = StreamerUse(streamer, 10, wait_s, produce_s, number, produce_s / 20)
+    return StepsDone(10, 1280, 1.0, (use,))
+
+
+@pytest.mark.parametrize(("minutes", "lines"), [(0.1, 0), (0.5, 1), (1.5, 2), (5.5, 6)])
+def test_slow_streamers_are_told_of_once_a_minute_at_most(caplog, minutes, lines):
+    """After the first ten seconds, and from then on every sixty."""
+    input_log = InputLog(feeding(1))
+    for _ in range(int(minutes * 60)):
+        input_log.add(order(0.5, 1.0))
+    assert len(caplog.messages) == lines
+    input_log.finish()
+    assert len(caplog.messages) == lines + 1
+
+
+def test_the_line_has_the_numbers_and_the_remedy(caplog):
+    """Ten steps compute in 0.2 s: the wafer asks for 50 batches/s; the streamer makes ten."""
+    input_log = InputLog(feeding(1))
+    for _ in range(2):
+        input_log.add(order(0.8, 1.0))
+    record = input_log.finish()
+    (line,) = caplog.messages
+    assert line == (
+        "Input bound: the steps waited 80% of their time for batches: streamer 2 delivered 10 "
+        "batches/s, the wafer asked for 50: its stage 'map load' takes 50 ms a batch; 6 streamers "
+        "would feed it (--tasks-per-node 6); cs_input_analyzer says more"
+    )
+    assert record.verdict == "bound"
+    assert record.wait_share == pytest.approx(0.8)
+    assert record.streamers_needed == 6
+    assert record.slowest_stage == "map load"
+
+
+def test_a_stage_that_nobody_knows_is_not_named(caplog):
+    input_log = InputLog(feeding(1))
+    for _ in range(2):
+        input_log.add(order(0.8, 1.0, number=-1))
+    assert input_log.finish().slowest_stage is None
+    assert ": a batch takes 100 ms to make; 6 streamers" in caplog.messages[0]
+
+
+def test_batches_that_come_late_though_they_are_made_quickly(caplog):
+    input_log = InputLog(feeding(1))
+    for _ in range(20):
+        input_log.add(order(0.1, 0.1))
+    input_log.finish()
+    assert caplog.messages[-1].startswith("Input moderate: the steps waited 10% of their time")
+    assert "late for another reason: batches that take unequally long" in caplog.messages[-1]
+
+
+def test_less_than_a_second_is_not_worth_a_word(caplog):
+    input_log = InputLog(feeding(1))
+    input_log.add(order(0.9, 1.0))
+    assert input_log.finish().verdict == "bound"
+    assert not caplog.messages
+
+
+def test_one_process_hears_of_it_at_the_end_alone(caplog):
+    input_log = InputLog(feeding(0))
+    for _ in range(100):
+        input_log.add(order(0.5, 0.5))
+    assert not caplog.messages
+    input_log.finish()
+    assert "2 streamers of a csrun_wse run would make them beside the steps" in caplog.messages[0]
+
+
+def test_a_run_without_a_step_has_a_record(caplog):
+    assert InputLog(feeding(3)).finish().verdict == "not bound"
