@@ -13,6 +13,7 @@ from rich.console import Console
 from csrun import system
 from csrun.cli import streams
 from csrun.cli.csrun_wse import PRELOAD
+from csrun.cli.other_work import OtherWork
 from csrun.context import environment
 from csrun.data.analysis import html, text
 from csrun.data.analysis import result as results
@@ -204,11 +205,12 @@ def _verified(
         site=request.site,
         preload=PRELOAD,
     )
+    beside = OtherWork()
     with environment.adopted(environment.ANALYSIS_DIR, str(folder)):
         code = launch(job, site, lambda: print(f"Verifying: {shlex.join(job.command)}", flush=True))
     if code:
         return code, analysis
-    analysis = results.verified(analysis, layout, _fed(analysis, folder))
+    analysis = results.verified(analysis, layout, _fed(analysis, folder), beside.cpus())
     text.show_verified(analysis, Console(highlight=False, markup=False))
     _keep(analysis, request)
     return 0, analysis

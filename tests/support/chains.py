@@ -40,8 +40,11 @@ def map_of(function: str = "load", parallel: int | None = None) -> tuple[str, di
     return "map", {"function": function, "num_parallel_calls": parallel}
 
 
-def interleave(cycle: int = 4, parallel: int | None = None) -> tuple[str, dict[str, Any]]:
-    return "interleave", {"cycle_length": cycle, "num_parallel_calls": parallel}
+def interleave(
+    cycle: int = 4, parallel: int | None = None, block: int = 16
+) -> tuple[str, dict[str, Any]]:
+    options = {"cycle_length": cycle, "block_length": block, "num_parallel_calls": parallel}
+    return "interleave", options
 
 
 def shard(count: int, index: int = 0) -> tuple[str, dict[str, Any]]:

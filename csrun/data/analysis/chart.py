@@ -43,16 +43,16 @@ class Chart:
 
 
 def chart_of(analysis: Analysis) -> Chart:
-    """The chart of the recommended layout's law, on one machine."""
-    fit = analysis.fit
+    """The chart of the recommended layout's law on one machine, of what other work leaves of it."""
+    fit, left = analysis.fit, analysis.left
     shown = analysis.together
     most = min(max(fit.most_tasks, shown, 2), WIDEST * max(fit.most_tasks, 1))
     ends = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
-    curve = tuple(Dot(tasks, fit.at(tasks)) for tasks in ends)
-    measured = tuple(Dot(point.tasks, point.undisturbed) for point in fit.points)
+    curve = tuple(Dot(tasks, left * fit.at(tasks)) for tasks in ends)
+    measured = tuple(Dot(point.tasks, left * point.undisturbed) for point in fit.points)
     highest = max(dot.rate for dot in (*curve, *measured))
     wanted = analysis.target.wanted
     target = wanted if wanted <= HIGHEST * highest else None
     return Chart(
-        curve, measured, target, Dot(shown, fit.at(shown)), most, max(highest, target or 0.0)
+        curve, measured, target, Dot(shown, left * fit.at(shown)), most, max(highest, target or 0.0)
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, log
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -78,8 +79,13 @@ class Fit(msgspec.Struct, frozen=True):
     ceiling: float | None
 
     def at(self, workers: float) -> float:
-        """Samples a second of so many workers, one at least."""
+        """Samples a second of so many workers, one at least, where no other work is."""
         return min(self.law.at(workers), inf if self.ceiling is None else self.ceiling)
+
+    @property
+    def left(self) -> float:
+        """The share of that which other work has left to the workers: the points' median."""
+        return median(point.measured / point.undisturbed for point in self.points)
 
     @property
     def most_tasks(self) -> int:
@@ -121,12 +127,17 @@ def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
 
 
 def disturbance(point: Point, machine_cpus: int) -> float:
-    """By what factor other work has slowed the workers: the CPUs that they could have had, as many
-    as they wanted, as the machine has, and as they are allowed, over those that they got.
+    """By what factor other work has slowed the workers.
+
+    Without it no worker would starve: each would do in the rest of its time what it did in all. But
+    they would starve each other, once they had all the CPUs there are, or that they are allowed.
     """
-    wanted = point.busy_cpus + point.starved_cpus
-    possible = min(wanted, machine_cpus, point.tasks * point.cpus)
-    return max(1.0, possible / point.busy_cpus) if point.busy_cpus else 1.0
+    unstarved = point.tasks - point.starved_cpus
+    alone = point.tasks / unstarved if unstarved > 0 else inf
+    possible = min(machine_cpus, point.tasks * point.cpus)
+    most = possible / point.busy_cpus if point.busy_cpus else inf
+    factor = min(alone, most)
+    return max(1.0, factor) if factor < inf else 1.0
 
 
 def _ceiling(points: Sequence[Point], machine_cpus: int) -> float | None:

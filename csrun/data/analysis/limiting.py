@@ -35,7 +35,8 @@ def stages_of(measured: Measurements) -> tuple[Stage, ...]:
     """The stages in the order of the pipeline, as they cost a worker that is least disturbed."""
     point = min(measured.points, key=lambda point: (point.tasks, point.cpus))
     total_s = sum(stage.wall_s for stage in point.stages) or 1.0
-    return tuple(_stage(cost, total_s) for cost in point.stages)
+    running = max(0.0, 1 - point.starved_cpus / point.tasks)
+    return tuple(_stage(cost, total_s, running) for cost in point.stages)
 
 
 def limiting(
@@ -55,8 +56,9 @@ def limiting(
     return Limiting(worst, _advice(worst, bound, parallel), speedup)
 
 
-def _stage(cost: StageCost, total_s: float) -> Stage:
-    waits = cost.wall_s - cost.cpu_s > cost.cpu_s
+def _stage(cost: StageCost, total_s: float, running: float) -> Stage:
+    """running: the share of its time in which the worker had a CPU when it wanted one."""
+    waits = cost.wall_s * running - cost.cpu_s > cost.cpu_s
     return Stage(cost.name, 1e6 * cost.wall_s, 1e6 * cost.cpu_s, cost.wall_s / total_s, waits)
 
 

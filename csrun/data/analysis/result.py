@@ -15,11 +15,15 @@ JSON_FILE = "input_analysis.json"
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A layout that was run: what it delivered, and the prediction's deviation from that."""
+    """A layout that was run: what it delivered, and the prediction's deviation from that.
+
+    other_cpus: CPUs of this machine that other work used meanwhile.
+    """
 
     layout: Layout
     fed: Fed
     deviation: float
+    other_cpus: float
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -49,6 +53,11 @@ class Analysis(msgspec.Struct, frozen=True):
         layout = self.solution.layout
         shared = self.site.one_machine or self.bound is Bound.RESOURCE
         return layout.streamers if shared else layout.tasks_per_node
+
+    @property
+    def left(self) -> float:
+        """The share of the law's rates that other work leaves, where the job is to run."""
+        return self.fit.left if self.site.one_machine else 1.0
 
     @property
     def extrapolated(self) -> bool:
@@ -99,10 +108,10 @@ def analyze(
     )
 
 
-def verified(analysis: Analysis, layout: Layout, fed: Fed) -> Analysis:
+def verified(analysis: Analysis, layout: Layout, fed: Fed, other_cpus: float) -> Analysis:
     """The analysis with what a run of `layout` delivered."""
     deviation = layout.samples_per_s / fed.samples_per_s - 1
-    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation))
+    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation, other_cpus))
 
 
 def _launch(layout: Layout, launcher: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:

@@ -58,15 +58,22 @@ class Layout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _Machine:
-    """Workers with the same CPUs each, on the machine where they were measured."""
+    """Workers with the same CPUs each, on a machine like the one where they were measured.
+
+    left: the share of its CPUs' work that other work leaves to them.
+    """
 
     fit: Fit
     bound: Bound
+    left: float
+
+    def at(self, workers: float) -> float:
+        return self.left * self.fit.at(workers)
 
     @property
     def alone(self) -> float:
         """Samples a second of one worker."""
-        return self.fit.at(1)
+        return self.at(1)
 
 
 class Scaling:
@@ -75,6 +82,7 @@ class Scaling:
     Where every node is a machine of its own, and the workers share its CPUs at most, nodes add up,
     and a node with more CPUs than this machine carries more workers in proportion. A resource that
     is no CPU may be one that the nodes share, too: all streamers together follow the law then.
+    Other work on this machine goes on where the job is to run here; nodes of a cluster have none.
     """
 
     def __init__(self, measured: Measurements, site: SiteFacts) -> None:
@@ -83,7 +91,7 @@ class Scaling:
         self._growth = site.node_cpus / measured.machine_cpus
         self._link = site.link_bytes_per_s / measured.sample_bytes
         self._machines = {
-            cpus: _machine(points, measured.machine_cpus)
+            cpus: _machine(points, measured.machine_cpus, site.one_machine)
             for cpus, points in _by_cpus(measured).items()
         }
 
@@ -125,10 +133,6 @@ class Scaling:
             return Limit.NODES
         return Limit.RESOURCE if machine.bound is Bound.RESOURCE else Limit.CPUS
 
-    def machine_rate(self, streamers: int, cpus: int) -> float:
-        """What so many streamers deliver on the machine that was measured."""
-        return self._machines[cpus].fit.at(streamers)
-
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
         """Streamers on each node. A single pipelined task streams to itself."""
         if self._streaming:
@@ -137,7 +141,7 @@ class Scaling:
 
     def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
         if self._site.one_machine or machine.bound is Bound.RESOURCE:
-            return machine.fit.at(sum(split))
+            return machine.at(sum(split))
         first, *others = split  # of which all are alike
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
 
@@ -147,7 +151,7 @@ class Scaling:
         growth = self._growth
         if tasks <= growth:  # a CPU of the measured machine's for each
             return tasks * machine.alone
-        return growth * machine.fit.at(tasks / growth)
+        return growth * machine.at(tasks / growth)
 
 
 def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
@@ -157,9 +161,10 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
     return groups if measured.parallel else dict(list(groups.items())[:1])
 
 
-def _machine(points: Sequence[Point], machine_cpus: int) -> _Machine:
+def _machine(points: Sequence[Point], machine_cpus: int, is_here: bool) -> _Machine:
     found = fit(points, machine_cpus)
-    return _Machine(found, _bound(found, points, machine_cpus))
+    left = found.left if is_here else 1.0
+    return _Machine(found, _bound(found, points, machine_cpus), left)
 
 
 def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:

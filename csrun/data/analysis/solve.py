@@ -5,7 +5,7 @@ import msgspec
 from csrun.data.analysis.scaling import STREAMING_SINGLE_NODES, Layout, Limit, Scaling
 
 MARGIN = 0.1  # above the target, for what a short measurement cannot see
-ALIKE = 0.02  # of two layouts that deliver the same but for this, the smaller one is the better
+ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller one is the better
 
 
 class Target(msgspec.Struct, frozen=True):

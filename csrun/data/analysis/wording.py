@@ -6,7 +6,7 @@ from csrun.data.analysis.result import Analysis, Verified
 from csrun.data.analysis.scaling import Bound, Limit
 
 SCATTERED = 0.15  # how far a law may miss points before they are to be measured again
-DISTURBED = 0.1  # of a point's rate: what other work may take before it is told
+DISTURBED = 0.1  # of a point's rate, or a CPU: what other work may take before it is told
 SHARED = {
     Bound.NOTHING: "Tasks of one machine were not in each other's way.",
     Bound.CPUS: "Tasks of one machine share its CPUs.",
@@ -76,7 +76,7 @@ def laws(analysis: Analysis) -> list[str]:
     lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
         lines.append(f"A point that it is not shown it misses by {percent(fit.error)}.")
-    lines += _doubts(fit)
+    lines += _doubts(analysis)
     lines.append(f"{SHARED[analysis.bound]} {_growth(analysis)}")
     if fit.ceiling is not None:
         lines.append(f"The CPUs measured can make {count(fit.ceiling)} samples/s at most.")
@@ -87,16 +87,16 @@ def laws(analysis: Analysis) -> list[str]:
     return lines
 
 
-def _doubts(fit: Fit) -> list[str]:
+def _doubts(analysis: Analysis) -> list[str]:
     """What other work on the machine has done to the measurements."""
-    lost = 1 - min(point.measured / point.undisturbed for point in fit.points)
-    lines = []
-    if lost > DISTURBED:
-        lines.append(
-            f"Other work took CPUs, up to {percent(lost)} of a point's rate: the law is that of the"
-            " undisturbed rates, what the tasks would have made of these CPUs, too."
-        )
-    if lost > DISTURBED or (fit.error or 0.0) > SCATTERED:
+    fit, lines = analysis.fit, []
+    disturbed = min(point.measured / point.undisturbed for point in fit.points) < 1 - DISTURBED
+    if disturbed:
+        line = "Other work took CPUs: the law is that of the undisturbed rates, without it."
+        if analysis.site.one_machine:
+            line += f" What is predicted is {percent(analysis.left)} of that, what it left."
+        lines.append(line)
+    if disturbed or (fit.error or 0.0) > SCATTERED:
         lines.append("Measure again when nothing else runs on this machine to be sure.")
     return lines
 
@@ -164,5 +164,11 @@ def verified(found: Verified) -> str:
         f"{several(fed.streamers, 'streamer')} on {several(layout.nodes, 'node')},"
         f" {fed.seconds:.3g} s: measured"
         f" {count(fed.samples_per_s)} samples/s, predicted {count(layout.samples_per_s)}"
-        f" ({deviation(found.deviation)})"
+        f" ({deviation(found.deviation)}){_beside(found)}"
     )
+
+
+def _beside(found: Verified) -> str:
+    if found.other_cpus < DISTURBED:
+        return ""
+    return f", while other work used {found.other_cpus:.2g} CPUs of this machine"

@@ -37,11 +37,6 @@ def opened(path: Path, gzipped: bool | None = None) -> Iterator[BinaryIO]:
 
 def read_up_to(file: BinaryIO, count: int) -> bytes:
     """`count` bytes, or what is left when that is less."""
-    if count <= PIECE_BYTES:
-        content = file.read(count)
-        if len(content) == count or not content:
-            return content
-        return content + read_up_to(file, count - len(content))
     pieces = []
     while count and (piece := file.read(min(count, PIECE_BYTES))):
         pieces.append(piece)

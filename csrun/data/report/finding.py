@@ -62,7 +62,14 @@ class Finding:
     def message(self) -> str:
         """All of it in a line."""
         where = f"{self.operator.where}: " if self.operator.where else ""
-        return f"[input_fn] - {self.about}(): {where}{self.law}; now {self.now}: {self.change}"
+        gain = f"; it saves {self.saves}" if self.saves else ""
+        what = f"{where}{self.law}; now {self.now}: {self.change}{gain}"
+        return f"[input_fn] - {self.about}(): {what}"
+
+    @property
+    def saves(self) -> str:
+        """The gain in words; empty when nobody knows it."""
+        return f"about {self.gain:.0%} of the input time" if self.is_known and self.gain else ""
 
 
 @dataclass(frozen=True)

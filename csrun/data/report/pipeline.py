@@ -58,8 +58,10 @@ class Pipeline:
         return cost.wall_s / self.work_s if cost and self.work_s else None
 
     def samples_per_s(self) -> float | None:
-        """What one streamer delivers; None when it was not measured."""
-        return self.batch_size / self.batch_s if self.batch_size and self.batch_s else None
+        """What one streamer delivers; None when it was not measured, or changes with a cache."""
+        if not self.batch_size or not self.batch_s or self.has("cache"):
+            return None
+        return self.batch_size / self.batch_s
 
     def total_batches(self) -> int | None:
         """Batches that all streamers together give; None when endless or unknown."""
@@ -136,7 +138,7 @@ def _samples_after(operator: Operator, count: float | None) -> float | None:
     if operator.name == "repeat":
         times = options.get("count")
         return inf if times is None else count and count * times
-    if operator.name == "filter":
+    if operator.name in ("filter", "shard_files"):
         return count if count == inf else None
     if operator.name == "shard" and count is not None:
         return count if count == inf else ceil((count - options["index"]) / options["count"])

@@ -57,9 +57,7 @@ def _lines(finding: Finding) -> list[str]:
         f"    now:    {finding.now}",
         f"    change: {finding.change}",
     ]
-    if finding.is_known and finding.gain:
-        lines.append(f"    gain:   about {finding.gain:.0%} of the input time")
-    return lines
+    return [*lines, f"    gain:   {finding.saves}"] if finding.saves else lines
 
 
 def _table(pipeline: Pipeline) -> list[str]:

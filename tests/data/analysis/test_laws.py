@@ -94,6 +94,8 @@ def test_the_machines_cpus_are_a_ceiling_for_workers_that_were_not_measured() ->
         (4, 1, 0.5, 3.5, 4.0),
         (1, 1, 1.0, 1.0, 1.0),  # two threads of a task with one CPU
         (4, 1, 0.02, 0.0, 1.0),
+        (1, 1, 0.1, 0.02, 1 / 0.98),  # asleep most of the time: it lost two hundredths
+        (2, 1, 0.2, 1.0, 2.0),  # half of the time ready, a tenth of it running
         (2, 1, 0.0, 0.0, 1.0),
     ],
 )

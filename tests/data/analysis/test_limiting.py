@@ -46,6 +46,15 @@ def test_the_advice_is_for_what_it_does(
     assert re.search(words, found.advice)
 
 
+def test_a_stage_that_had_no_cpu_does_not_wait() -> None:
+    """Other work took three quarters of its CPU."""
+    stages = (StageCost("map sum", 4e-6, 1e-6),)
+    starved = points_of(float, (1,), busy=lambda n: 0.25, stages=stages, starved=lambda n: 0.75)
+    assert [stage.waits for stage in stages_of(measured(starved))] == [False]
+    waiting = points_of(float, (1,), busy=lambda n: 0.25, stages=stages)
+    assert [stage.waits for stage in stages_of(measured(waiting))] == [True]
+
+
 @pytest.mark.parametrize(
     ("missing", "speedup"),
     [

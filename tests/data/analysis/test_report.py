@@ -87,7 +87,11 @@ def test_what_other_work_took_is_told() -> None:
     )
     shown = " ".join(report(analysis_of(measured(taken))).split())
     assert "2 1 50,000 200,000 200,000 +0.0%" in shown
-    assert "Other work took CPUs, up to 75.0% of a point's rate" in shown
+    assert "What is predicted is 25.0% of that, what it left." in shown
+    assert "2 streamers deliver 50,000 samples/s" in shown
+    on_nodes = " ".join(report(analysis_of(measured(taken), site=CLUSTER)).split())
+    assert "the law is that of the undisturbed rates, without it. Measure again" in on_nodes
+    assert "2 streamers deliver 200,000 samples/s: the target is reached." in on_nodes
     assert "Other work" not in report(analysis_of())
 
 
@@ -128,7 +132,7 @@ def test_a_terminal_without_unicode_gets_none() -> None:
 
 
 def test_the_json_has_all_of_it(tmp_path: Path) -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2))
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
     told = json.loads(analysis.write(tmp_path).read_text())
     assert told["solution"]["layout"] == msgspec.to_builtins(RECOMMENDED)
     assert told["launch"][:3] == ["csrun_wse", "--total-nodes", "1"]
@@ -139,10 +143,13 @@ def test_the_json_has_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_beside_its_prediction() -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2))
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (+25.0%)"
     assert expected in " ".join(report(analysis).split())
     assert expected in html.render(analysis)
+    assert "other work" not in report(analysis)
+    busy = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 1.25)
+    assert "while other work used 1.2 CPUs" in " ".join(report(busy).split())
 
 
 def test_what_this_machine_cannot_carry_is_run_in_part() -> None:

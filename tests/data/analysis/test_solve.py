@@ -90,7 +90,7 @@ def test_it_is_what_an_exhaustive_search_finds(case: Case) -> None:
             for nodes in range(3 if case.streaming else 1, case.nodes + 1)
             for tasks in range(1, case.node_cpus + 1)
         )
-        assert layout.samples_per_s >= 0.97 * most
+        assert layout.samples_per_s >= 0.95 * most
         assert found.limit is not None
         assert found.missing == pytest.approx(1.1 * case.target / layout.samples_per_s)
 

@@ -83,7 +83,7 @@ def test_what_is_found_in_files_that_are_read_in_turn(pattern: str) -> None:
     rules = [finding.rule for finding in examine(pipeline_of(mixed, streamers=2))]
     assert sorted(rules) == ["interleave-missing", "stream-replayed"]
     with sharded_as(0, 2):
-        sharded = files.shard_files().interleave(3, num_parallel_calls=AUTOTUNE)
+        sharded = files.shard_files().interleave(3, 16, num_parallel_calls=AUTOTUNE)
         fine = sharded.shuffle(1, window=500).repeat().batch(50)
     [finding] = examine(pipeline_of(fine, streamers=2))
     assert (finding.rule, finding.severity) == ("files-uneven", "warning")
@@ -157,3 +157,45 @@ def test_what_fails_later_is_left_to_the_run() -> None:
     dataset = arrays().batch(50).map(fails)
     dataset.element_spec()
     assert probe(dataset).costs == {}
+
+
+class Waiting(Numbers):
+    """Such files on a disk that lets every sixteenth sample wait."""
+
+    def samples(self, path: Path) -> Iterator[Sample]:
+        for number, sample in enumerate(super().samples(path)):
+            if number % 16 == 0:
+                time.sleep(0.002)
+            yield sample
+
+
+def seconds(dataset: Dataset, batches: int = 24) -> float:
+    reader = dataset.batches()
+    next(reader)
+    begun = time.perf_counter()
+    for _ in range(batches):
+        next(reader)
+    return time.perf_counter() - begun
+
+
+def test_whoever_does_as_it_says_of_waiting_is_faster(pattern: str) -> None:
+    def slow(*values: Any) -> tuple[Any, ...]:
+        time.sleep(0.004)
+        return values
+
+    samples = arrays().shuffle(1).repeat().batch(50)
+    files = Dataset.from_files(pattern, Waiting())
+    changes = [
+        ("map-waits", samples.map(slow), samples.map(slow, num_parallel_calls=8)),
+        (
+            "interleave-missing",
+            files.repeat().batch(50),
+            files.interleave(4, block_length=16, num_parallel_calls=AUTOTUNE).repeat().batch(50),
+        ),
+    ]
+    for rule, before, after in changes:
+        seen = probe(before)
+        findings = {f.rule: f for f in examine(pipeline_of(before, costs=seen.costs))}
+        assert seconds(after) < 0.7 * seconds(before)
+        assert rule not in {f.rule for f in examine(pipeline_of(after, costs=seen.costs))}
+        assert findings[rule].gain > 0.3

@@ -167,7 +167,7 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         (files(3), SHARDED, shuffle(10_000), repeat(), batch()),
         STREAM,
         "interleave-missing",
-        "3 files are read one after the other: add .interleave(cycle_length=3, ",
+        "3 files are read one after the other, a wait at a time: .interleave(3, block_length=16, ",
     ),
     (
         (files(), SHARDED, interleave(4), shuffle(10_000), repeat(), batch()),
@@ -291,12 +291,38 @@ def test_threads_for_next_to_no_work() -> None:
     assert not found(calls, {"map load": (3.0, 3.0), "from_arrays": (2.0, 2.0)})
 
 
-def test_a_stream_is_read_ahead() -> None:
-    costs = {"from_files": (2.0, 2.0), "batch": (1.0, 1.0)}
-    assert set(found(GOOD_STREAM, costs, indexable=False)) == {"prefetch-missing"}
-    assert not found((*GOOD_STREAM, ("prefetch", {"ahead": 2})), costs, indexable=False)
+ONE_BY_ONE: Calls = (files(), SHARDED, shuffle(10_000), repeat(), batch())
+
+
+def test_files_are_read_at_once_where_reading_waits() -> None:
+    costs = {"from_files": (6.0, 1.0), "batch": (4.0, 4.0)}
+    [finding] = found(ONE_BY_ONE, costs, indexable=False).values()
+    assert finding.rule == "interleave-missing"
+    assert finding.severity == "warning"
+    assert finding.gain == pytest.approx(0.5 * 3 / 4)
+    assert not found(ONE_BY_ONE, {**costs, "from_files": (6.0, 6.0)}, indexable=False)
+
+
+def test_a_step_for_each_sample_of_a_file() -> None:
+    calls = (files(), SHARDED, interleave(4, -1, block=1), shuffle(10_000), repeat(), batch())
+    [finding] = found(calls, {}, indexable=False).values()
+    assert finding.rule == "blocks-small"
+    assert "block_length=1: every stage takes a step for so few samples" in finding.now
 
 
 def test_a_cache_of_what_was_shuffled() -> None:
     finding = found((arrays(), shuffle(), ("cache", {}), repeat(), batch()), {})["cached-draw"]
     assert "what shuffle draws in the first pass" in finding.now
+
+
+def test_what_a_cache_keeps_takes_its_time_only_once() -> None:
+    calls = (arrays(), map_of("decode"), ("cache", {}), shuffle(), repeat(), batch())
+    assert not found(calls, {"map decode": (9.0, 8.0)}, cpus=4)
+    assert Pipeline(chain(*calls), batch_s=0.01).samples_per_s() is None
+
+
+def test_a_share_of_the_files_has_nobody_knows_how_many_samples() -> None:
+    calls = (files(8, 1000), SHARDED, shuffle(), batch(64), repeat())
+    [finding] = examine(Pipeline(chain(*calls), streamers=4))
+    assert finding.rule == "remainder-kept"
+    assert "may be shorter" in finding.now

@@ -20,7 +20,7 @@ def _data_end(here: Here) -> Advice | None:
     if here.operator.name == "DataLoader":
         change = "return Dataset.from_batches(loader).repeat(), and end the run by max_steps"
     if total is None:
-        now = "the data are read once, and the run ends with them"
+        now = "the data end at a batch that nobody knows beforehand, and the run with them"
         return Advice(now, change, Severity.INFO)
     if last is None:
         now = f"the data are {total:,} batches, and the run ends with them"
@@ -33,13 +33,16 @@ def _data_end(here: Here) -> Advice | None:
 def _evaluation_without_end(here: Here) -> Advice | None:
     if here.pipeline.training or here.option("count") or here.pipeline.last_step is not None:
         return None
-    return Advice("repeat() gives batches for ever", "leave repeat() out, or set eval_steps")
+    severity = Severity.INFO if here.pipeline.streamers is None else Severity.WARNING
+    change = "leave repeat() out, or set eval_steps"
+    return Advice("repeat() gives batches for ever", change, severity)
 
 
 def _shuffle_missing(here: Here) -> Advice | None:
     if not here.pipeline.training or here.pipeline.has("shuffle"):
         return None
-    call = ".shuffle(seed=1)" if here.pipeline.indexable else ".shuffle(seed=1, window=10_000)"
+    in_window = not here.pipeline.indexable and here.operator.name != "source"
+    call = ".shuffle(seed=1, window=10_000)" if in_window else ".shuffle(seed=1)"
     now = "every pass goes through the samples in the same order"
     return Advice(now, f"write {call} before .repeat() and .batch(…)")
 

@@ -10,7 +10,6 @@ DOMINANT = 0.3  # of the input time: an expensive function
 THREAD_PAYS_S = 1e-3  # a batch's work: well above the 0.1 ms that handing it to a thread costs
 THREAD_COSTS_S = 1e-4
 CALLS = 8  # at a time, of a function that waits
-CYCLE = 4  # files at a time
 ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples need not be alike
 
 
@@ -39,6 +38,8 @@ def _makes_alike(here: Here) -> bool:
 
 def _is_worth_threads(here: Here, batch_s: float) -> bool:
     """Whether so much of a batch's time is dominant, and enough for each call of a thread."""
+    if here.comes_before("cache"):  # it is the time of the first pass alone
+        return False
     pipeline = here.pipeline
     a_sample_each = here.operator.level is Level.SAMPLE and not pipeline.indexable
     calls = (pipeline.batch_size or 1) if a_sample_each else 1
@@ -95,36 +96,6 @@ def _cache_missing(here: Here) -> Advice | None:
     return Advice(now, change, saves=1.0)
 
 
-def _interleave_missing(here: Here) -> Advice | None:
-    files, is_indexed = here.option("files"), here.option("samples") is not None
-    if is_indexed or files < 2 or here.pipeline.has("interleave"):
-        return None
-    cycle = min(files, CYCLE)
-    now = f"{files} files are read one after the other"
-    change = f"add .interleave(cycle_length={cycle}, num_parallel_calls=AUTOTUNE)"
-    return Advice(now, change, saves=1 - 1 / cycle)
-
-
-def _interleave_serial(here: Here) -> Advice | None:
-    cycle = here.option("cycle_length")
-    if cycle == 1:
-        now = "cycle_length=1 reads one file at a time"
-        return Advice(now, f"interleave(cycle_length={CYCLE}, num_parallel_calls=AUTOTUNE)")
-    if here.option("num_parallel_calls") is not None:
-        return None
-    now = f"its {cycle} files are read in turn, by one thread"
-    change = f"interleave(cycle_length={cycle}, num_parallel_calls=AUTOTUNE)"
-    return Advice(now, change)
-
-
-def _prefetch_missing(here: Here) -> Advice | None:
-    pipeline = here.pipeline
-    if pipeline.indexable or pipeline.has("prefetch") or pipeline.work_s < THREAD_PAYS_S:
-        return None
-    now = "the thread that makes a batch also copies it to the ring, and makes none meanwhile"
-    return Advice(now, "write .prefetch(2) at the end of the chain", Severity.INFO)
-
-
 SPEED_RULES = (
     Rule(
         "map-before-batch",
@@ -132,21 +103,6 @@ SPEED_RULES = (
         "batch first, then map whole batches",
         _map_before_batch,
         gain=0.5,
-    ),
-    Rule(
-        "interleave-missing",
-        ("from_files",),
-        "several files are read at once",
-        _interleave_missing,
-        gain=0.4,
-        about="interleave",
-    ),
-    Rule(
-        "interleave-serial",
-        ("interleave",),
-        "files are read in parallel",
-        _interleave_serial,
-        gain=0.3,
     ),
     Rule(
         "cache-missing",
@@ -166,14 +122,6 @@ SPEED_RULES = (
         ("map",),
         "what computes long uses all CPUs of its task",
         _map_serial,
-    ),
-    Rule(
-        "prefetch-missing",
-        ("from_files", "from_arrays"),
-        "the next batch of a stream is made while one is copied",
-        _prefetch_missing,
-        gain=0.05,
-        about="prefetch",
     ),
     Rule(
         "handed-over",
