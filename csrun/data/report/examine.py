@@ -8,13 +8,11 @@ from csrun.data.report.rules import RULES
 
 
 def examine(pipeline: Pipeline, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
-    """What could be better: first what the model learns, then speed, by what the change gains."""
+    """What could be better, warnings first: what the model learns, then speed, by its gain."""
     places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
     found = [finding for here in places for rule in rules if (finding := rule.applied(here))]
     return tuple(sorted(found, key=_place))
 
 
 def _place(finding: Finding) -> tuple[bool, bool, float]:
-    if finding.effect is Effect.SPEED:
-        return True, False, -finding.gain
-    return False, finding.severity is Severity.INFO, -finding.gain
+    return finding.severity is Severity.INFO, finding.effect is Effect.SPEED, -finding.gain

@@ -133,3 +133,11 @@ def test_a_real_grain_data_set() -> None:
     found = examine(Pipeline(data.operators, indexable=data.indexable, streamers=2))
     assert [finding.rule for finding in found] == ["shuffle-missing", "map-before-batch"]
     assert probe(as_dataset(numbers.batch(10).to_iter_dataset())).costs == {}
+
+
+def test_what_another_version_does_not_tell_is_passed_over() -> None:
+    unknown = {"batch_size": None, "drop_remainder": None, "cycle_length": None, "window": 3}
+    names = ("source", "shuffle", "interleave", "map", "batch", "prefetch")
+    calls = chain(*((name, unknown) for name in names))
+    found = examine(Pipeline(calls, streamers=2, cpus=2))
+    assert {finding.rule for finding in found} == {"shuffle-unseeded", "window-small"}

@@ -11,7 +11,9 @@ MUCH = 0.05  # of a pass
 def _remainder_kept(here: Here) -> Advice | None:
     samples, size = here.samples(), here.option("batch_size")
     drops, training = here.option("drop_remainder"), here.pipeline.training
-    if not training or drops or samples == inf or (samples is not None and samples % size == 0):
+    if not training or not size or drops or samples == inf:
+        return None
+    if samples is not None and samples % size == 0:
         return None
     change = "batch(…, drop_remainder=True), or .repeat() before .batch(…)"
     if here.pipeline.has("DataLoader"):
@@ -28,7 +30,7 @@ def _remainder_kept(here: Here) -> Advice | None:
 
 def _samples_lost(here: Here) -> Advice | None:
     samples, size = here.samples(), here.option("batch_size")
-    if not here.option("drop_remainder") or samples is None or samples in (0, inf):
+    if not here.option("drop_remainder") or not size or samples is None or samples in (0, inf):
         return None
     lost, training = int(samples % size), here.pipeline.training
     are_few, are_others = lost / samples < MUCH, here.comes_after("shuffle")

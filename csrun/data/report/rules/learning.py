@@ -6,7 +6,8 @@ from csrun.data.operators import Operator
 from csrun.data.report.finding import Advice, Effect, Rule, Severity
 from csrun.data.report.pipeline import Here
 
-SOURCES = ("from_arrays", "from_files", "source")
+OWN_SOURCES = ("from_arrays", "from_files")
+SOURCES = (*OWN_SOURCES, "source")
 BATCHES_IN_WINDOW = 10
 RANDOM_WORDS = ("random", "augment", "jitter", "noise", "dropout", "mask", "flip", "crop", "mixup")
 
@@ -21,7 +22,7 @@ def _data_end(here: Here) -> Advice | None:
         change = "return Dataset.from_batches(loader).repeat(), and end the run by max_steps"
     if total is None:
         now = "the data end at a batch that nobody knows beforehand, and the run with them"
-        return Advice(now, change, Severity.INFO)
+        return Advice(now, change, Severity.INFO) if here.operator.name in OWN_SOURCES else None
     if last is None:
         now = f"the data are {total:,} batches, and the run ends with them"
         return Advice(now, change, Severity.INFO)
@@ -73,7 +74,7 @@ def _window_small(here: Here) -> Advice | None:
     if window is None or not here.pipeline.training:
         return None
     samples = here.samples()
-    batch = next((op.options["batch_size"] for op in here.after if op.name == "batch"), 1)
+    batch = here.pipeline.batch_size or 1 if here.comes_before("batch") else 1
     at_a_time = _samples_of_a_file(here.before) or 0
     least = max(BATCHES_IN_WINDOW * batch, at_a_time)
     if window >= least or (samples is not None and window >= samples):

@@ -19,6 +19,8 @@ def _interleave_missing(here: Here) -> Advice | None:
 
 def _interleave_serial(here: Here) -> Advice | None:
     cycle = here.option("cycle_length")
+    if not here.comes_after(SOURCE):
+        return None
     if cycle == 1:
         return _at_once(here.pipeline, "cycle_length=1 reads one file at a time", CYCLE)
     if here.option("num_parallel_calls") is not None:

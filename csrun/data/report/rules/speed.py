@@ -26,9 +26,9 @@ def _map_before_batch(here: Here) -> Advice | None:
 def _batch_to_come(here: Here) -> Operator | None:
     """The batch that a function of samples could be called after instead."""
     batch = next((op for op in here.after if op.name == "batch"), None)
-    if batch is None or batch.options.get("padded_shapes") or here.comes_before("filter", "cache"):
+    if batch is None or batch.options.get("padded_shapes") or not batch.options.get("batch_size"):
         return None
-    return None if _makes_alike(here) else batch
+    return None if here.comes_before("filter", "cache") or _makes_alike(here) else batch
 
 
 def _makes_alike(here: Here) -> bool:
