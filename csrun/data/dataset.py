@@ -306,7 +306,7 @@ class Dataset:
     def element_spec(self) -> tuple[ArraySpec, ...]:
         """Shapes and dtypes of the first batch, which is read once, and which a reader still gets.
 
-        Raises: DataError when there is none.
+        Raises: DataError when there is none, or its arrays do not count the same samples.
         """
         if not self._specs:
             self._specs.append(self._first_spec())
@@ -317,6 +317,10 @@ class Dataset:
             first = arrays_of(self._nonempty(self._source).read(0, self.clock), self.clock)
         else:
             _, first = self._opening.first(self._batched(self._source), self.clock)
+        shapes = [array.shape for array in first]
+        alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
+        rule = "a batch is arrays of equally many samples, as batch() makes them"
+        require(alike, "input_fn", rule, f"shapes {shapes}")
         return tuple(ArraySpec(array.shape, array.dtype.name) for array in first)
 
     def deliveries(

@@ -1,6 +1,7 @@
 """Which files a data set is made of, and their samples."""
 
 import glob
+import resource
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +17,7 @@ from csrun.data.samples import ArraySamples, JoinedSamples, read_only, require_e
 from csrun.data.stages import StageClock
 
 STAGE = "from_files"
+OTHER_DESCRIPTORS = 512  # of sockets, rings, logs and libraries
 READ_AHEAD = 2  # chunks that a file's thread holds ready
 
 Paths = str | Path | Sequence[str | Path]
@@ -62,6 +64,7 @@ class FileSet:
 
         Raises: DataError for files that are not alike, or without any sample
         """
+        _let_open(len(self.paths))
         parts = [ArraySamples(self._arrays(path), STAGE, str(path)) for path in self.paths]
         filled = [part for part in parts if len(part)]
         count = f"{len(parts)} files without a sample"
@@ -73,6 +76,15 @@ class FileSet:
         arrays = self.format.arrays(path)
         require_equally_long(f"from_files: {path}", arrays)
         return tuple(read_only(a) if isinstance(a, np.ndarray) else a for a in arrays)
+
+
+def _let_open(files: int) -> None:
+    """Raise this process's limit of descriptors, as far as it may: a mapped file keeps one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + OTHER_DESCRIPTORS
+    if resource.RLIM_INFINITY != soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def measure(
             _answers(workers, hands, None)
             start = perf_counter() + START_AFTER_S
             for worker in workers:
-                worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
+                with suppress(ConnectionError):  # of one that has failed, which its answer tells
+                    worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
             answers = _answers(workers, hands, start + LONGEST_BATCHES * seconds)
         finally:
             for worker in workers:

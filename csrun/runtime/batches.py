@@ -11,6 +11,7 @@ from csrun.data.stages import StageClock
 from csrun.errors import CsrunError
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.executable.bind import Array
+from csrun.runtime.batch_names import BatchName
 
 COPY_STAGE = "copy"  # of what a pipeline spends its time on: from its arrays to a slot's
 
@@ -33,25 +34,25 @@ def fill(
     if isinstance(batch, LazyBatch):
         batch = batch.arrays(clock, slot)
     with clock.timed(COPY_STAGE):
-        return _copy(slot, batch, inputs, index)
+        return _copy(slot, batch, inputs, BatchName(index, inputs[0].shape[0], delivery))
 
 
 def _copy(
-    slot: tuple[Array, ...], batch: Sequence[Array], inputs: tuple[InputSpec, ...], index: int
+    slot: tuple[Array, ...], batch: Sequence[Array], inputs: tuple[InputSpec, ...], name: BatchName
 ) -> int:
     if len(batch) != len(inputs):
         raise CsrunError(
-            f"batch {index}: the model takes {len(inputs)} arrays, input_fn gave {len(batch)}"
+            f"{name}: the model takes {len(inputs)} arrays, input_fn gave {len(batch)}"
         )
     rows = len(batch[0])
     for out, array, spec in zip(slot, batch, inputs, strict=True):
-        _check(array, spec, rows, index)
+        _check(array, spec, rows, name)
         try:
             if not np.may_share_memory(out, array):
                 np.copyto(out[:rows], array, casting="same_kind")
         except TypeError as error:
             raise CsrunError(
-                f"{_where(spec, rows, index)}: {spec.name} must be {spec.dtype} as the first batch "
+                f"{name.with_samples(rows)}: {spec.name} must be {spec.dtype} as the first batch "
                 f"was, for which the model was compiled, got {array.dtype}: convert it in input_fn"
             ) from error
         if rows < len(out):
@@ -59,32 +60,27 @@ def _copy(
     return rows
 
 
-def _check(array: Array, spec: InputSpec, rows: int, index: int) -> None:
+def _check(array: Array, spec: InputSpec, rows: int, name: BatchName) -> None:
     if array.shape[1:] != spec.shape[1:] or not 0 < len(array) <= spec.shape[0]:
         raise CsrunError(
-            f"{_where(spec, rows, index)}: {spec.name} must have shape {_text(spec.shape)} as the "
+            f"{name.with_samples(rows)}: {spec.name} must have shape {_text(spec.shape)} as the "
             f"first batch had, for which the model was compiled, got {_text(array.shape)}: give "
             "batches of one shape (only the last one may have fewer rows)"
         )
     if len(array) != rows:
-        raise CsrunError(f"batch {index}: {spec.name} has {len(array)} rows, the others {rows}")
+        raise CsrunError(f"{name}: {spec.name} has {len(array)} rows, the others {rows}")
     if spec.classes is not None:
-        _check_labels(array, spec.name, spec.classes, index)
+        _check_labels(array, spec, spec.classes, name)
 
 
-def _check_labels(labels: npt.NDArray[Any], name: str, classes: int, index: int) -> None:
+def _check_labels(labels: npt.NDArray[Any], spec: InputSpec, classes: int, name: BatchName) -> None:
     if labels.min() >= 0 and labels.max() < classes:
         return
-    row = int(np.flatnonzero((labels < 0) | (labels >= classes))[0])
+    at = np.argwhere((labels < 0) | (labels >= classes))[0]
     raise CsrunError(
-        f"batch {index}, row {row}: {name} must be in 0..{classes - 1}, "
-        f"got {labels.reshape(-1)[row]}"
+        f"{name.row(int(at[0]), len(labels))}: {spec.name} must be in 0..{classes - 1}, "
+        f"got {labels[tuple(at)]}"
     )
-
-
-def _where(spec: InputSpec, rows: int, index: int) -> str:
-    first = index * spec.shape[0]
-    return f"batch {index} (samples {first} to {first + rows - 1} of the run)"
 
 
 def _text(shape: tuple[int, ...]) -> str:

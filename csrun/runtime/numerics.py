@@ -7,15 +7,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from csrun.data.batches import Delivery
 from csrun.errors import CsrunError
 from csrun.executable import InputSpec
 from csrun.executable.bind import Array
+from csrun.runtime.batch_names import BatchName
 
 
 def require_finite(
-    arrays: Sequence[Array], rows: int, inputs: tuple[InputSpec, ...], index: int
+    arrays: Sequence[Array],
+    rows: int,
+    inputs: tuple[InputSpec, ...],
+    index: int,
+    delivery: Delivery,
 ) -> None:
-    """See that the valid rows of a batch are finite in what the model computes with.
+    """See that the valid rows of a slot, which a delivery has filled, are finite.
 
     Two passes over the data and no temporary: a NaN is both the minimum and the maximum.
 
@@ -26,16 +32,15 @@ def require_finite(
         if values.dtype.kind != "f" or not values.size:
             continue
         if not (isfinite(values.min()) and isfinite(values.max())):
-            raise CsrunError(_message(values, spec, index))
+            raise CsrunError(_message(values, spec, BatchName(index, spec.shape[0], delivery)))
 
 
-def _message(values: npt.NDArray[Any], spec: InputSpec, index: int) -> str:
+def _message(values: npt.NDArray[Any], spec: InputSpec, name: BatchName) -> str:
     bad = ~np.isfinite(values.reshape(len(values), -1))
-    row = int(np.flatnonzero(bad.any(axis=1))[0])
+    rows = np.flatnonzero(bad.any(axis=1))
     nans, count = int(np.isnan(values).sum()), int(bad.sum())
-    sample = index * spec.shape[0] + row
     return (
-        f"batch {index}, row {row} (sample {sample} of the run): {spec.name} is not finite; the "
-        f"batch has {nans} NaN and {count - nans} Inf in {int(bad.any(axis=1).sum())} rows as "
-        f"{spec.dtype}: clean the data, or drop such samples in input_fn"
+        f"{name.row(int(rows[0]), len(values))}: {spec.name} is not finite; the batch has "
+        f"{nans} NaN and {count - nans} Inf in {len(rows)} rows as {spec.dtype}: "
+        "clean the data, or drop such samples in input_fn"
     )

@@ -108,7 +108,7 @@ class InProcessSource:
                 return None
             rows = fill(self._slot, delivery, self._inputs, self._index, self._clock)
             if self._check_numerics:
-                require_finite(self._slot, rows, self._inputs, self._index)
+                require_finite(self._slot, rows, self._inputs, self._index, delivery)
         cost = self._meter.cost
         self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
         return self._slot, rows

@@ -57,7 +57,7 @@ def _stream(
             if delivery is not None:
                 rows = fill(slot.arrays, delivery, request.inputs, index, dataset.clock)
                 if request.check_numerics:
-                    require_finite(slot.arrays, rows, request.inputs, index)
+                    require_finite(slot.arrays, rows, request.inputs, index, delivery)
         ring.publish(rows, index, meter.cost)
         if index == request.first:
             control.send(Primed(meter.stages))

@@ -159,6 +159,8 @@ def test_prefetch_hands_on_an_exception_with_its_traceback() -> None:
         (lambda: as_dataset(5), "csrun.data.Dataset or an iterable of batches, got int"),
         (lambda: as_dataset([]).element_spec(), "must not be empty"),
         (lambda: as_dataset([{"x": 1}]).element_spec(), "keys features and labels, .* got x"),
+        (lambda: as_dataset([(np.zeros(6), np.int8(1))]).element_spec(), "as batch.. makes them"),
+        (lambda: as_dataset([(np.zeros(6), np.zeros(5))]).element_spec(), r"shapes \[\(6,\), \(5,"),
         (lambda: as_dataset([np.zeros(2)]).shuffle(), "a stream is shuffled in a window: give"),
     ],
 )

@@ -123,7 +123,7 @@ def test_batches_come_in_order_converted_and_filled_up(open_source, first):
     [
         (
             (np.zeros((4, 3)), np.array([0, 1, 12, 3])),
-            "batch 0, row 2: labels must be in 0..9, got 12",
+            r"batch 0, row 2 \(sample 2 of the run\): labels must be in 0..9, got 12",
         ),
         ((np.zeros((4, 3)), np.array([0, -1, 1, 3])), "got -1"),
         ((np.zeros((4, 5)), np.zeros(4, int)), r"features must have shape \[4, 3\]"),

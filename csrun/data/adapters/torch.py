@@ -39,7 +39,7 @@ def _source(loader: Any) -> dict[str, Any]:
         "samples": len(data) if sized else None,
         "in_memory": type(data).__name__ == "TensorDataset",
         "transform": name_of(data.transform) if getattr(data, "transform", None) else None,
-        "shuffle": None if _iterates(loader) else _sampler(loader) == WHOLE,
+        "shuffle": {WHOLE: True, IN_ORDER: False}.get(_sampler(loader) or ""),
         "seeded": loader.generator is not None,
         "drop_last": _drops(loader),
         "num_workers": loader.num_workers,
@@ -65,8 +65,9 @@ def _sampler(loader: Any) -> str | None:
     """The kind of sampler that gives the order, also below a batch sampler of the user's."""
     if _iterates(loader):
         return None
-    below = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    return type(below).__name__
+    batches = loader.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+    return type(sampler).__name__
 
 
 def _seed(loader: Any) -> int | None:

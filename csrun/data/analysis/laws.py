@@ -113,17 +113,19 @@ def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
     rates = [point.samples_per_s * disturbance(point, machine_cpus) for point in ordered]
     samples = _Samples(np.array([point.tasks for point in ordered], float), np.array(rates))
     law, error = _chosen(samples)
-    fitted = tuple(
-        Fitted(
-            point.tasks,
-            point.samples_per_s,
-            rate,
-            law.at(point.tasks),
-            law.at(point.tasks) / rate - 1,
-        )
-        for point, rate in zip(ordered, rates, strict=True)
-    )
+    fitted = tuple(_beside(*pair, law) for pair in zip(ordered, rates, strict=True))
     return Fit(ordered[0].cpus, law, fitted, error, _ceiling(ordered, machine_cpus))
+
+
+def _beside(point: Point, undisturbed: float, law: Law) -> Fitted:
+    fitted = law.at(point.tasks)
+    return Fitted(
+        tasks=point.tasks,
+        measured=point.samples_per_s,
+        undisturbed=undisturbed,
+        fitted=fitted,
+        deviation=fitted / undisturbed - 1,
+    )
 
 
 def disturbance(point: Point, machine_cpus: int) -> float:

@@ -67,6 +67,13 @@ def test_samplers_of_other_kinds_are_named() -> None:
     assert told["batch"] == {"batch_size": 3, "drop_remainder": True}
 
 
+def test_an_order_that_nobody_can_know_is_not_guessed() -> None:
+    told = named(data.DataLoader(pairs(4), batch_sampler=[[0, 3], [2, 1]]))
+    assert told["DataLoader"]["shuffle"] is None
+    assert told["shuffle"]["kind"] == "list"
+    assert "batch" not in told
+
+
 def test_an_iterable_data_set_keeps_its_order_to_itself() -> None:
     class Numbers(data.IterableDataset):
         def __iter__(self) -> Iterator[int]:

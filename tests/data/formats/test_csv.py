@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from csrun.data import DataError
 from csrun.data.formats import Csv
@@ -19,7 +20,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(records=RECORDS, delimiter=st.sampled_from([",", ";", "\t"]))
 def test_what_was_written_is_read(
     tmp_path: Path, records: list[tuple[int, float, str]], delimiter: str

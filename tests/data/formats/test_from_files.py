@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +158,22 @@ def test_a_fault_in_the_third_file_is_named_when_it_is_reached(tmp_path: Path) -
         next(batches)
     with pytest.raises(DataError, match=r"2\.tfrecord: record 1 at byte 32: the checksum of its"):
         next(batches)
+
+
+MANY = """
+import resource, sys
+from csrun.data import Dataset
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+((batch,),) = Dataset.from_files(sys.argv[1]).batch(1000)
+print(batch.tolist() == list(range(200)))
+"""
+
+
+def test_more_files_than_descriptors_are_mapped(tmp_path: Path) -> None:
+    for number in range(200):
+        np.save(tmp_path / f"{number:03}.npy", np.array([number]))
+    command = [sys.executable, "-c", MANY, str(tmp_path / "*.npy")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from csrun.data import DataError
 from csrun.data.formats import Hdf5, StoredRows
@@ -29,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(numbers=st.lists(st.integers(0, 19), max_size=30))
 def test_rows_come_in_the_order_that_was_asked_for(path: Path, numbers: list[int]) -> None:
     features, labels = Hdf5(("features", "labels")).arrays(path)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from tensorboardX.record_writer import RecordWriter
 
 from csrun.data import DataError
@@ -42,7 +43,7 @@ FORMATS: dict[str, Format] = {
     "example.tfrecord": TFExample({"a": Fixed("int8"), "b": Variable("float32")}),
     "x.h5": Hdf5(),
 }
-EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = examples(40)
 
 
 @pytest.fixture(scope="module")

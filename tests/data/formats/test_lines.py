@@ -4,8 +4,9 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from csrun.data import DataError
 from csrun.data.formats import Lines, lines
@@ -18,7 +19,7 @@ def read(path: Path, form: Lines | None = None) -> list[str]:
     return [bytes(line).decode() for (line,) in (form or Lines()).samples(path)]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(texts=TEXTS, end=st.sampled_from(["\n", "\r\n"]), packed=st.booleans())
 def test_what_was_written_is_read(tmp_path: Path, texts: list[str], end: str, packed: bool) -> None:
     path = tmp_path / ("x.txt.gz" if packed else "x.txt")

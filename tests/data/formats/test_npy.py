@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from support.examples import examples
 
 from csrun.data import DataError
 from csrun.data.formats import Npy
 
 DTYPES = npst.integer_dtypes(endianness="=") | npst.floating_dtypes(endianness="=")
 ARRAYS = npst.arrays(DTYPES, npst.array_shapes(max_dims=3))
-EXAMPLES = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = examples(30)
 
 
 @EXAMPLES

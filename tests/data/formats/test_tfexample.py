@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from tensorboardX.record_writer import RecordWriter
 
 from csrun.data import DataError
@@ -71,7 +72,7 @@ def read(path: Path, **features: Fixed | Variable) -> list[list[Any]]:
     return [[array.tolist() for array in sample] for sample in TFExample(features).samples(path)]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(ids=st.lists(INT64, max_size=5), x=st.lists(FLOAT32, min_size=6, max_size=6), b=st.binary())
 def test_what_was_encoded_by_hand_is_decoded(
     tmp_path: Path, ids: list[int], x: Sequence[float], b: bytes

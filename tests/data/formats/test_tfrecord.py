@@ -7,14 +7,15 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 from tensorboardX.record_writer import RecordWriter, masked_crc32c
 
 from csrun.data import DataError
 from csrun.data.formats import TFRecord
 
-EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = examples(40)
 
 
 def written(path: Path, records: list[bytes]) -> Path:

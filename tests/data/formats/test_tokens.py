@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import examples
 
 from csrun.data import DataError
 from csrun.data.formats import Tokens
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(50)
 @given(
     ids=st.lists(st.integers(0, 2**16 - 1), min_size=2, max_size=60),
     length=st.integers(1, 20),

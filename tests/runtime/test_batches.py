@@ -1,0 +1,58 @@
+"""Batches that must not reach a step are named with the sample that is wrong."""
+
+import numpy as np
+import pytest
+
+from csrun.data import Dataset
+from csrun.errors import CsrunError
+from csrun.executable import InputSpec
+from csrun.runtime.source import InProcessSource
+
+INPUTS = (
+    InputSpec("features", (4, 3), "float32"),
+    InputSpec("labels", (4, 2), "int32", classes=10),
+)
+FEATURES = np.arange(60, dtype=np.float64).reshape(20, 3)
+LABELS = np.ones((20, 2), np.int32)
+
+
+def run(features=FEATURES, labels=LABELS, check_numerics=True, shuffled=False):
+    data = Dataset.from_arrays(features, labels)
+    data = (data.shuffle(seed=1) if shuffled else data).batch(4)
+    source = InProcessSource(data, INPUTS, 0, check_numerics)
+    while source.take() is not None:
+        source.release()
+
+
+def changed(array, at, value):
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+def test_a_label_out_of_range_in_a_sequence():
+    with pytest.raises(CsrunError) as caught:
+        run(labels=changed(LABELS, (13, 1), 11))
+    assert str(caught.value) == "batch 3, row 1 (sample 13): labels must be in 0..9, got 11"
+    (note,) = caught.value.__notes__
+    assert note.startswith("this process was at batch 3; it had made 3 batches at ")
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_a_value_that_is_not_finite_in_the_models_type(value):
+    """1e300 is none in float32."""
+    features = changed(FEATURES, (9, 2), value)
+    with pytest.raises(CsrunError, match=r"batch 2, row 1 \(sample 9\): features is not finite"):
+        run(features)
+    run(features, check_numerics=False)
+
+
+def test_the_sample_is_that_of_the_source_whatever_the_order():
+    with pytest.raises(CsrunError, match=r"row \d \(sample 9\): features is not finite") as caught:
+        run(changed(FEATURES, 9, np.nan), shuffled=True)
+    assert "the batch has 3 NaN and 0 Inf in 1 rows as float32" in str(caught.value)
+
+
+def test_the_rows_that_fill_up_a_last_batch_are_not_looked_at():
+    run(FEATURES[:18], LABELS[:18])
