@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.pipelines import CLUSTER, LOCAL, measured, points_of
 
 from csrun.data.analysis.measurements import Measurements
@@ -145,3 +146,17 @@ def test_a_site_with_too_few_nodes_is_refused() -> None:
     streaming = measured(points_of(lambda n: n), streaming=True)
     with pytest.raises(ValueError, match="at least 3 nodes, got 2"):
         solve(Scaling(streaming, LOCAL), Target(1, "here"), True, 2)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_no_more_streamers_than_files(streaming: bool) -> None:
+    """Five files, and a law without an end: five streamers are the most that there can be."""
+    points = points_of(lambda n: RATE * n, (1, 2, 3), busy=lambda n: 0.01)
+    facts = replace(measured(points, streaming=streaming, machine_cpus=4), most_streamers=5)
+    site = SiteFacts("any", 8, 16, True, 1.5e11)
+    found = solve(Scaling(facts, site), Target(100 * RATE, "by hand"), streaming, 8)
+    assert (found.layout.streamers, found.limit) == (5, Limit.FILES)
+    assert found.layout.samples_per_s == pytest.approx(5 * RATE)
+    assert all(layout.streamers <= 5 for layout in found.by_nodes)
+    fed = solve(Scaling(facts, site), Target(4 * RATE, "by hand"), streaming, 8)
+    assert (fed.layout.streamers, fed.limit) == (5, None)
