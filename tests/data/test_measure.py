@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,28 @@ def test_data_that_ends_begins_anew() -> None:
 
     assert point(short).samples_per_s > 16 / 0.4
     assert point(lambda: Dataset.from_batches(once())).samples_per_s > 16 / 0.4
+
+
+def test_workers_do_not_repeat_what_a_streamer_warns_of(capfd: pytest.CaptureFixture[str]) -> None:
+    def replayed() -> Dataset:
+        warnings.warn("once for each of them", stacklevel=1)
+        return Dataset.from_batches([(np.arange(BATCH),)] * 3)
+
+    assert point(replayed, tasks=2).samples_per_s > 0
+    assert capfd.readouterr().err == ""
+
+
+def test_batches_may_take_longer_than_the_measurement() -> None:
+    """0.6 s a batch, of which the interval is a sixth: what the first one took tells how long."""
+
+    def slow() -> Dataset:
+        def nap(x: Any) -> Any:
+            time.sleep(0.6)
+            return x
+
+        return data().map(nap)
+
+    assert point(slow, seconds=0.1).samples_per_s == pytest.approx(BATCH / 0.6, rel=0.2)
 
 
 def test_a_failing_worker_ends_the_measurement(capfd: pytest.CaptureFixture[str]) -> None:
