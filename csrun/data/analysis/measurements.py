@@ -78,6 +78,11 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         return _read(folder / MEASUREMENTS_FILE, Measurements)
 
+    @staticmethod
+    def are_in(folder: Path) -> bool:
+        """Whether they were left in a folder."""
+        return (folder / MEASUREMENTS_FILE).exists()
+
 
 class MeasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tells a command that measures which rate is to be fed; without it, what the wafer takes."""
