@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,6 +37,9 @@ READY = b"ready"
 START_AFTER_S = 0.05  # all workers know by then when to begin
 LONGEST_BATCHES = 4  # intervals, or times of a first batch, that a worker has for its next one
 
+FIRST_S = 30.0  # a wait for a first batch as long as this is worth a line
+
+log = logging.getLogger("csrun")
 Make = Callable[[], Dataset]
 Consume = Callable[[Delivery, StageClock], int]  # puts a batch where it is wanted; its rows
 
@@ -240,9 +244,12 @@ def _require(parent: int) -> None:
 def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) -> list[bytes]:
     """The next thing that each worker says; their batches are taken meanwhile.
 
+    Without a deadline, of a first batch, a long wait is told.
+
     Raises: DataError when one ends without a word, or has said nothing until the deadline
     """
     answers: dict[int, bytes] = {}
+    overdue = perf_counter() + FIRST_S
     pipes = {worker.pipe.fileno(): worker.pipe for worker in workers}
     poll = select.poll()
     for descriptor in (*pipes, *hands.descriptors):
@@ -251,7 +258,16 @@ def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) 
         if deadline is not None and perf_counter() > deadline:
             raise DataError(
                 "input_fn: a worker made no batch in a long time: the pipeline hangs, or a batch "
-                "takes longer than a measurement"
+                "takes much longer than the first"
+            )
+        if deadline is None and perf_counter() > overdue:
+            overdue = inf
+            waiting = len(workers) - len(answers)
+            log.warning(
+                "input_fn: no first batch of %d of %d worker(s) for %g s",
+                waiting,
+                len(workers),
+                FIRST_S,
             )
         for descriptor, _ in poll.poll(LOOK_MS):
             if descriptor in pipes:

@@ -1,5 +1,6 @@
 """Measurements of pipelines: their numbers, and what they do when a pipeline fails."""
 
+import logging
 import os
 import signal
 import time
@@ -147,6 +148,22 @@ def test_a_pipeline_that_hangs_ends_the_measurement() -> None:
 
     with pytest.raises(DataError, match="no batch in a long time"):
         point(hanging, seconds=0.1)
+
+
+def test_a_first_batch_that_does_not_come_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def late() -> Dataset:
+        if shard_info() == (1, 2):
+            time.sleep(1)
+        return data()
+
+    monkeypatch.setattr("csrun.data.measure.FIRST_S", 0.3)
+    with caplog.at_level(logging.WARNING, "csrun"):
+        assert point(late, tasks=2).tasks == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "input_fn: no first batch of 1 of 2 worker(s) for 0.3 s"
+    ]
 
 
 def test_no_process_is_left() -> None:
