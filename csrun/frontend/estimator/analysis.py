@@ -36,6 +36,10 @@ def measure_pipeline(
 ) -> None:
     """Measure the pipeline that `make` makes, and leave the result in the analysis's folder."""
     plan, cpus = executable.plan, sorted(os.sched_getaffinity(0))
+
+    def endless() -> Dataset:
+        return make().repeat()  # for workers of which there are more than batches in a pass
+
     dataset = make()
     wafer = _wafer_rate(executable, dataset, seed)
     log.info(messages.wafer_measured(wafer))
@@ -50,7 +54,7 @@ def measure_pipeline(
         wafer_samples_per_s=wafer,
         streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
         parallel=dataset.parallel,
-        points=tuple(_points(make, hands, cpus, enough, dataset)),
+        points=tuple(_points(endless, hands, cpus, enough, dataset)),
         suggestions=suggestions,
         most_streamers=dataset.most_streamers,
         replayed=dataset.replayed,
