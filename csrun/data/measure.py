@@ -18,7 +18,7 @@ from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, Signals
 from time import perf_counter, process_time, sleep
 from typing import NoReturn, Protocol
 
@@ -34,6 +34,7 @@ from csrun.data.stages import StageClock, StageTime
 
 LOOK_MS = 200  # how often the deadline is looked at
 READY = b"ready"
+FAILED = b"failed: "  # and what a user is told
 START_AFTER_S = 0.05  # all workers know by then when to begin
 LONGEST_BATCHES = 4  # intervals, or times of a first batch, that a worker has for its next one
 
@@ -147,6 +148,8 @@ def _be_worker(
             with sharded_as(*shard):
                 pipe.send_bytes(_share(make, hands.consumer(shard[0]), shard, pipe))
             code = 0
+        except DataError as error:
+            pipe.send_bytes(FAILED + str(error).encode())
         except Exception:
             traceback.print_exc()
     sys.stderr.flush()
@@ -250,7 +253,7 @@ def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) 
     """
     answers: dict[int, bytes] = {}
     overdue = perf_counter() + FIRST_S
-    pipes = {worker.pipe.fileno(): worker.pipe for worker in workers}
+    pipes = {worker.pipe.fileno(): worker for worker in workers}
     poll = select.poll()
     for descriptor in (*pipes, *hands.descriptors):
         poll.register(descriptor, select.POLLIN)
@@ -278,13 +281,23 @@ def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) 
     return [answers[descriptor] for descriptor in pipes]
 
 
-def _received(pipe: Connection) -> bytes:
+def _received(worker: Worker) -> bytes:
     try:
-        return pipe.recv_bytes()
+        answer = worker.pipe.recv_bytes()
     except (EOFError, ConnectionResetError):
-        raise DataError(
-            "input_fn: failed in a worker of the measurement, as its traceback above says"
-        ) from None
+        raise DataError(_unexplained(worker)) from None
+    if answer.startswith(FAILED):
+        raise DataError(answer.removeprefix(FAILED).decode())
+    return answer
+
+
+def _unexplained(worker: Worker) -> str:
+    """How a worker ended that has not said why; it is not reaped yet."""
+    ended = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+        name = Signals(ended.si_status).name
+        return f"input_fn: {name} ended a worker of the measurement"
+    return "input_fn: failed in a worker of the measurement, as its traceback above says"
 
 
 def _end(worker: Worker) -> None:
