@@ -4,6 +4,7 @@ import json
 import subprocess
 from typing import Any
 
+import numpy as np
 import pytest
 from support.fc_mnist import FOLDER, RUN, FcMnist
 
@@ -16,10 +17,7 @@ SLEEPING_MAP = f"""
     return chain.map(nap)
 """
 FILES, ROWS = 3, 640
-BY_FILE = f"""
-    from csrun.data import formats
-    for number in range({FILES}):
-        np.savez(f"part-{{number}}.npz", np.zeros(({ROWS}, 28, 28), "f"), np.zeros({ROWS}, "i"))
+BY_FILE = """
     return Dataset.from_files("part-*.npz").shard_files().shuffle(1).repeat().batch(128)
 """
 FAILING_MAP = """
@@ -112,6 +110,9 @@ def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:
 
 
 def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
+    for number in range(FILES):
+        images, labels = np.zeros((ROWS, 28, 28), "f"), np.zeros(ROWS, "i")
+        np.savez(place.path / f"part-{number}.npz", images, labels)
     script = mapped(place, BY_FILE)
     words = own(place, "--compile_only")
     analyzed(place, "--target", "1e12", "python-ws", script, *words)
