@@ -17,7 +17,12 @@ from csrun.cli.other_work import OtherWork
 from csrun.context import environment
 from csrun.data.analysis import html, text
 from csrun.data.analysis import result as results
-from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements
+from csrun.data.analysis.measurements import (
+    Fed,
+    FeedRequest,
+    Measurements,
+    MeasureRequest,
+)
 from csrun.data.analysis.result import Analysis
 from csrun.data.analysis.scaling import SiteFacts
 from csrun.data.analysis.solve import Target, least_nodes
@@ -64,6 +69,8 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
     ready = prepare(cpu_request, site)
     with raised_as_errors(), analysis_folder(site) as folder:
         with streams.output_to_errors() if request.as_json else nullcontext():
+            if request.target is not None:
+                MeasureRequest(request.target).write(folder)
             if code := _measure(ready, folder):
                 return code
             analysis = _analyzed(request, site, folder)

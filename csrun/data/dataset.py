@@ -299,6 +299,12 @@ class Dataset:
         return self._shards.sharding
 
     @property
+    def most_streamers(self) -> int | None:
+        """How many streamers it can be split among; None for any number."""
+        by_file = (op for op in self.operators if op.name == "shard_files")
+        return next((op.options["of"] for op in by_file), None)
+
+    @property
     def cardinality(self) -> int | None:
         """Batches of the data set; None when endless, or not known beforehand."""
         return self._source.cardinality if isinstance(self._source, Indexed) else None

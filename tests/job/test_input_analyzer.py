@@ -15,6 +15,13 @@ SLEEPING_MAP = f"""
         return x, y
     return chain.map(nap)
 """
+FILES, ROWS = 3, 640
+BY_FILE = f"""
+    from csrun.data import formats
+    for number in range({FILES}):
+        np.savez(f"part-{{number}}.npz", np.zeros(({ROWS}, 28, 28), "f"), np.zeros({ROWS}, "i"))
+    return Dataset.from_files("part-*.npz").shard_files().shuffle(1).repeat().batch(128)
+"""
 FAILING_MAP = """
     calls = iter(range(10**9))
     def broken(x, y):
@@ -102,3 +109,12 @@ def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:
     assert "input_fn: map broken" in done.stderr
     assert "failed at sample" in done.stderr
     assert not (place.path / "input_analysis.json").exists()
+
+
+def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
+    script = mapped(place, BY_FILE)
+    words = own(place, "--compile_only")
+    analyzed(place, "--target", "1e12", "python-ws", script, *words)
+    found = written(place)
+    assert [point["tasks"] for point in found["measurements"]["points"]] == [1, 2, 3]
+    assert found["solution"]["layout"]["streamers"] <= FILES

@@ -10,6 +10,7 @@ import msgspec
 
 from csrun.files import write_whole
 
+MEASURE_FILE = "measure.json"
 MEASUREMENTS_FILE = "measurements.json"
 FEED_FILE = "feed.json"
 FED_FILE = "fed.json"
@@ -48,7 +49,8 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     estimated_samples_per_s: the compile's estimate of the CS system; wafer_samples_per_s: measured
     here, with batches that lie ready; None where it was not measured.
     streaming: whether the interpreter streams weights (python-ws). parallel: whether the pipeline
-    uses more than one CPU when it has them.
+    uses more than one CPU when it has them. most_streamers: that it can be split among: its files,
+    where each streamer reads files of its own; None for any number.
     """
 
     batch_size: int
@@ -60,6 +62,7 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel: bool
     points: tuple[Point, ...]
     suggestions: tuple[str, ...] = ()
+    most_streamers: int | None = None
 
     def write(self, folder: Path) -> None:
         """Leave it in a folder."""
@@ -72,6 +75,22 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises: FileNotFoundError when nothing was
         """
         return _read(folder / MEASUREMENTS_FILE, Measurements)
+
+
+class MeasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tells a command that measures which rate is to be fed; without it, what the wafer takes."""
+
+    target_samples_per_s: float
+
+    def write(self, folder: Path) -> None:
+        """Leave it in a folder."""
+        _write(self, folder / MEASURE_FILE)
+
+    @staticmethod
+    def read(folder: Path) -> "MeasureRequest | None":
+        """What was left in a folder, None when nothing was."""
+        path = folder / MEASURE_FILE
+        return _read(path, MeasureRequest) if path.exists() else None
 
 
 class FeedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

