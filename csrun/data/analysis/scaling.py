@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from math import ceil, inf
 from sys import maxsize
 
 import msgspec
@@ -62,15 +63,26 @@ class Layout(msgspec.Struct, frozen=True):
 class _Machine:
     """Workers with the same CPUs each, on a machine like the one where they were measured.
 
-    left: the share of its CPUs' work that other work leaves to them.
+    cpus: those that the workers are dealt to in turn; None where each has its own. left: the share
+    of their work that other work leaves to the workers.
     """
 
     fit: Fit
     bound: Bound
+    cpus: int | None
     left: float
 
     def at(self, workers: float) -> float:
-        return self.left * self.fit.at(workers)
+        return self.left * min(self.fit.at(workers), self._in_turn(workers))
+
+    def _in_turn(self, workers: float) -> float:
+        """Batches are taken in turn: the workers of the most crowded CPUs set the pace of all."""
+        if self.cpus is None or self.fit.ceiling is None:
+            return inf
+        each, alone = self.fit.cpus, self.fit.at(1)
+        wanted = min(each, alone * self.cpus / self.fit.ceiling)
+        crowd = max(1, ceil(workers * each / self.cpus))
+        return workers * alone * min(1.0, each / (crowd * wanted))
 
     @property
     def alone(self) -> float:
@@ -174,8 +186,10 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
 
 def _machine(points: Sequence[Point], machine_cpus: int, is_here: bool) -> _Machine:
     found = fit(points, machine_cpus)
-    left = found.left if is_here else 1.0
-    return _Machine(found, _bound(found, points, machine_cpus), left)
+    bound = _bound(found, points, machine_cpus)
+    if is_here:
+        return _Machine(found, bound, machine_cpus, found.left)
+    return _Machine(found, bound, None, 1.0)
 
 
 def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:
