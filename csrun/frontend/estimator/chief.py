@@ -17,7 +17,6 @@ from csrun.data.analysis.measurements import Fed, FeedRequest
 from csrun.data.report import examine
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.executable import RunMode
-from csrun.frontend.estimator.analysis import measure_pipeline
 from csrun.frontend.estimator.compilation import (
     Compiled,
     compile_options,
@@ -179,6 +178,8 @@ class Chief:
         with model_dir.opened(self.model_dir):
             compiled, _ = self._compile(dataset, mode, target, runs=False)
         if (folder := analysis_dir()) is not None:
+            from csrun.frontend.estimator.analysis import measure_pipeline  # only an analysis pays
+
             findings = examine(describe(dataset, mode, readers(self.context, False)))
             suggestions = tuple(finding.message for finding in findings)
             seed = self.config.seed
