@@ -74,6 +74,7 @@ def test_it_measures_the_shipped_pipeline(place: FcMnist, interpreter: str) -> N
     assert not list(place.path.glob("state/**/analysis-*"))
 
 
+@pytest.mark.slow
 def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -> None:
     words = own(place, "--validate_only")
     text = analyzed(place, "--verify", "python-ws", RUN, *words).stdout
@@ -84,6 +85,7 @@ def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -
     assert not place.model_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_sleeping_map_limits_and_the_recommended_tasks_feed(place: FcMnist) -> None:
     script = mapped(place, SLEEPING_MAP)
     alone = 128 / SLEEP_S  # samples a second that one task makes at most
