@@ -27,6 +27,7 @@ from csrun.data.flow import (
 )
 from csrun.data.formats.base import Format, IndexedFormat
 from csrun.data.indexed import Indexed, MappedBatches, arrays_of
+from csrun.data.memory import keep_freed_memory
 from csrun.data.numbered import batches_of
 from csrun.data.operators import Level, Operator, call_site, name_of
 from csrun.data.order import Range, Repeat, Shard, Shuffle
@@ -340,6 +341,7 @@ class Dataset:
         Raises: DataError when the data set is empty, not batched, or sharded for other streamers
         """
         start, stride = self._shards.local(start, stride)
+        keep_freed_memory()
         source = self._source
         clock = clock or self.clock
         if isinstance(source, Indexed):
