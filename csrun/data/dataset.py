@@ -114,7 +114,7 @@ class Dataset:
         operator = Operator("from_batches", Level.BATCH, options, call_site())
         operators = describe(batches) or (operator,)
         items = indexed(batches)
-        source = BatchesFlow(batches) if items is None else batches_of(items)
+        source = BatchesFlow(batches, operators[0].stage) if items is None else batches_of(items)
         return Dataset(source, Level.BATCH, operators)
 
     def interleave(
