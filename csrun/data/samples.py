@@ -228,7 +228,9 @@ def as_batch(value: Any) -> Batch:
     """
     batch = as_sample(value)
     for part in batch:
-        require(part.dtype != object, "input_fn", "a batch is made of arrays", type(value).__name__)
+        if part.dtype == object:
+            held = type(next(iter(part.flat), None)).__name__
+            raise DataError(f"input_fn: a batch is made of arrays of numbers, got {held}")
     return batch
 
 
