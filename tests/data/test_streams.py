@@ -339,6 +339,28 @@ def test_iterables_are_shuffled_mapped_and_repeated() -> None:
     assert sorted(flat(made)) == sorted([1, 2, 3, 4, 5, 6] * 4)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_exception_over_batches_that_came_whole_names_the_batch(whole: bool) -> None:
+    def broken(x: Any) -> Any:
+        if (x == 21).any() and (len(x) == 4 or not whole):
+            raise ZeroDivisionError
+        return x
+
+    batches = [np.arange(4 * k, 4 * k + 4) for k in range(9)]
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(Dataset.from_batches(batches).map(broken))
+    assert caught.value.__notes__[0].endswith(
+        "failed at batch 5" if whole else "failed at batch 5, row 1"
+    )
+
+
+def test_the_time_of_an_iterable_is_that_of_its_operator() -> None:
+    made = Dataset.from_batches(generator())
+    list(made)
+    assert list(made.clock.stages) == [operator.stage for operator in made.operators]
+    assert list(made.clock.stages) == ["from_batches generator"]
+
+
 def generator() -> Iterator[tuple[np.ndarray]]:
     return ((np.full(2, k),) for k in range(3))
 
