@@ -141,8 +141,8 @@ def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
     measured = Measurements.read(folder)
     if measured is None:
         raise CsrunError(
-            f"{command}: left no measurements: it must be a script that calls a CerebrasEstimator,"
-            " run by python or python-ws"
+            f"{command}: left no measurements: it must be a script, run by python or python-ws,"
+            " that calls compile or validate of a CerebrasEstimator, as csrun.params.run does"
         )
     if not measured.points or min(point.samples_per_s for point in measured.points) <= 0:
         raise CsrunError(f"{command}: its input pipeline delivered no samples")
@@ -228,7 +228,10 @@ def _fed(analysis: Analysis, folder: Path) -> Fed:
             f"{shlex.join(analysis.command)}: left no word of what its streamers delivered"
         )
     if fed.samples_per_s <= 0:
-        raise CsrunError(f"{shlex.join(analysis.command)}: its streamers delivered no samples")
+        raise CsrunError(
+            f"{shlex.join(analysis.command)}: its streamers delivered no samples, or their data"
+            " ended before they were measured"
+        )
     return fed
 
 

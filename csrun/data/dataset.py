@@ -301,6 +301,11 @@ class Dataset:
         return self._shards.sharding
 
     @property
+    def replayed(self) -> bool:
+        """Whether each of several streamers makes all batches, the others' included."""
+        return not self.indexable and self.sharding is Sharding.BATCH
+
+    @property
     def most_streamers(self) -> int | None:
         """How many streamers it can be split among; None for any number."""
         by_file = (op for op in self.operators if op.name == "shard_files")

@@ -20,6 +20,30 @@ FILES, ROWS = 3, 640
 BY_FILE = """
     return Dataset.from_files("part-*.npz").shard_files().shuffle(1).repeat().batch(128)
 """
+#: Compiles, or trains on, a few batches that end; then on batches of another size.
+TWO_RUNS = """
+import sys
+import numpy as np
+from csrun import nn
+from csrun.data import Dataset
+from csrun.estimator import CerebrasEstimator, CSEstimatorSpec
+
+def input_fn(params):
+    rows = params["rows"]
+    batch = np.zeros((rows, 4), "f"), np.zeros(rows, "i")
+    return [batch] * 3
+
+def model_fn(features, labels, mode, params):
+    loss = nn.softmax_cross_entropy(nn.Dense(2, name="out")(features), labels)
+    return CSEstimatorSpec(mode, loss=loss, train_op=nn.SGD(0.1).minimize(loss))
+
+for rows in 128, 32:
+    estimator = CerebrasEstimator(model_fn, f"model_dir_{rows}", params={"rows": rows})
+    if "--compile_only" in sys.argv:
+        estimator.compile(input_fn)
+    else:
+        estimator.train(input_fn, max_steps=3)
+"""
 FAILING_MAP = """
     calls = iter(range(10**9))
     def broken(x, y):
@@ -121,3 +145,16 @@ def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
     found = written(place)
     assert [point["tasks"] for point in found["measurements"]["points"]] == [1, 2, 3]
     assert found["solution"]["layout"]["streamers"] <= FILES
+
+
+def test_the_first_run_of_several_is_measured_and_fed_beyond_its_data(place: FcMnist) -> None:
+    (place.path / "two.py").write_text(TWO_RUNS)
+    done = analyzed(place, "--verify", "python", "two.py", "--compile_only")
+    found = written(place)
+    assert found["measurements"]["batch_size"] == 128
+    assert found["measurements"]["replayed"]
+    assert found["verified"]["fed"]["seconds"] == pytest.approx(5, rel=0.1)
+    assert done.stderr.count("the wafer of this machine") == 1
+    assert "thrown away" not in done.stderr
+    assert "[input_fn] - shard(): a streamer produces its own" in done.stdout
+    assert "estimator.py" not in done.stdout + done.stderr

@@ -61,7 +61,8 @@ class Measurements(Left, frozen=True, forbid_unknown_fields=True):
     here, with batches that lie ready; None where it was not measured.
     streaming: whether the interpreter streams weights (python-ws). parallel: whether the pipeline
     uses more than one CPU when it has them. most_streamers: that it can be split among: its files,
-    where each streamer reads files of its own; None for any number.
+    where each streamer reads files of its own; None for any number. replayed: whether each worker
+    makes all batches, and throws the others' away.
     """
 
     FILE = "measurements.json"
@@ -76,6 +77,7 @@ class Measurements(Left, frozen=True, forbid_unknown_fields=True):
     points: tuple[Point, ...]
     suggestions: tuple[str, ...] = ()
     most_streamers: int | None = None
+    replayed: bool = False
 
 
 class MeasureRequest(Left, frozen=True, forbid_unknown_fields=True):

@@ -18,11 +18,17 @@ BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
 
 
 class Bound(StrEnum):
-    """What workers of one machine share when more of them do not bring more."""
+    """Why more workers of one machine do not bring more."""
 
     NOTHING = "nothing"
     CPUS = "cpus"
     RESOURCE = "resource"  # a disk, the network, a lock
+    REPLAY = "replay"  # each makes all batches, the others' included
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether it is the same for workers of several machines."""
+        return self in (Bound.RESOURCE, Bound.REPLAY)
 
 
 class Limit(StrEnum):
@@ -31,8 +37,17 @@ class Limit(StrEnum):
     NODES = "nodes"  # all that a job may have are used well
     CPUS = "cpus"
     RESOURCE = "resource"
+    REPLAY = "replay"
     LINK = "link"  # of the CS system
     FILES = "files"  # of which each streamer needs one
+
+
+LIMIT_OF = {
+    Bound.NOTHING: Limit.CPUS,
+    Bound.CPUS: Limit.CPUS,
+    Bound.RESOURCE: Limit.RESOURCE,
+    Bound.REPLAY: Limit.REPLAY,
+}
 
 
 class SiteFacts(msgspec.Struct, frozen=True):
@@ -95,7 +110,8 @@ class Scaling:
 
     Where every node is a machine of its own, and the workers share its CPUs at most, nodes add up,
     and a node with more CPUs than this machine carries more workers in proportion. A resource that
-    is no CPU may be one that the nodes share, too: all streamers together follow the law then.
+    is no CPU may be one that the nodes share, too: all streamers together follow the law then, as
+    those do that make each other's batches.
     Other work on this machine goes on where the job is to run here; nodes of a cluster have none.
     """
 
@@ -106,7 +122,7 @@ class Scaling:
         self._most = measured.most_streamers or maxsize
         self._link = site.link_bytes_per_s / measured.sample_bytes
         self._machines = {
-            cpus: _machine(points, measured.machine_cpus, site.one_machine)
+            cpus: _machine(points, measured, site.one_machine)
             for cpus, points in _by_cpus(measured).items()
         }
 
@@ -154,7 +170,7 @@ class Scaling:
             return Limit.FILES
         if rate >= SATURATED * sum(split) * machine.alone:
             return Limit.NODES
-        return Limit.RESOURCE if machine.bound is Bound.RESOURCE else Limit.CPUS
+        return LIMIT_OF[machine.bound]
 
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
         """Streamers on each node. A single pipelined task streams to itself."""
@@ -163,7 +179,7 @@ class Scaling:
         return (tasks - 1 or int(nodes == 1), *(tasks,) * (nodes - 1))
 
     def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
-        if self._site.one_machine or machine.bound is Bound.RESOURCE:
+        if self._site.one_machine or machine.bound.spans_nodes:
             return machine.at(sum(split))
         first, *others = split  # of which all are alike
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
@@ -184,17 +200,18 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
     return groups if measured.parallel else dict(list(groups.items())[:1])
 
 
-def _machine(points: Sequence[Point], machine_cpus: int, is_here: bool) -> _Machine:
-    found = fit(points, machine_cpus)
-    bound = _bound(found, points, machine_cpus)
+def _machine(points: Sequence[Point], measured: Measurements, is_here: bool) -> _Machine:
+    found = fit(points, measured.machine_cpus)
+    shared = _bound(found, points, measured.machine_cpus)
+    bound = Bound.REPLAY if measured.replayed else shared
     if is_here:
-        return _Machine(found, bound, machine_cpus, found.left)
+        return _Machine(found, bound, measured.machine_cpus, found.left)
     return _Machine(found, bound, None, 1.0)
 
 
 def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:
     alone, busy = found.at(1), []
-    for point in points:
+    for point in (point for point in points if point.tasks > 1):
         factor = disturbance(point, machine_cpus)
         if factor * point.samples_per_s < SATURATED * point.tasks * alone:
             busy.append(factor * point.busy_cpus)

@@ -74,6 +74,15 @@ def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
     assert "extrapolated" not in report(analysis_of())
 
 
+def test_batches_that_all_make_are_told() -> None:
+    points = points_of(lambda n: 30_000.0, busy=lambda n: 0.1)
+    shown = " ".join(report(analysis_of(measured(points, replayed=True))).split())
+    assert "map load: 70.0% of a worker's time; each task makes all batches" in shown
+    assert "Each task makes all batches, and throws the others' away." in shown
+    assert "What limits is that each streamer makes all batches: shard the data" in shown
+    assert "share something" not in shown
+
+
 def test_points_that_scatter_are_to_be_measured_again() -> None:
     rates = {1: 100_000.0, 2: 60_000.0, 3: 190_000.0, 4: 90_000.0}
     scattered = measured(points_of(rates.__getitem__, tuple(rates)))

@@ -132,6 +132,24 @@ def test_a_resource_that_is_no_cpu_does_not_grow_with_nodes() -> None:
     assert found.layout.samples_per_s == pytest.approx(1500)
 
 
+@pytest.mark.parametrize("busy", [0.01, 2.0])
+def test_batches_that_all_make_do_not_grow_with_nodes(busy: float) -> None:
+    """Each makes the others' batches, too: so do those on nodes whose CPUs are their own."""
+    points = points_of(lambda n: RATE, busy=lambda n: busy)
+    found = solved(measured(points, replayed=True), CLUSTER, 3000)
+    assert Scaling(measured(points, replayed=True), CLUSTER).bound(1) is Bound.REPLAY
+    assert found.limit is Limit.REPLAY
+    assert found.layout.samples_per_s == pytest.approx(RATE)
+    assert found.layout.streamers == 1
+
+
+def test_a_worker_alone_is_in_nobodys_way() -> None:
+    """A point below its law is no sign of something shared, unless there are several workers."""
+    rates = {1: 900.0, 2: 4000.0}
+    points = points_of(rates.__getitem__, tuple(rates), busy=lambda n: 0.1)
+    assert Scaling(measured(points), LOCAL).bound(1) is Bound.NOTHING
+
+
 def test_what_the_system_takes_in_is_the_end_of_it() -> None:
     fast = measured(points_of(lambda n: 1e6 * n, busy=lambda n: 0.01 * n), sample_bytes=1_000_000)
     found = solved(fast, CLUSTER, 1e6)
