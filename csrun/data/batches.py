@@ -7,7 +7,7 @@ import numpy as np
 
 from csrun.data.gather import Rows
 from csrun.data.operators import Operator
-from csrun.data.origins import Origin, span_of, text_of
+from csrun.data.origins import Origin, WholeBatch, span_of, text_of
 from csrun.data.samples import (
     ArraySamples,
     Batch,
@@ -50,10 +50,6 @@ class Delivery:
     batch: Batch | LazyBatch
     origins: Callable[[], Sequence[Origin]]
 
-    def __str__(self) -> str:
-        """Which samples these are."""
-        return span_of(self.origins())
-
 
 def mapped(
     function: MapFunction,
@@ -76,11 +72,19 @@ def _culprit(
     function: MapFunction, batch: Batch, kind: type[Exception], origins: Sequence[Origin]
 ) -> str:
     """The first sample that fails in the same way by itself; all of them when none does."""
-    for row, origin in enumerate(origins):
+    for row, name in enumerate(_row_names(batch, origins)):
         try:
             function(*(np.array(array[row : row + 1]) for array in batch))
         except kind:
-            return text_of(origin)
+            return name
         except Exception:
             continue
     return span_of(origins)
+
+
+def _row_names(batch: Batch, origins: Sequence[Origin]) -> list[str]:
+    first = origins[0]
+    if not isinstance(first, WholeBatch):
+        return [text_of(origin) for origin in origins]
+    rows = min(len(array) if array.ndim else 0 for array in batch)
+    return [f"{text_of(first)}, row {row}" for row in range(rows)]

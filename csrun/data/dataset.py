@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from csrun.data.adapters import describe, indexed
 from csrun.data.batches import Delivery
@@ -27,6 +28,7 @@ from csrun.data.flow import (
 )
 from csrun.data.formats.base import Format, IndexedFormat
 from csrun.data.indexed import Indexed, MappedBatches, arrays_of
+from csrun.data.memory import keep_freed_memory
 from csrun.data.numbered import batches_of
 from csrun.data.operators import Level, Operator, call_site, name_of
 from csrun.data.order import Range, Repeat, Shard, Shuffle
@@ -113,7 +115,7 @@ class Dataset:
         operator = Operator("from_batches", Level.BATCH, options, call_site())
         operators = describe(batches) or (operator,)
         items = indexed(batches)
-        source = BatchesFlow(batches) if items is None else batches_of(items)
+        source = BatchesFlow(batches, operators[0].stage) if items is None else batches_of(items)
         return Dataset(source, Level.BATCH, operators)
 
     def interleave(
@@ -332,6 +334,10 @@ class Dataset:
         alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
         rule = "a batch is arrays of equally many samples, as batch() makes them"
         require(alike, "input_fn", rule, f"shapes {shapes}")
+        for number, array in enumerate(first):
+            are_numbers = array.dtype.kind in "biufc"
+            rule = f"array {number} of a batch must hold numbers"
+            require(are_numbers, "input_fn", rule, array.dtype.name)
         return tuple(ArraySpec(array.shape, array.dtype.name) for array in first)
 
     def deliveries(
@@ -345,6 +351,7 @@ class Dataset:
         Raises: DataError when the data set is empty, not batched, or sharded for other streamers
         """
         start, stride = self._shards.local(start, stride)
+        keep_freed_memory()
         source = self._source
         clock = clock or self.clock
         if isinstance(source, Indexed):
@@ -418,8 +425,21 @@ def as_dataset(data: Any) -> Dataset:
         return data
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     rule = "must return a csrun.data.Dataset or an iterable of batches"
-    require(iterable and not isinstance(data, str | bytes), "input_fn", rule, type(data).__name__)
+    fine = iterable and not isinstance(data, str | bytes | type)
+    require(fine, "input_fn", rule, type(data).__name__)
+    if _is_data(data):
+        raise DataError(
+            f"input_fn: {rule}, got data that is not in batches, as {type(data).__name__}: "
+            "Dataset.from_arrays(features, labels).batch(batch_size) makes them"
+        )
     return Dataset.from_batches(data)
+
+
+def _is_data(data: Any) -> bool:
+    """Whether it is arrays themselves, or a tuple or dict of them: data, or one batch."""
+    if isinstance(data, tuple):
+        return bool(data) and all(isinstance(part, np.ndarray) for part in data)
+    return isinstance(data, Mapping | np.ndarray)
 
 
 def _source_of(files: FileSet) -> Indexed | Flow:

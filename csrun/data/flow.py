@@ -19,7 +19,7 @@ from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed, arrays_of
 from csrun.data.operators import Level, Operator
 from csrun.data.order import random_source
-from csrun.data.origins import Origin, span_of
+from csrun.data.origins import Origin, WholeBatch, span_of
 from csrun.data.padding import Padding, stacked
 from csrun.data.samples import MapFunction, as_batch, as_sample, failed_in, read_only
 from csrun.data.stages import StageClock
@@ -63,9 +63,13 @@ class IndexedFlow:
 
 @dataclass(frozen=True)
 class BatchesFlow:
-    """Batches of an iterable; one that is its own iterator gives one pass only."""
+    """Batches of an iterable; one that is its own iterator gives one pass only.
+
+    stage: what the time that they take is labelled by.
+    """
 
     iterable: Iterable[Any]
+    stage: str
     opened: list[bool] = field(default_factory=list)
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
@@ -79,13 +83,12 @@ class BatchesFlow:
         return self._chunks(iter(self.iterable), clock)
 
     def _chunks(self, batches: Iterator[Any], clock: StageClock) -> Chunks:
-        stage = type(self.iterable).__name__
         for number in count():
-            with clock.timed(stage):
+            with clock.timed(self.stage):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield [((("", number),), as_batch(batch))]
+            yield [((WholeBatch(number),), as_batch(batch))]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from csrun.data.adapters import RandomAccess
 from csrun.data.gather import Rows
 from csrun.data.indexed import Indexed
 from csrun.data.order import Range
-from csrun.data.origins import Origin
+from csrun.data.origins import Origin, WholeBatch
 from csrun.data.samples import Batch, as_batch
 from csrun.data.stages import StageClock
 
@@ -40,7 +40,7 @@ class NumberedBatches:
 
     def origin(self, row: int) -> Origin:
         """Where an item comes from: its number."""
-        return "", row
+        return WholeBatch(row)
 
 
 @dataclass(frozen=True)

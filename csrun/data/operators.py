@@ -34,9 +34,9 @@ class Operator:
 
     @property
     def stage(self) -> str:
-        """How time spent in it is labelled: `map load`, `batch`."""
-        function = self.options.get("function")
-        return f"{self.name} {function}" if function else self.name
+        """How time spent in it is labelled: `map load`, `batch`, `from_batches generator`."""
+        what = self.options.get("iterable" if self.name == "from_batches" else "function")
+        return f"{self.name} {what}" if what else self.name
 
 
 def name_of(function: Callable[..., Any]) -> str:

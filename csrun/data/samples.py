@@ -87,25 +87,23 @@ class JoinedSamples:
         return self._ends[-1]
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, one by one: views."""
-        places = [self._place(row) for row in rows.tolist()]
-        with clock.timed(self._parts[0].stage):
-            return [
-                tuple(np.asarray(array[row]) for array in self._parts[part].arrays)
-                for part, row in places
-            ]
+        """The samples with these numbers, one by one; a file that is read is asked once."""
+        found: dict[int, Sample] = {}
+        for part, places in self._by_part(rows):
+            its = self._parts[part].each(rows[places] - self._starts[part], clock)
+            found.update(zip(places.tolist(), its, strict=True))
+        return [found[place] for place in range(len(rows))]
 
     def gather(self, rows: Rows, clock: StageClock, outs: Outs = ()) -> Batch:
         """Copies of the samples as a batch, in `outs` where they are given."""
-        parts = np.searchsorted(self._ends, rows, "right")
-        if (parts == parts[0]).all():
-            part = int(parts[0])
+        parts = self._by_part(rows)
+        if len(parts) == 1:
+            [(part, _)] = parts
             return self._parts[part].gather(rows - self._starts[part], clock, outs)
         made = outs or (None,) * len(self.dtypes)
         kinds = zip(made, self.shapes(len(rows)), self.dtypes, strict=True)
         wholes = tuple(np.empty(s, dtype) if out is None else out for out, s, dtype in kinds)
-        for part in np.unique(parts).tolist():
-            places = np.flatnonzero(parts == part)
+        for part, places in parts:
             found = self._parts[part].gather(rows[places] - self._starts[part], clock)
             with clock.timed(self._parts[0].stage):
                 for whole, values in zip(wholes, found, strict=True):
@@ -125,6 +123,11 @@ class JoinedSamples:
         """Where a sample comes from: the file, and its number there."""
         part, number = self._place(row)
         return self._parts[part].origin(number)
+
+    def _by_part(self, rows: Rows) -> list[tuple[int, Rows]]:
+        """The files that rows lie in, each with the places of its rows among these."""
+        parts = np.searchsorted(self._ends, rows, "right")
+        return [(part, np.flatnonzero(parts == part)) for part in np.unique(parts).tolist()]
 
     def _place(self, row: int) -> tuple[int, int]:
         part = bisect_right(self._ends, row)
@@ -225,7 +228,9 @@ def as_batch(value: Any) -> Batch:
     """
     batch = as_sample(value)
     for part in batch:
-        require(part.dtype != object, "input_fn", "a batch is made of arrays", type(value).__name__)
+        if part.dtype == object:
+            held = type(next(iter(part.flat), None)).__name__
+            raise DataError(f"input_fn: a batch is made of arrays of numbers, got {held}")
     return batch
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from csrun.data.batches import Delivery
-from csrun.data.origins import text_of
+from csrun.data.origins import WholeBatch, text_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,6 @@ class BatchName:
         """One row of so many, with its sample as the source names it, if that knows its rows."""
         origins = self.delivery.origins()
         sample = f"sample {self.index * self.size + row} of the run"
-        if len(origins) == rows > 1:
+        if len(origins) == rows and not isinstance(origins[0], WholeBatch):
             sample = text_of(origins[row])
         return f"batch {self.index}, row {row} ({sample})"

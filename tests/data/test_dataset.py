@@ -1,6 +1,7 @@
 """Data sets: what a chain gives, and that it does not matter who reads it and from where."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -55,6 +56,32 @@ def test_streamers_in_turn_give_the_serial_order(
 def test_batches_cross_the_border_of_two_passes() -> None:
     small = Dataset.from_arrays(np.arange(5)).repeat(2).batch(4)
     assert labels(small.batches(), 9) == [[0, 1, 2, 3], [4, 0, 1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("data", [samples(), samples()[0], {"features": samples()[0]}])
+def test_data_that_nobody_batched_is_told_what_makes_batches(data: Any) -> None:
+    with pytest.raises(DataError, match=r"not in batches, as .*: Dataset\.from_arrays\("):
+        as_dataset(data)
+
+
+@pytest.mark.parametrize("data", [None, 5, "abc", Dataset, samples])
+def test_what_is_no_iterable_of_batches_is_refused(data: Any) -> None:
+    with pytest.raises(DataError, match=r"must return a csrun\.data\.Dataset or an iterable"):
+        as_dataset(data)
+
+
+@pytest.mark.parametrize("values", [np.array(["a"] * 4), np.zeros(4, "M8[s]"), np.zeros(4, "S3")])
+def test_arrays_that_hold_no_numbers_are_refused(values: np.ndarray) -> None:
+    with pytest.raises(
+        DataError, match=rf"array 1 .* hold numbers, got {re.escape(values.dtype.name)}"
+    ):
+        Dataset.from_arrays(np.zeros(4), values).batch(2).element_spec()
+
+
+def test_objects_are_no_arrays() -> None:
+    mapped = dataset().batch(2).map(lambda x, y: (x, np.array([None, "a"])))
+    with pytest.raises(DataError, match="made of arrays of numbers, got NoneType"):
+        list(mapped)
 
 
 def test_repeat_after_batch_keeps_passes_apart() -> None:

@@ -195,6 +195,7 @@ def test_padding_fills_samples_up() -> None:
     [
         ({}, r"array 0 of sample 1 has shape \(1,\), that of sample 0 \(0,\): give padded_shapes"),
         ({"padded_shapes": ((2,), None)}, r"sample 3: must fit into padded_shapes' \(2,\), got sh"),
+        ({"padded_shapes": ((None,), None)}, r"must be whole numbers, as all.*got \(None,\)"),
         ({"padded_shapes": ((2,),)}, "must name the 2 arrays of a sample, got 1"),
         ({"padded_shapes": ((2,), None), "padding_values": (1, 2, 3)}, "one for each of padded"),
     ],
@@ -336,6 +337,28 @@ def test_iterables_are_shuffled_mapped_and_repeated() -> None:
     batches = [(np.full(2, k),) for k in range(6)]
     made = Dataset.from_batches(batches).shuffle(1, window=3).map(lambda x: x + 1).repeat(2)
     assert sorted(flat(made)) == sorted([1, 2, 3, 4, 5, 6] * 4)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_exception_over_batches_that_came_whole_names_the_batch(whole: bool) -> None:
+    def broken(x: Any) -> Any:
+        if (x == 21).any() and (len(x) == 4 or not whole):
+            raise ZeroDivisionError
+        return x
+
+    batches = [np.arange(4 * k, 4 * k + 4) for k in range(9)]
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(Dataset.from_batches(batches).map(broken))
+    assert caught.value.__notes__[0].endswith(
+        "failed at batch 5" if whole else "failed at batch 5, row 1"
+    )
+
+
+def test_the_time_of_an_iterable_is_that_of_its_operator() -> None:
+    made = Dataset.from_batches(generator())
+    list(made)
+    assert list(made.clock.stages) == [operator.stage for operator in made.operators]
+    assert list(made.clock.stages) == ["from_batches generator"]
 
 
 def generator() -> Iterator[tuple[np.ndarray]]:

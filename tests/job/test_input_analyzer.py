@@ -4,6 +4,7 @@ import json
 import subprocess
 from typing import Any
 
+import numpy as np
 import pytest
 from support.fc_mnist import FOLDER, RUN, FcMnist
 
@@ -16,10 +17,7 @@ SLEEPING_MAP = f"""
     return chain.map(nap)
 """
 FILES, ROWS = 3, 640
-BY_FILE = f"""
-    from csrun.data import formats
-    for number in () if Path("part-0.npz").exists() else range({FILES}):  # once: they are mapped
-        np.savez(f"part-{{number}}.npz", np.zeros(({ROWS}, 28, 28), "f"), np.zeros({ROWS}, "i"))
+BY_FILE = """
     return Dataset.from_files("part-*.npz").shard_files().shuffle(1).repeat().batch(128)
 """
 #: Compiles, or trains on, a few batches that end; then on batches of another size.
@@ -100,6 +98,7 @@ def test_it_measures_the_shipped_pipeline(place: FcMnist, interpreter: str) -> N
     assert not list(place.path.glob("state/**/analysis-*"))
 
 
+@pytest.mark.slow
 def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -> None:
     words = own(place, "--validate_only")
     text = analyzed(place, "--verify", "python-ws", RUN, *words).stdout
@@ -110,6 +109,7 @@ def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -
     assert not place.model_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_sleeping_map_limits_and_the_recommended_tasks_feed(place: FcMnist) -> None:
     script = mapped(place, SLEEPING_MAP)
     alone = 128 / SLEEP_S  # samples a second that one task makes at most
@@ -136,6 +136,9 @@ def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:
 
 
 def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
+    for number in range(FILES):
+        images, labels = np.zeros((ROWS, 28, 28), "f"), np.zeros(ROWS, "i")
+        np.savez(place.path / f"part-{number}.npz", images, labels)
     script = mapped(place, BY_FILE)
     words = own(place, "--compile_only")
     analyzed(place, "--target", "1e12", "python-ws", script, *words)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from math import ceil, inf
 from sys import maxsize
 
 import msgspec
@@ -77,15 +78,26 @@ class Layout(msgspec.Struct, frozen=True):
 class _Machine:
     """Workers with the same CPUs each, on a machine like the one where they were measured.
 
-    left: the share of its CPUs' work that other work leaves to them.
+    cpus: those that the workers are dealt to in turn; None where each has its own. left: the share
+    of their work that other work leaves to the workers.
     """
 
     fit: Fit
     bound: Bound
+    cpus: int | None
     left: float
 
     def at(self, workers: float) -> float:
-        return self.left * self.fit.at(workers)
+        return self.left * min(self.fit.at(workers), self._in_turn(workers))
+
+    def _in_turn(self, workers: float) -> float:
+        """Batches are taken in turn: the workers of the most crowded CPUs set the pace of all."""
+        if self.cpus is None or self.fit.ceiling is None:
+            return inf
+        each, alone = self.fit.cpus, self.fit.at(1)
+        wanted = min(each, alone * self.cpus / self.fit.ceiling)
+        crowd = max(1, ceil(workers * each / self.cpus))
+        return workers * alone * min(1.0, each / (crowd * wanted))
 
     @property
     def alone(self) -> float:
@@ -190,9 +202,11 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
 
 def _machine(points: Sequence[Point], measured: Measurements, is_here: bool) -> _Machine:
     found = fit(points, measured.machine_cpus)
-    left = found.left if is_here else 1.0
     shared = _bound(found, points, measured.machine_cpus)
-    return _Machine(found, Bound.REPLAY if measured.replayed else shared, left)
+    bound = Bound.REPLAY if measured.replayed else shared
+    if is_here:
+        return _Machine(found, bound, measured.machine_cpus, found.left)
+    return _Machine(found, bound, None, 1.0)
 
 
 def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:

@@ -111,8 +111,8 @@ def _cpus(fit: Fit) -> str:
 def _growth(analysis: Analysis) -> str:
     if analysis.site.one_machine:
         return (
-            "The nodes are one machine: the law is that of all streamers, before a wafer takes its"
-            " part of the CPUs."
+            "The nodes are one machine: the law is that of all streamers, whose batches are taken"
+            " in turn, before a wafer takes its part of the CPUs."
         )
     if analysis.bound is Bound.RESOURCE:
         return "Nodes may share it, too: the law is taken for all streamers together."

@@ -15,7 +15,8 @@ class Pipeline:
     """A chain, source first. None stands for what nobody knows.
 
     training: whether a model learns from it. cardinality: batches of one reader; None when endless,
-    too. last_step: where the run ends. streamers and cpus: tasks that read it, CPUs that each has.
+    too. last_step: where the run ends. streamers and cpus: tasks that read it, CPUs that each has;
+    has_ring: whether they fill one ahead, as all do but a process that makes its own batches.
     wanted_per_s: samples that the CS system is estimated to take. costs: the measured time of a
     batch, by the names that `Operator.stage` gives; batch_s: from one batch to the next, 0 when
     nothing was measured.
@@ -28,6 +29,7 @@ class Pipeline:
     last_step: int | None = None
     streamers: int | None = None
     cpus: int | None = None
+    has_ring: bool = True
     wanted_per_s: float | None = None
     costs: Mapping[str, StageTime] = field(default_factory=dict)
     batch_s: float = 0.0

@@ -17,7 +17,6 @@ from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements
 from csrun.data.report import examine
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.executable import RunMode
-from csrun.frontend.estimator.analysis import measure_pipeline
 from csrun.frontend.estimator.compilation import (
     Compiled,
     compile_options,
@@ -179,6 +178,8 @@ class Chief:
         with model_dir.opened(self.model_dir):
             compiled, _ = self._compile(dataset, mode, target, runs=False)
         if (folder := _to_measure()) is not None:
+            from csrun.frontend.estimator.analysis import measure_pipeline  # only an analysis pays
+
             findings = examine(describe(dataset, mode, readers(self.context, False)))
             suggestions = tuple(finding.message for finding in findings)
             seed = self.config.seed
@@ -345,4 +346,4 @@ def _to_measure() -> Path | None:
     The first compile is measured: it is in its first run, too, that a job for the analysis feeds.
     """
     folder = analysis_dir()
-    return None if folder is None or Measurements.are_in(folder) else folder
+    return None if folder is None or Measurements.read(folder) is not None else folder

@@ -28,10 +28,14 @@ log = logging.getLogger("csrun")
 
 @dataclass(frozen=True)
 class Readers:
-    """How many tasks stream, and the CPUs that each has at least; None before a job is planned."""
+    """How many tasks stream, and the CPUs that each has at least; None before a job is planned.
+
+    have_rings: whether they are streamers, not this process's own steps.
+    """
 
     streamers: int | None
     cpus: int | None
+    have_rings: bool = True
 
 
 class InputReports:
@@ -84,7 +88,9 @@ def readers(context: TaskContext | None, runs: bool) -> Readers:
     if context is not None and context.mode is not None:
         tasks = [context.job.tasks[rank] for rank in context.streamers]
         return Readers(len(tasks), min(_cpus(context, task) for task in tasks))
-    return Readers(1, len(os.sched_getaffinity(0))) if runs else Readers(None, None)
+    if not runs:
+        return Readers(None, None)
+    return Readers(1, len(os.sched_getaffinity(0)), have_rings=False)
 
 
 def _cpus(context: TaskContext, task: TaskEntry) -> int:
@@ -108,6 +114,7 @@ def describe(
         last_step=last_step,
         streamers=readers.streamers,
         cpus=readers.cpus,
+        has_ring=readers.have_rings,
         wanted_per_s=wanted_per_s,
         costs=seen.costs,
         batch_s=seen.batch_s,

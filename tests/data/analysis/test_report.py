@@ -54,7 +54,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "4 1 200,000 200,000 200,000 +0.0%",
         "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
         "Tasks of one machine share its CPUs. The nodes are one machine",
-        "16 1 1 15 200,000",
+        "16 2 1 31 193,750",  # 16 of them share a CPU, and hold the others up: 31 / 16
     )
     assert not [part for part in wanted if part not in shown]
 

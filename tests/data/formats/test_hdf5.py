@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from csrun.data import DataError
+from csrun.data import DataError, Dataset
 from csrun.data.formats import Hdf5, StoredRows
+from csrun.data.formats.hdf5 import Hdf5Rows
 
 h5py = pytest.importorskip("h5py")
 
@@ -78,6 +79,22 @@ def test_a_forked_process_opens_the_file_for_itself(path: Path) -> None:
     os.close(reading)
     os.close(writing)
     assert features[1].tolist() == [3, 4, 5]
+
+
+def test_samples_of_several_files_are_read_a_batch_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.arange(10 * number, 10 * number + 10)
+    reads: list[int] = []
+    read = Hdf5Rows.__getitem__
+    monkeypatch.setattr(Hdf5Rows, "__getitem__", lambda *a: reads.append(1) or read(*a))
+    made = Dataset.from_files(str(tmp_path / "*.h5")).shuffle(2).map(lambda x: x).batch(30)
+    [(batch,)] = made
+    order = next(Dataset.from_arrays(np.arange(30)).shuffle(2).batch(30).batches())[0]
+    assert batch.tolist() == order.tolist()
+    assert len(reads) == 3
 
 
 def test_what_cannot_be_read_by_rows_is_refused(path: Path, tmp_path: Path) -> None:

@@ -278,17 +278,38 @@ def test_the_first_function_of_samples_of_any_length_is_called_for_each() -> Non
 
 
 def test_threads_for_next_to_no_work() -> None:
-    calls = (
-        arrays(),
-        shuffle(),
-        repeat(),
-        batch(),
-        map_of(parallel=-1),
-        ("prefetch", {"ahead": 2}),
-    )
+    calls = (arrays(), shuffle(), repeat(), batch(), map_of(parallel=-1))
     rules = found(calls, {"map load": (0.03, 0.03), "from_arrays": (0.02, 0.02)})
     assert "a batch is 0.05 ms of work" in rules["handed-over"].now
+    assert "its ring" in rules["handed-over"].change
     assert not found(calls, {"map load": (3.0, 3.0), "from_arrays": (2.0, 2.0)})
+
+
+PREFETCH = ("prefetch", {"ahead": 2})
+LITTLE = {"map load": (0.03, 0.03), "from_arrays": (0.02, 0.02)}
+WAITING = {"map load": (4.1, 0.1), "from_arrays": (0.4, 0.4)}
+
+
+def test_a_prefetch_ahead_of_a_ring_is_left_out() -> None:
+    for costs in (LITTLE, WAITING, {}):
+        rules = found((*MAPPED, PREFETCH), costs, cpus=1)
+        assert rules["prefetch-beside-ring"].severity == "info"
+        assert "handed-over" not in rules
+
+
+def test_a_process_without_a_ring_makes_batches_that_wait_ahead() -> None:
+    alone = {"cpus": 1, "has_ring": False}
+    missing = found(MAPPED, WAITING, **alone)["prefetch-missing"]
+    assert (missing.about, missing.severity) == ("prefetch", "info")
+    assert "each step waits 4.0 ms" in missing.now
+    assert ".prefetch(2)" in missing.change
+    assert "prefetch-missing" not in found(MAPPED, WAITING, cpus=1)
+    assert not found(MAPPED, {"from_arrays": (4.0, 4.0)}, **alone)
+    ahead = (*MAPPED[:-1], map_of(parallel=8))
+    assert not found(ahead, WAITING, **alone)
+    assert set(found((*MAPPED, PREFETCH), WAITING, **alone)) == {"map-waits"}
+    [little] = found((*MAPPED, PREFETCH), LITTLE, **alone).values()
+    assert little.change == "leave prefetch out"
 
 
 ONE_BY_ONE: Calls = (files(), SHARDED, shuffle(10_000), repeat(), batch())

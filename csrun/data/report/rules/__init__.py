@@ -1,5 +1,6 @@
 """The rules of the report: tables, one after the other."""
 
+from csrun.data.report.rules.ahead import AHEAD_RULES
 from csrun.data.report.rules.batching import BATCHING_RULES
 from csrun.data.report.rules.foreign import FOREIGN_RULES
 from csrun.data.report.rules.learning import LEARNING_RULES
@@ -13,5 +14,6 @@ RULES = (
     *SHARDING_RULES,
     *READING_RULES,
     *SPEED_RULES,
+    *AHEAD_RULES,
     *FOREIGN_RULES,
 )

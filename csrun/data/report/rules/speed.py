@@ -75,11 +75,13 @@ def _handed_over(here: Here) -> Advice | None:
     if not work_s or work_s > THREAD_COSTS_S or here.option("num_parallel_calls") == 1:
         return None
     parallel = here.option("num_parallel_calls") is not None
-    if not parallel and here.operator.name == "map":
+    ring = here.pipeline.has_ring
+    if not parallel and (here.operator.name == "map" or ring):
         return None
     now = f"a batch is {1000 * work_s:.2f} ms of work, and handing it to a thread as much again"
     change = "leave num_parallel_calls out" if parallel else "leave prefetch out"
-    return Advice(now, f"{change}: the streamer fills its ring ahead in any case", Severity.INFO)
+    instead = ": the streamer fills its ring ahead in any case" if ring else ""
+    return Advice(now, f"{change}{instead}", Severity.INFO)
 
 
 def _cache_missing(here: Here) -> Advice | None:
