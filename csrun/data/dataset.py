@@ -111,8 +111,12 @@ class Dataset:
         A dict has the keys `features` and `labels`. A grain MapDataset is read by number, as long
         as it is not filtered; all others are read in turn.
         """
+        return Dataset._of_iterable(batches, call_site())
+
+    @staticmethod
+    def _of_iterable(batches: Iterable[Any], where: str) -> "Dataset":
         options = {"iterable": type(batches).__name__}
-        operator = Operator("from_batches", Level.BATCH, options, call_site())
+        operator = Operator("from_batches", Level.BATCH, options, where)
         operators = describe(batches) or (operator,)
         items = indexed(batches)
         source = BatchesFlow(batches, operators[0].stage) if items is None else batches_of(items)
@@ -301,6 +305,11 @@ class Dataset:
         return self._shards.sharding
 
     @property
+    def replayed(self) -> bool:
+        """Whether each of several streamers makes all batches, and throws the others' away."""
+        return not self.indexable and self.sharding is Sharding.BATCH
+
+    @property
     def most_streamers(self) -> int | None:
         """How many streamers it can be split among; None for any number."""
         by_file = (op for op in self.operators if op.name == "shard_files")
@@ -427,7 +436,7 @@ def as_dataset(data: Any) -> Dataset:
             f"input_fn: {rule}, got data that is not in batches, as {type(data).__name__}: "
             "Dataset.from_arrays(features, labels).batch(batch_size) makes them"
         )
-    return Dataset.from_batches(data)
+    return Dataset._of_iterable(data, "")
 
 
 def _is_data(data: Any) -> bool:

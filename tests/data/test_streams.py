@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from csrun.data import AUTOTUNE, ArraySpec, DataError, Dataset
+from csrun.data import AUTOTUNE, ArraySpec, DataError, Dataset, as_dataset
 from csrun.data.formats import Lines
 
 
@@ -358,6 +358,18 @@ def test_the_time_of_an_iterable_is_that_of_its_operator() -> None:
     list(made)
     assert list(made.clock.stages) == [operator.stage for operator in made.operators]
     assert list(made.clock.stages) == ["from_batches generator"]
+
+
+def test_what_every_streamer_makes_whole_is_known() -> None:
+    assert numbers(9).batch(3).replayed
+    assert not numbers(9).shard(1, 0).batch(3).replayed
+    assert not Dataset.from_arrays(np.arange(9)).batch(3).replayed
+
+
+def test_where_an_iterable_was_wrapped_is_only_told_of_the_users_own_line() -> None:
+    (own,), (ours,) = Dataset.from_batches([]).operators, as_dataset([]).operators
+    assert own.where.startswith("test_streams.py:")
+    assert not ours.where
 
 
 def generator() -> Iterator[tuple[np.ndarray]]:
