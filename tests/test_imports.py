@@ -11,7 +11,7 @@ import csrun
 ROOT = Path(csrun.__file__).parent
 EVERYTHING = frozenset(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists())
 FACADES = {"nn", "estimator"}  # they name what users import, and hold no logic
-BELOW_ALL = {"errors", "files", "mode", "plain_yaml", "typed_yaml", "version"}
+BELOW_ALL = {"errors", "files", "mode", "pages", "plain_yaml", "typed_yaml", "version"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": EVERYTHING,
     "frontend": frozenset(

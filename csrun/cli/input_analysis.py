@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from csrun import system
@@ -139,13 +138,12 @@ def _analyzed(request: AnalysisRequest, site: Site, folder: Path) -> Analysis:
 
 def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
     command = shlex.join(request.command)
-    try:
-        measured = Measurements.read(folder)
-    except FileNotFoundError as error:
+    measured = Measurements.read(folder)
+    if measured is None:
         raise CsrunError(
-            f"{command}: left no measurements: it must be a script that calls a CerebrasEstimator,"
-            " run by python or python-ws"
-        ) from error
+            f"{command}: left no measurements: it must be a script, run by python or python-ws,"
+            " that calls compile or validate of a CerebrasEstimator, as csrun.params.run does"
+        )
     if not measured.points or min(point.samples_per_s for point in measured.points) <= 0:
         raise CsrunError(f"{command}: its input pipeline delivered no samples")
     return measured
@@ -224,14 +222,16 @@ def _verified(
 
 
 def _fed(analysis: Analysis, folder: Path) -> Fed:
-    try:
-        fed = Fed.read(folder)
-    except (FileNotFoundError, msgspec.MsgspecError) as error:
+    fed = Fed.read(folder)
+    if fed is None:
         raise CsrunError(
             f"{shlex.join(analysis.command)}: left no word of what its streamers delivered"
-        ) from error
+        )
     if fed.samples_per_s <= 0:
-        raise CsrunError(f"{shlex.join(analysis.command)}: its streamers delivered no samples")
+        raise CsrunError(
+            f"{shlex.join(analysis.command)}: its streamers delivered no samples, or their data"
+            " ended before they were measured"
+        )
     return fed
 
 

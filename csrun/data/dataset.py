@@ -306,7 +306,7 @@ class Dataset:
 
     @property
     def replayed(self) -> bool:
-        """Whether each of several streamers makes all batches, and throws the others' away."""
+        """Whether each of several streamers makes all batches, the others' included."""
         return not self.indexable and self.sharding is Sharding.BATCH
 
     @property

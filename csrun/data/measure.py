@@ -1,16 +1,20 @@
 """Measures an input pipeline by itself: several workers side by side, as streamers would run.
 
 Each worker is forked, makes the data set anew as one of so many shards, and makes batches as fast
-as they are taken from it. All are measured over the same interval, after all have warmed up.
+as they are taken from it. All are measured over the same interval, after all have warmed up, but
+for the batch that one is still making when it begins.
 """
 
+import logging
 import os
 import select
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,8 +35,11 @@ from csrun.data.stages import StageClock, StageTime
 LOOK_MS = 200  # how often the deadline is looked at
 READY = b"ready"
 START_AFTER_S = 0.05  # all workers know by then when to begin
-LONGEST_BATCHES = 4  # intervals that a slow worker has to finish its first batch in
+LONGEST_BATCHES = 4  # intervals, or times of a first batch, that a worker has for its next one
 
+FIRST_S = 30.0  # a wait for a first batch as long as this is worth a line
+
+log = logging.getLogger("csrun")
 Make = Callable[[], Dataset]
 Consume = Callable[[Delivery, StageClock], int]  # puts a batch where it is wanted; its rows
 
@@ -91,12 +98,14 @@ def measure(
             for task in range(tasks):
                 shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
                 workers.append(_fork(make, hands, shard, its_cpus))
+            forked = perf_counter()
             _answers(workers, hands, None)
             start = perf_counter() + START_AFTER_S
+            longest_s = LONGEST_BATCHES * max(seconds, start - forked)
             for worker in workers:
                 with suppress(ConnectionError):  # of one that has failed, which its answer tells
                     worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
-            answers = _answers(workers, hands, start + LONGEST_BATCHES * seconds)
+            answers = _answers(workers, hands, start + longest_s)
         finally:
             for worker in workers:
                 _end(worker)
@@ -129,6 +138,7 @@ def _be_worker(
 ) -> NoReturn:
     """The whole life of a forked worker: it never comes back into the code around the fork."""
     code = 1
+    _say_nothing_twice()
     with suppress(KeyboardInterrupt, BrokenPipeError, EOFError):
         try:
             os.sched_setaffinity(0, cpus)
@@ -143,6 +153,12 @@ def _be_worker(
     os._exit(code)
 
 
+def _say_nothing_twice() -> None:
+    """No warnings: a streamer of a run gives them; so many workers would give them all the time."""
+    logging.getLogger("csrun").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+
+
 def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connection) -> bytes:
     reader, parent = _Reader(make, consume, shard), os.getppid()
     reader.consume_one()
@@ -153,13 +169,14 @@ def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connectio
     start, seconds = msgspec.json.decode(pipe.recv_bytes(), type=tuple[float, float])
     sleep(max(0.0, start - perf_counter()))
     reader.forget_times()
-    samples, cpu_s, starved_s, end = 0, process_time(), _starved_s(), start + seconds
-    while (now := perf_counter()) < end or not samples:
+    began = perf_counter()  # later than `start` where the last batch took long
+    samples, cpu_s, starved_s = 0, process_time(), _starved_s()
+    while (now := perf_counter()) < began + seconds or not samples:
         samples += reader.consume_one()
         _require(parent)
     cpu_s, starved_s = process_time() - cpu_s, _starved_s() - starved_s
     return msgspec.json.encode(
-        _Share(samples, now - start, cpu_s, starved_s, reader.costs(samples))
+        _Share(samples, now - began, cpu_s, starved_s, reader.costs(samples))
     )
 
 
@@ -227,9 +244,12 @@ def _require(parent: int) -> None:
 def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) -> list[bytes]:
     """The next thing that each worker says; their batches are taken meanwhile.
 
+    Without a deadline, of a first batch, a long wait is told.
+
     Raises: DataError when one ends without a word, or has said nothing until the deadline
     """
     answers: dict[int, bytes] = {}
+    overdue = perf_counter() + FIRST_S
     pipes = {worker.pipe.fileno(): worker.pipe for worker in workers}
     poll = select.poll()
     for descriptor in (*pipes, *hands.descriptors):
@@ -238,7 +258,16 @@ def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) 
         if deadline is not None and perf_counter() > deadline:
             raise DataError(
                 "input_fn: a worker made no batch in a long time: the pipeline hangs, or a batch "
-                "takes longer than a measurement"
+                "takes much longer than the first"
+            )
+        if deadline is None and perf_counter() > overdue:
+            overdue = inf
+            waiting = len(workers) - len(answers)
+            log.warning(
+                "input_fn: no first batch of %d of %d worker(s) for %g s",
+                waiting,
+                len(workers),
+                FIRST_S,
             )
         for descriptor, _ in poll.poll(LOOK_MS):
             if descriptor in pipes:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from functools import cache
 
 KEPT_BYTES = 256 << 20  # the largest array, and the most that stays free for the next one
+LEAST_BYTES = 32 << 20  # what every glibc accepts; some refuse more
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
@@ -20,6 +21,6 @@ def keep_freed_memory() -> None:
     Source: mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
     """
     with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        for option in (TRIM_THRESHOLD, MMAP_THRESHOLD):
-            library.mallopt(option, KEPT_BYTES)
+        mallopt = ctypes.CDLL(None).mallopt
+        if mallopt(MMAP_THRESHOLD, KEPT_BYTES) or mallopt(MMAP_THRESHOLD, LEAST_BYTES):
+            mallopt(TRIM_THRESHOLD, KEPT_BYTES)

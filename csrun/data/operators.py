@@ -48,8 +48,10 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def call_site() -> str:
-    """File and line of the innermost call from outside this package."""
+    """File and line of the innermost call from outside this package; empty for csrun's own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else ""
+    if frame is None or Path(frame.f_code.co_filename).is_relative_to(PACKAGE.parent):
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -28,7 +28,11 @@ def padding_of(shapes: Sequence[Any], values: Any) -> Padding:
 
     Raises: DataError when they do not belong together
     """
-    wanted = tuple(None if shape is None else tuple(int(n) for n in shape) for shape in shapes)
+    rule = "padded_shapes must be whole numbers, as all batches of a run have one shape"
+    for shape in shapes:
+        sized = shape is None or all(isinstance(n, int | np.integer) and n >= 0 for n in shape)
+        require(sized, "batch", rule, shape)
+    wanted = tuple(None if shape is None else tuple(map(int, shape)) for shape in shapes)
     given = tuple(values) if isinstance(values, tuple | list) else (values,) * len(wanted)
     rule = "padding_values must be one value, or one for each of padded_shapes"
     require(len(given) == len(wanted), "batch", rule, values)

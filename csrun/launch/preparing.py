@@ -7,7 +7,7 @@ _TRAIN = "train"
 
 def is_preparing(command: tuple[str, ...]) -> bool:
     """True for a command that only compiles or validates."""
-    return option(command, _MODE) in _PREPARING or any(map(_is_switch, command))
+    return prepared(command) != command
 
 
 def prepared(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from csrun.data.batches import Delivery
 from csrun.data.stages import StageClock
 from csrun.executable import InputSpec
 from csrun.runtime.batches import fill
-from csrun.runtime.cluster import BATCHES_AHEAD, ring_slots_for
+from csrun.runtime.cluster import ring_slots_for
 from csrun.runtime.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.ring import RingWriter
@@ -63,7 +63,7 @@ def drain(source: RingSource, seconds: float) -> tuple[int, float]:
     What lies ready in the rings was made before: it is taken first, and not counted.
     """
     started = perf_counter()
-    for _ in range(BATCHES_AHEAD):
+    for _ in range(source.slots):
         if perf_counter() - started > seconds or not _take(source):
             break
     samples, started = 0, perf_counter()

@@ -41,6 +41,6 @@ def _message(values: npt.NDArray[Any], spec: InputSpec, name: BatchName) -> str:
     nans, count = int(np.isnan(values).sum()), int(bad.sum())
     return (
         f"{name.row(int(rows[0]), len(values))}: {spec.name} is not finite; the batch has "
-        f"{nans} NaN and {count - nans} Inf in {len(rows)} rows as {spec.dtype}: "
+        f"{nans} NaN and {count - nans} Inf as {spec.dtype}, rows with any: {len(rows)}: "
         "clean the data, or drop such samples in input_fn"
     )

@@ -71,6 +71,6 @@ class Meter:
             return f"{self._who} was at batch {index}, its first"
         rate = self._batches / (self._spent_ns / 1e9)
         return (
-            f"{self._who} was at batch {index}; it had made {self._batches} batches "
+            f"{self._who} was at batch {index}; batches made before: {self._batches}, "
             f"at {rate:.0f} batches/s"
         )

@@ -44,6 +44,11 @@ class RingSource:
         self._uses = [_Use() for _ in rings]
         self._to_the_last = to_the_last
 
+    @property
+    def slots(self) -> int:
+        """Batches that all rings together can hold."""
+        return sum(ring.slots for _, ring in self._rings)
+
     def take(self) -> tuple[Batch, int] | None:
         """The next batch and its valid rows; None at the end of the data."""
         asked = perf_counter()

@@ -37,6 +37,7 @@ SLOTS = 8
 OVER_DATALOADER = 2.0  # promised
 OVER_COPY = 0.5  # promised
 PREDICTED_WITHIN = 0.2  # promised
+BOUND = 0.2  # of a step's time, from which on a run is bound by its input
 IMAGES, TOKENS, LENGTH = 60_000, 20_000_000, 1024
 PIPELINES = Path(__file__).with_name("pipelines")
 DISK_FILES, DISK_ROWS = 64, 2048
@@ -217,7 +218,7 @@ def bench_prediction(folder: Path, pipeline: str) -> None:
 
 
 def bench_sleep(folder: Path) -> None:
-    """A map that sleeps is found, and the recommended layout feeds the wafer."""
+    """A map that sleeps is found, and the recommended layout feeds what one task does not."""
     place = prepare(folder, "sleep")
     command = ("python-ws", "run.py", "--compile_only")
     analysis = json.loads(run(place, "cs_input_analyzer", "--json", *command))
@@ -231,10 +232,12 @@ def bench_sleep(folder: Path) -> None:
         run(place, *launch)
         performance = json.loads((place / "model_dir/performance/performance.json").read_text())
         shares[name] = performance["input"]["wait_share"]
-    Result(
-        "input", "pipeline of sleep", "recommended tasks", "of the step", shares["recommended"],
-        "bound from 0.2 on", shares["recommended"] / 0.2, 1, at_most=1.0,
-    ).print()  # fmt: skip
+    wanted = {"one task": {"at_least": 1.0}, "recommended": {"at_most": 1.0}}
+    for name, share in shares.items():
+        Result(
+            "input", "pipeline of sleep", f"waits for {name}", "of the step", share,
+            "bound from 0.2 on", share / BOUND, 1, **wanted[name],
+        ).print()  # fmt: skip
 
 
 if __name__ == "__main__":

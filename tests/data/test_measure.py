@@ -1,8 +1,10 @@
 """Measurements of pipelines: their numbers, and what they do when a pipeline fails."""
 
+import logging
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,6 +88,28 @@ def test_data_that_ends_begins_anew() -> None:
     assert point(lambda: Dataset.from_batches(once())).samples_per_s > 16 / 0.4
 
 
+def test_workers_do_not_repeat_what_a_streamer_warns_of(capfd: pytest.CaptureFixture[str]) -> None:
+    def replayed() -> Dataset:
+        warnings.warn("once for each of them", stacklevel=1)
+        return Dataset.from_batches([(np.arange(BATCH),)] * 3)
+
+    assert point(replayed, tasks=2).samples_per_s > 0
+    assert capfd.readouterr().err == ""
+
+
+def test_batches_may_take_longer_than_the_measurement() -> None:
+    """0.6 s a batch, of which the interval is a sixth: what the first one took tells how long."""
+
+    def slow() -> Dataset:
+        def nap(x: Any) -> Any:
+            time.sleep(0.6)
+            return x
+
+        return data().map(nap)
+
+    assert point(slow, seconds=0.1).samples_per_s == pytest.approx(BATCH / 0.6, rel=0.2)
+
+
 def test_a_failing_worker_ends_the_measurement(capfd: pytest.CaptureFixture[str]) -> None:
     def failing() -> Dataset:
         def broken(x: Any) -> Any:
@@ -124,6 +148,22 @@ def test_a_pipeline_that_hangs_ends_the_measurement() -> None:
 
     with pytest.raises(DataError, match="no batch in a long time"):
         point(hanging, seconds=0.1)
+
+
+def test_a_first_batch_that_does_not_come_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def late() -> Dataset:
+        if shard_info() == (1, 2):
+            time.sleep(1)
+        return data()
+
+    monkeypatch.setattr("csrun.data.measure.FIRST_S", 0.3)
+    with caplog.at_level(logging.WARNING, "csrun"):
+        assert point(late, tasks=2).tasks == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "input_fn: no first batch of 1 of 2 worker(s) for 0.3 s"
+    ]
 
 
 def test_no_process_is_left() -> None:

@@ -195,6 +195,7 @@ def test_padding_fills_samples_up() -> None:
     [
         ({}, r"array 0 of sample 1 has shape \(1,\), that of sample 0 \(0,\): give padded_shapes"),
         ({"padded_shapes": ((2,), None)}, r"sample 3: must fit into padded_shapes' \(2,\), got sh"),
+        ({"padded_shapes": ((None,), None)}, r"must be whole numbers, as all.*got \(None,\)"),
         ({"padded_shapes": ((2,),)}, "must name the 2 arrays of a sample, got 1"),
         ({"padded_shapes": ((2,), None), "padding_values": (1, 2, 3)}, "one for each of padded"),
     ],

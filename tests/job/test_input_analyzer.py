@@ -4,6 +4,7 @@ import json
 import subprocess
 from typing import Any
 
+import numpy as np
 import pytest
 from support.fc_mnist import FOLDER, RUN, FcMnist
 
@@ -16,11 +17,32 @@ SLEEPING_MAP = f"""
     return chain.map(nap)
 """
 FILES, ROWS = 3, 640
-BY_FILE = f"""
-    from csrun.data import formats
-    for number in range({FILES}):
-        np.savez(f"part-{{number}}.npz", np.zeros(({ROWS}, 28, 28), "f"), np.zeros({ROWS}, "i"))
+BY_FILE = """
     return Dataset.from_files("part-*.npz").shard_files().shuffle(1).repeat().batch(128)
+"""
+#: Compiles, or trains on, a few batches that end; then on batches of another size.
+TWO_RUNS = """
+import sys
+import numpy as np
+from csrun import nn
+from csrun.data import Dataset
+from csrun.estimator import CerebrasEstimator, CSEstimatorSpec
+
+def input_fn(params):
+    rows = params["rows"]
+    batch = np.zeros((rows, 4), "f"), np.zeros(rows, "i")
+    return [batch] * 3
+
+def model_fn(features, labels, mode, params):
+    loss = nn.softmax_cross_entropy(nn.Dense(2, name="out")(features), labels)
+    return CSEstimatorSpec(mode, loss=loss, train_op=nn.SGD(0.1).minimize(loss))
+
+for rows in 128, 32:
+    estimator = CerebrasEstimator(model_fn, f"model_dir_{rows}", params={"rows": rows})
+    if "--compile_only" in sys.argv:
+        estimator.compile(input_fn)
+    else:
+        estimator.train(input_fn, max_steps=3)
 """
 FAILING_MAP = """
     calls = iter(range(10**9))
@@ -76,6 +98,7 @@ def test_it_measures_the_shipped_pipeline(place: FcMnist, interpreter: str) -> N
     assert not list(place.path.glob("state/**/analysis-*"))
 
 
+@pytest.mark.slow
 def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -> None:
     words = own(place, "--validate_only")
     text = analyzed(place, "--verify", "python-ws", RUN, *words).stdout
@@ -86,6 +109,7 @@ def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -
     assert not place.model_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_sleeping_map_limits_and_the_recommended_tasks_feed(place: FcMnist) -> None:
     script = mapped(place, SLEEPING_MAP)
     alone = 128 / SLEEP_S  # samples a second that one task makes at most
@@ -112,9 +136,25 @@ def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:
 
 
 def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
+    for number in range(FILES):
+        images, labels = np.zeros((ROWS, 28, 28), "f"), np.zeros(ROWS, "i")
+        np.savez(place.path / f"part-{number}.npz", images, labels)
     script = mapped(place, BY_FILE)
     words = own(place, "--compile_only")
     analyzed(place, "--target", "1e12", "python-ws", script, *words)
     found = written(place)
     assert [point["tasks"] for point in found["measurements"]["points"]] == [1, 2, 3]
     assert found["solution"]["layout"]["streamers"] <= FILES
+
+
+def test_the_first_run_of_several_is_measured_and_fed_beyond_its_data(place: FcMnist) -> None:
+    (place.path / "two.py").write_text(TWO_RUNS)
+    done = analyzed(place, "--verify", "python", "two.py", "--compile_only")
+    found = written(place)
+    assert found["measurements"]["batch_size"] == 128
+    assert found["measurements"]["replayed"]
+    assert found["verified"]["fed"]["seconds"] == pytest.approx(5, rel=0.1)
+    assert done.stderr.count("the wafer of this machine") == 1
+    assert "thrown away" not in done.stderr
+    assert "[input_fn] - shard(): a streamer produces its own" in done.stdout
+    assert "estimator.py" not in done.stdout + done.stderr

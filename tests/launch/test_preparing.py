@@ -12,6 +12,7 @@ COMMANDS = [
     (("--mode=compile_only", "-o", "x"), ("--mode=train", "-o", "x")),
     (("-m", "validate_only"), ("-m", "train")),
     (("--compile_only", "-m", "validate_only"), ("-m", "train")),
+    (("-m", "package.run", "--mode", "compile_only"), ("-m", "package.run", "--mode", "train")),
 ]
 
 

@@ -35,7 +35,7 @@ def test_a_label_out_of_range_in_a_sequence():
         run(labels=changed(LABELS, (13, 1), 11))
     assert str(caught.value) == "batch 3, row 1 (sample 13): labels must be in 0..9, got 11"
     (note,) = caught.value.__notes__
-    assert note.startswith("this process was at batch 3; it had made 3 batches at ")
+    assert note.startswith("this process was at batch 3; batches made before: 3, at ")
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
@@ -51,7 +51,7 @@ def test_a_value_that_is_not_finite_in_the_models_type(value):
 def test_the_sample_is_that_of_the_source_whatever_the_order():
     with pytest.raises(CsrunError, match=r"row \d \(sample 9\): features is not finite") as caught:
         run(changed(FEATURES, 9, np.nan), shuffled=True)
-    assert "the batch has 3 NaN and 0 Inf in 1 rows as float32" in str(caught.value)
+    assert "the batch has 3 NaN and 0 Inf as float32, rows with any: 1" in str(caught.value)
 
 
 def test_the_rows_that_fill_up_a_last_batch_are_not_looked_at():

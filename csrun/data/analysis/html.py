@@ -8,6 +8,7 @@ from csrun.data.analysis import wording
 from csrun.data.analysis.chart import Chart, Dot, chart_of
 from csrun.data.analysis.result import Analysis
 from csrun.files import write_whole
+from csrun.pages import page
 
 HTML_FILE = "input_analysis.html"
 PAGE = Path(__file__).with_name("page")
@@ -53,21 +54,17 @@ class Frame:
 
 def render(analysis: Analysis) -> str:
     """The page's text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not for the text alone
-
-    environment = Environment(
-        loader=FileSystemLoader(PAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for name in ("count", "microseconds", "percent", "deviation"):
-        environment.filters[name] = getattr(wording, name)
-    environment.filters["shell"] = shlex.join
+    names = ("count", "microseconds", "percent", "deviation")
+    filters = {name: getattr(wording, name) for name in names}
     chart = chart_of(analysis)
-    page = environment.get_template("page.html")
-    return page.render(analysis=analysis, say=wording, chart=chart, frame=Frame(chart))
+    return page(
+        PAGE,
+        {**filters, "shell": shlex.join},
+        analysis=analysis,
+        say=wording,
+        chart=chart,
+        frame=Frame(chart),
+    )
 
 
 def write(analysis: Analysis, folder: Path) -> Path:

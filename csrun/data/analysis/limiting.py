@@ -63,6 +63,11 @@ def _stage(cost: StageCost, total_s: float, running: float) -> Stage:
 
 
 def _advice(stage: Stage, bound: Bound, parallel: bool) -> str:
+    if bound is Bound.REPLAY:
+        return (
+            "each task makes all batches, the others' included: shard the data, or make it faster;"
+            " more tasks do not help"
+        )
     if not stage.waits and parallel:
         return "it computes, on several CPUs when it has them: more CPUs a task, or faster code"
     if not stage.waits:

@@ -4,17 +4,28 @@ The folder that these files are left in is that of `csrun.context.analysis_dir`.
 """
 
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, Self
 
 import msgspec
 
 from csrun.files import write_whole
 
-MEASURE_FILE = "measure.json"
-MEASUREMENTS_FILE = "measurements.json"
-FEED_FILE = "feed.json"
-FED_FILE = "fed.json"
-Kept = TypeVar("Kept", bound=msgspec.Struct)
+
+class Left(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one process leaves for another, in the file of its kind."""
+
+    FILE: ClassVar[str]
+
+    def write(self, folder: Path) -> None:
+        """Leave it in a folder."""
+        text = msgspec.json.format(msgspec.json.encode(self), indent=2)
+        write_whole(folder / self.FILE, text, durable=False)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """What was left in a folder; None when nothing was."""
+        path = folder / cls.FILE
+        return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else None
 
 
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +53,7 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starved_cpus: float = 0.0
 
 
-class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Measurements(Left, frozen=True, forbid_unknown_fields=True):
     """A model's input pipeline on this machine.
 
     machine_cpus: CPUs that the workers could use. sample_bytes: what a sample takes in the ring.
@@ -50,8 +61,11 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     here, with batches that lie ready; None where it was not measured.
     streaming: whether the interpreter streams weights (python-ws). parallel: whether the pipeline
     uses more than one CPU when it has them. most_streamers: that it can be split among: its files,
-    where each streamer reads files of its own; None for any number.
+    where each streamer reads files of its own; None for any number. replayed: whether each worker
+    makes all batches, and throws the others' away.
     """
+
+    FILE = "measurements.json"
 
     batch_size: int
     sample_bytes: int
@@ -63,79 +77,34 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     points: tuple[Point, ...]
     suggestions: tuple[str, ...] = ()
     most_streamers: int | None = None
-
-    def write(self, folder: Path) -> None:
-        """Leave it in a folder."""
-        _write(self, folder / MEASUREMENTS_FILE)
-
-    @staticmethod
-    def read(folder: Path) -> "Measurements":
-        """What was left in a folder.
-
-        Raises: FileNotFoundError when nothing was
-        """
-        return _read(folder / MEASUREMENTS_FILE, Measurements)
+    replayed: bool = False
 
 
-class MeasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasureRequest(Left, frozen=True, forbid_unknown_fields=True):
     """Tells a command that measures which rate is to be fed; without it, what the wafer takes."""
+
+    FILE = "measure.json"
 
     target_samples_per_s: float
 
-    def write(self, folder: Path) -> None:
-        """Leave it in a folder."""
-        _write(self, folder / MEASURE_FILE)
 
-    @staticmethod
-    def read(folder: Path) -> "MeasureRequest | None":
-        """What was left in a folder, None when nothing was."""
-        path = folder / MEASURE_FILE
-        return _read(path, MeasureRequest) if path.exists() else None
-
-
-class FeedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedRequest(Left, frozen=True, forbid_unknown_fields=True):
     """Asks a job that was started to train to feed only: its streamers stream, its chief takes
     their batches for `seconds` and leaves `Fed`; there is no wafer, no step, no model_dir.
     """
 
+    FILE = "feed.json"
+
     seconds: float
 
-    def write(self, folder: Path) -> None:
-        """Leave it in a folder."""
-        _write(self, folder / FEED_FILE)
 
-    @staticmethod
-    def read(folder: Path) -> "FeedRequest | None":
-        """What was left in a folder, None when nothing was."""
-        path = folder / FEED_FILE
-        return _read(path, FeedRequest) if path.exists() else None
-
-
-class Fed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Fed(Left, frozen=True, forbid_unknown_fields=True):
     """What the streamers of a job delivered, all together, once their rings had been drained of
     what was made before: the rate that they keep up, over `seconds`.
     """
 
+    FILE = "fed.json"
+
     samples_per_s: float
     seconds: float
     streamers: int
-
-    def write(self, folder: Path) -> None:
-        """Leave it in a folder."""
-        _write(self, folder / FED_FILE)
-
-    @staticmethod
-    def read(folder: Path) -> "Fed":
-        """What was left in a folder.
-
-        Raises: FileNotFoundError when nothing was
-        """
-        return _read(folder / FED_FILE, Fed)
-
-
-def _write(value: msgspec.Struct, path: Path) -> None:
-    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=2), durable=False)
-
-
-def _read(path: Path, kind: type[Kept]) -> Kept:
-    return msgspec.json.decode(path.read_bytes(), type=kind)

@@ -51,7 +51,7 @@ class Analysis(msgspec.Struct, frozen=True):
     def together(self) -> int:
         """The recommended streamers that the law is applied to together."""
         layout = self.solution.layout
-        shared = self.site.one_machine or self.bound is Bound.RESOURCE
+        shared = self.site.one_machine or self.bound.spans_nodes
         return layout.streamers if shared else layout.tasks_per_node
 
     @property

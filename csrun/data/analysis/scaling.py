@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from math import ceil, inf
 from sys import maxsize
 
 import msgspec
@@ -17,11 +18,17 @@ BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
 
 
 class Bound(StrEnum):
-    """What workers of one machine share when more of them do not bring more."""
+    """Why more workers of one machine do not bring more."""
 
     NOTHING = "nothing"
     CPUS = "cpus"
     RESOURCE = "resource"  # a disk, the network, a lock
+    REPLAY = "replay"  # each makes all batches, the others' included
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether it is the same for workers of several machines."""
+        return self in (Bound.RESOURCE, Bound.REPLAY)
 
 
 class Limit(StrEnum):
@@ -30,8 +37,17 @@ class Limit(StrEnum):
     NODES = "nodes"  # all that a job may have are used well
     CPUS = "cpus"
     RESOURCE = "resource"
+    REPLAY = "replay"
     LINK = "link"  # of the CS system
     FILES = "files"  # of which each streamer needs one
+
+
+LIMIT_OF = {
+    Bound.NOTHING: Limit.CPUS,
+    Bound.CPUS: Limit.CPUS,
+    Bound.RESOURCE: Limit.RESOURCE,
+    Bound.REPLAY: Limit.REPLAY,
+}
 
 
 class SiteFacts(msgspec.Struct, frozen=True):
@@ -62,15 +78,26 @@ class Layout(msgspec.Struct, frozen=True):
 class _Machine:
     """Workers with the same CPUs each, on a machine like the one where they were measured.
 
-    left: the share of its CPUs' work that other work leaves to them.
+    cpus: those that the workers are dealt to in turn; None where each has its own. left: the share
+    of their work that other work leaves to the workers.
     """
 
     fit: Fit
     bound: Bound
+    cpus: int | None
     left: float
 
     def at(self, workers: float) -> float:
-        return self.left * self.fit.at(workers)
+        return self.left * min(self.fit.at(workers), self._in_turn(workers))
+
+    def _in_turn(self, workers: float) -> float:
+        """Batches are taken in turn: the workers of the most crowded CPUs set the pace of all."""
+        if self.cpus is None or self.fit.ceiling is None:
+            return inf
+        each, alone = self.fit.cpus, self.fit.at(1)
+        wanted = min(each, alone * self.cpus / self.fit.ceiling)
+        crowd = max(1, ceil(workers * each / self.cpus))
+        return workers * alone * min(1.0, each / (crowd * wanted))
 
     @property
     def alone(self) -> float:
@@ -83,7 +110,8 @@ class Scaling:
 
     Where every node is a machine of its own, and the workers share its CPUs at most, nodes add up,
     and a node with more CPUs than this machine carries more workers in proportion. A resource that
-    is no CPU may be one that the nodes share, too: all streamers together follow the law then.
+    is no CPU may be one that the nodes share, too: all streamers together follow the law then, as
+    those do that make each other's batches.
     Other work on this machine goes on where the job is to run here; nodes of a cluster have none.
     """
 
@@ -94,7 +122,7 @@ class Scaling:
         self._most = measured.most_streamers or maxsize
         self._link = site.link_bytes_per_s / measured.sample_bytes
         self._machines = {
-            cpus: _machine(points, measured.machine_cpus, site.one_machine)
+            cpus: _machine(points, measured, site.one_machine)
             for cpus, points in _by_cpus(measured).items()
         }
 
@@ -142,7 +170,7 @@ class Scaling:
             return Limit.FILES
         if rate >= SATURATED * sum(split) * machine.alone:
             return Limit.NODES
-        return Limit.RESOURCE if machine.bound is Bound.RESOURCE else Limit.CPUS
+        return LIMIT_OF[machine.bound]
 
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
         """Streamers on each node. A single pipelined task streams to itself."""
@@ -151,7 +179,7 @@ class Scaling:
         return (tasks - 1 or int(nodes == 1), *(tasks,) * (nodes - 1))
 
     def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
-        if self._site.one_machine or machine.bound is Bound.RESOURCE:
+        if self._site.one_machine or machine.bound.spans_nodes:
             return machine.at(sum(split))
         first, *others = split  # of which all are alike
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
@@ -172,15 +200,18 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
     return groups if measured.parallel else dict(list(groups.items())[:1])
 
 
-def _machine(points: Sequence[Point], machine_cpus: int, is_here: bool) -> _Machine:
-    found = fit(points, machine_cpus)
-    left = found.left if is_here else 1.0
-    return _Machine(found, _bound(found, points, machine_cpus), left)
+def _machine(points: Sequence[Point], measured: Measurements, is_here: bool) -> _Machine:
+    found = fit(points, measured.machine_cpus)
+    shared = _bound(found, points, measured.machine_cpus)
+    bound = Bound.REPLAY if measured.replayed else shared
+    if is_here:
+        return _Machine(found, bound, measured.machine_cpus, found.left)
+    return _Machine(found, bound, None, 1.0)
 
 
 def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:
     alone, busy = found.at(1), []
-    for point in points:
+    for point in (point for point in points if point.tasks > 1):
         factor = disturbance(point, machine_cpus)
         if factor * point.samples_per_s < SATURATED * point.tasks * alone:
             busy.append(factor * point.busy_cpus)

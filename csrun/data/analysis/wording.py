@@ -11,11 +11,13 @@ SHARED = {
     Bound.NOTHING: "Tasks of one machine were not in each other's way.",
     Bound.CPUS: "Tasks of one machine share its CPUs.",
     Bound.RESOURCE: "Tasks share something that is no CPU: a disk, the network or a lock.",
+    Bound.REPLAY: "Each task makes all batches, and throws the others' away.",
 }
 LIMITS = {
     Limit.NODES: "the nodes: all that the job may have, full of tasks, are too few",
     Limit.CPUS: "the CPUs: they compute without a pause",
     Limit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
+    Limit.REPLAY: "that each streamer makes all batches: shard the data, and it makes its own only",
     Limit.FILES: "the number of files: each streamer needs one of its own",
     Limit.LINK: "the link to the CS system, which takes in no more",
 }
@@ -109,11 +111,13 @@ def _cpus(fit: Fit) -> str:
 def _growth(analysis: Analysis) -> str:
     if analysis.site.one_machine:
         return (
-            "The nodes are one machine: the law is that of all streamers, before a wafer takes its"
-            " part of the CPUs."
+            "The nodes are one machine: the law is that of all streamers, whose batches are taken"
+            " in turn, before a wafer takes its part of the CPUs."
         )
     if analysis.bound is Bound.RESOURCE:
         return "Nodes may share it, too: the law is taken for all streamers together."
+    if analysis.bound is Bound.REPLAY:
+        return "So do those of other nodes: the law is taken for all streamers together."
     growth = analysis.site.node_cpus / analysis.measurements.machine_cpus
     node = "" if growth == 1 else f", each as {growth:.3g} of the machine that was measured"
     return f"Nodes add up{node}, up to the {count(analysis.link)} samples/s of the system's link."

@@ -53,6 +53,7 @@ def measure_pipeline(
         points=tuple(_points(make, hands, cpus, enough, dataset)),
         suggestions=suggestions,
         most_streamers=dataset.most_streamers,
+        replayed=dataset.replayed,
     ).write(folder)
 
 

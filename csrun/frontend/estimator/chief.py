@@ -13,11 +13,10 @@ from typing import Any
 from csrun.compiler import CompileOptions, validate_model
 from csrun.context import TaskContext, Terminated, analysis_dir
 from csrun.data import Dataset
-from csrun.data.analysis.measurements import Fed, FeedRequest
+from csrun.data.analysis.measurements import Fed, FeedRequest, Measurements
 from csrun.data.report import examine
 from csrun.errors import CsrunError, PeerLost, UsageError
 from csrun.executable import RunMode
-from csrun.frontend.estimator.analysis import measure_pipeline
 from csrun.frontend.estimator.compilation import (
     Compiled,
     compile_options,
@@ -168,7 +167,7 @@ class Chief:
         layers = len({op.scope for op in model.parameters})
         log.info(messages.validated(layers, len(model.kernels)))
         self.reports.give(describe(dataset, mode, readers(self.context, False)), None)
-        if (folder := analysis_dir()) is not None:
+        if (folder := _to_measure()) is not None:
             unkept = replace(self, model_dir=folder / MODEL_DIR, reports=NoReports())
             unkept.compile_only(dataset, mode)
         return {}
@@ -178,7 +177,9 @@ class Chief:
         target = compile_target(self.context, self.config.cs_ip)
         with model_dir.opened(self.model_dir):
             compiled, _ = self._compile(dataset, mode, target, runs=False)
-        if (folder := analysis_dir()) is not None:
+        if (folder := _to_measure()) is not None:
+            from csrun.frontend.estimator.analysis import measure_pipeline  # only an analysis pays
+
             findings = examine(describe(dataset, mode, readers(self.context, False)))
             suggestions = tuple(finding.message for finding in findings)
             seed = self.config.seed
@@ -337,3 +338,12 @@ class Chief:
             "precision": self.config.precision,
             "batch_size": str(batch_size),
         }
+
+
+def _to_measure() -> Path | None:
+    """The folder of the analysis of the input that this is a part of; None without one.
+
+    The first compile is measured: it is in its first run, too, that a job for the analysis feeds.
+    """
+    folder = analysis_dir()
+    return None if folder is None or Measurements.read(folder) is not None else folder

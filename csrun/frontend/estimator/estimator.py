@@ -173,12 +173,17 @@ class CerebrasEstimator:
     def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
         """This task's part of one run.
 
-        A job that is to feed only does that in the place of its first run, and then ends.
+        A job that is to feed only does that in the place of its first run, and then ends; data that
+        end begin anew in it.
         """
         analysis = analysis_dir()
         if analysis is None or (asked := FeedRequest.read(analysis)) is None:
             return self._part(input_fn, lead)
-        self._part(input_fn, lambda chief, data: chief.feed(data, asked, analysis))
+
+        def endless(params: Any) -> Dataset:
+            return as_dataset(input_fn(params)).repeat()
+
+        self._part(endless, lambda chief, data: chief.feed(data, asked, analysis))
         sys.exit(0)
 
     def _part(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:

@@ -129,6 +129,11 @@ class RingReader:
         self._waiter = Waiter(self._filled, control, overdue)
         self._next = 0
 
+    @property
+    def slots(self) -> int:
+        """How many batches it holds."""
+        return len(self._slots)
+
     def take(self) -> Slot:
         """Wait for the next batch; call `release` when it is no longer read."""
         self._waiter.take()

@@ -54,7 +54,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "4 1 200,000 200,000 200,000 +0.0%",
         "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
         "Tasks of one machine share its CPUs. The nodes are one machine",
-        "16 1 1 15 200,000",
+        "16 2 1 31 193,750",  # 16 of them share a CPU, and hold the others up: 31 / 16
     )
     assert not [part for part in wanted if part not in shown]
 
@@ -72,6 +72,15 @@ def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
     naps = measured(points_of(lambda n: 2000.0 * n, busy=lambda n: 0.01 * n))
     assert "Beyond 4 tasks on a machine the law is extrapolated." in report(analysis_of(naps))
     assert "extrapolated" not in report(analysis_of())
+
+
+def test_batches_that_all_make_are_told() -> None:
+    points = points_of(lambda n: 30_000.0, busy=lambda n: 0.1)
+    shown = " ".join(report(analysis_of(measured(points, replayed=True))).split())
+    assert "map load: 70.0% of a worker's time; each task makes all batches" in shown
+    assert "Each task makes all batches, and throws the others' away." in shown
+    assert "What limits is that each streamer makes all batches: shard the data" in shown
+    assert "share something" not in shown
 
 
 def test_points_that_scatter_are_to_be_measured_again() -> None:

@@ -47,10 +47,20 @@ class Case:
             on_nodes = [1]
         else:
             on_nodes = [tasks - 1] + [tasks] * (nodes - 1)
+        if self.one_machine and self.computes:
+            return min(self.in_turn(sum(on_nodes)), self.cap)
         if self.one_machine or not self.computes:
             return min(RATE * sum(on_nodes), self.cap)
         node_cap = self.cap * self.node_cpus / self.machine_cpus
         return sum(min(RATE * count, node_cap) for count in on_nodes)
+
+    def in_turn(self, streamers: int) -> float:
+        """Each on a CPU of the machine's, in turn; the slowest of them holds the others up."""
+        on_cpus = [0] * self.machine_cpus
+        for streamer in range(streamers):
+            on_cpus[streamer % self.machine_cpus] += 1
+        wanted = min(1.0, RATE / self.cap * self.machine_cpus)  # of a CPU, by one that is alone
+        return streamers * RATE * min(1.0, 1 / (max(on_cpus) * wanted))
 
     def search(self) -> tuple[int, int] | None:
         for nodes in range(3 if self.streaming else 1, self.nodes + 1):
@@ -122,6 +132,24 @@ def test_a_resource_that_is_no_cpu_does_not_grow_with_nodes() -> None:
     assert found.layout.samples_per_s == pytest.approx(1500)
 
 
+@pytest.mark.parametrize("busy", [0.01, 2.0])
+def test_batches_that_all_make_do_not_grow_with_nodes(busy: float) -> None:
+    """Each makes the others' batches, too: so do those on nodes whose CPUs are their own."""
+    points = points_of(lambda n: RATE, busy=lambda n: busy)
+    found = solved(measured(points, replayed=True), CLUSTER, 3000)
+    assert Scaling(measured(points, replayed=True), CLUSTER).bound(1) is Bound.REPLAY
+    assert found.limit is Limit.REPLAY
+    assert found.layout.samples_per_s == pytest.approx(RATE)
+    assert found.layout.streamers == 1
+
+
+def test_a_worker_alone_is_in_nobodys_way() -> None:
+    """A point below its law is no sign of something shared, unless there are several workers."""
+    rates = {1: 900.0, 2: 4000.0}
+    points = points_of(rates.__getitem__, tuple(rates), busy=lambda n: 0.1)
+    assert Scaling(measured(points), LOCAL).bound(1) is Bound.NOTHING
+
+
 def test_what_the_system_takes_in_is_the_end_of_it() -> None:
     fast = measured(points_of(lambda n: 1e6 * n, busy=lambda n: 0.01 * n), sample_bytes=1_000_000)
     found = solved(fast, CLUSTER, 1e6)
@@ -146,6 +174,18 @@ def test_a_site_with_too_few_nodes_is_refused() -> None:
     streaming = measured(points_of(lambda n: n), streaming=True)
     with pytest.raises(ValueError, match="at least 3 nodes, got 2"):
         solve(Scaling(streaming, LOCAL), Target(1, "here"), True, 2)
+
+
+def test_a_third_task_on_two_cpus_holds_the_others_up() -> None:
+    """Two share a CPU and make half a batch each while the third makes one, and waits."""
+    computes = measured(
+        points_of(lambda n: min(RATE * n, 2 * RATE), (1, 2, 3), busy=lambda n: min(n, 2.0))
+    )
+    rates = [Scaling(computes, LOCAL).layout(1, 1 + n, 1).samples_per_s for n in (1, 2, 3, 4)]
+    assert rates == pytest.approx([RATE, 2 * RATE, 1.5 * RATE, 2 * RATE])
+    sleeps = measured(points_of(lambda n: RATE * n, (1, 2, 3), busy=lambda n: 0.1 * n))
+    rates = [Scaling(sleeps, LOCAL).layout(1, 1 + n, 1).samples_per_s for n in (3, 20, 21)]
+    assert rates == pytest.approx([3 * RATE, 20 * RATE, 21 * RATE / 1.1], rel=0.05)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
