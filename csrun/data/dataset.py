@@ -111,12 +111,8 @@ class Dataset:
         A dict has the keys `features` and `labels`. A grain MapDataset is read by number, as long
         as it is not filtered; all others are read in turn.
         """
-        return Dataset._of_iterable(batches, call_site())
-
-    @staticmethod
-    def _of_iterable(batches: Iterable[Any], where: str) -> "Dataset":
         options = {"iterable": type(batches).__name__}
-        operator = Operator("from_batches", Level.BATCH, options, where)
+        operator = Operator("from_batches", Level.BATCH, options, call_site())
         operators = describe(batches) or (operator,)
         items = indexed(batches)
         source = BatchesFlow(batches, operators[0].stage) if items is None else batches_of(items)
@@ -436,7 +432,7 @@ def as_dataset(data: Any) -> Dataset:
             f"input_fn: {rule}, got data that is not in batches, as {type(data).__name__}: "
             "Dataset.from_arrays(features, labels).batch(batch_size) makes them"
         )
-    return Dataset._of_iterable(data, "")
+    return Dataset.from_batches(data)
 
 
 def _is_data(data: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from csrun.data import AUTOTUNE, ArraySpec, DataError, Dataset, as_dataset
+from csrun.data import AUTOTUNE, ArraySpec, DataError, Dataset
 from csrun.data.formats import Lines
 
 
@@ -365,12 +365,6 @@ def test_what_every_streamer_makes_whole_is_known() -> None:
     assert numbers(9).batch(3).replayed
     assert not numbers(9).shard(1, 0).batch(3).replayed
     assert not Dataset.from_arrays(np.arange(9)).batch(3).replayed
-
-
-def test_where_an_iterable_was_wrapped_is_only_told_of_the_users_own_line() -> None:
-    (own,), (ours,) = Dataset.from_batches([]).operators, as_dataset([]).operators
-    assert own.where.startswith("test_streams.py:")
-    assert not ours.where
 
 
 def generator() -> Iterator[tuple[np.ndarray]]:
