@@ -232,6 +232,12 @@ def streamers_needed(count: int, options: str) -> str:
     return f"{count} streamers would feed it ({options})"
 
 
+STREAM_REPLAYED = (
+    "more streamers would not feed it, as each makes all batches: give each files or a part of its "
+    "own (shard_files, csrun.data.shard_info)"
+)
+
+
 def streamers_beside(count: int) -> str:
     """The same for a run in one process, which makes a batch, then computes its step."""
     many = "1 streamer" if count == 1 else f"{count} streamers"

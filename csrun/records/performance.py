@@ -12,13 +12,14 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the input did to the steps.
 
     verdict: not bound (they waited less than 5 % of their time for batches), moderate (to 20 %) or
-    bound. streamers_needed: so many would have kept them busy. slowest_stage: of the pipeline.
+    bound. streamers_needed: so many would have kept them busy; None where each makes all batches,
+    and no number would. slowest_stage: of the pipeline.
     """
 
     verdict: str = "not bound"
     wait_share: float = 0.0
     streamers: int = 0
-    streamers_needed: int = 0
+    streamers_needed: int | None = 0
     slowest_stage: str | None = None
 
     @property

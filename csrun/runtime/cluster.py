@@ -62,6 +62,7 @@ class RunRequest:
     first: the first global step; its batch has the same index. last: the first that is not run.
     streamers: their ranks. system: the name of the CS system, leased by the caller, and cores: how
     many of its cores a program can use. options: the launcher's that give so many streamers.
+    replayed: whether each of these makes all batches, so that more make no more.
     """
 
     executable: Executable
@@ -73,6 +74,7 @@ class RunRequest:
     cores: int
     options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
     check_numerics: bool = False
+    replayed: bool = False
 
 
 class Cluster:
@@ -142,7 +144,7 @@ class Cluster:
             self._map(results),
             self._state(plan, arena, store_parts),
             ready.programming_time_s,
-            Feeding(tuple(streamers), partial(_stage, stages), request.options),
+            Feeding(tuple(streamers), partial(_stage, stages), request.options, request.replayed),
         )
 
     def feed(self, request: RunRequest) -> RingSource:

@@ -54,7 +54,9 @@ class CpuMachine:
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
         source = InProcessSource(dataset, plan.inputs, first, check_numerics)
-        self.feeding = Feeding((), lambda _, stage: source.stage(stage), lambda count: "")
+        self.feeding = Feeding(
+            (), lambda _, stage: source.stage(stage), lambda count: "", dataset.replayed
+        )
         self._engine = Engine(
             plan.run_mode,
             make_compute(executable, arena, store, runtime, weights),

@@ -22,11 +22,13 @@ class Feeding:
     streamers: their names, in turn; none when the process of the steps makes them itself.
     stage: the name of a streamer's stage by its number, None for an unknown one.
     options: the launcher's options that give a run so many streamers.
+    replayed: whether each streamer makes all batches, so that more of them make no more.
     """
 
     streamers: tuple[str, ...]
     stage: Callable[[int, int], str | None]
     options: Callable[[int], str]
+    replayed: bool = False
 
 
 class InputLog:
@@ -58,7 +60,7 @@ class InputLog:
             str(verdict.bound),
             verdict.wait_share,
             verdict.streamers,
-            verdict.needed,
+            None if self._is_in_vain(verdict) else verdict.needed,
             self._stage(verdict),
         )
 
@@ -81,15 +83,22 @@ class InputLog:
         others = verdict.typical if verdict.is_alone else None
         rates = messages.input_rates(who, slowest.delivered, verdict.asked, others)
         stage = messages.slow_stage(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
-        if not names:
-            return f"{rates}: {stage}; {messages.streamers_beside(verdict.needed)}"
-        if verdict.keeps_up:
+        if names and verdict.keeps_up:
             return f"{rates}: {messages.BATCHES_UNEVEN}"
+        return f"{rates}: {stage}; {self._remedy(verdict)}"
+
+    def _remedy(self, verdict: Verdict) -> str:
         if verdict.is_alone:
-            return f"{rates}: {stage}; {messages.LOOK_AT_THE_ODD_ONE}"
-        return f"{rates}: {stage}; " + messages.streamers_needed(
-            verdict.needed, self._feeding.options(verdict.needed)
-        )
+            return messages.LOOK_AT_THE_ODD_ONE
+        if self._is_in_vain(verdict):
+            return messages.STREAM_REPLAYED
+        if not self._feeding.streamers:
+            return messages.streamers_beside(verdict.needed)
+        return messages.streamers_needed(verdict.needed, self._feeding.options(verdict.needed))
+
+    def _is_in_vain(self, verdict: Verdict) -> bool:
+        """Whether the streamers that would be needed would not help."""
+        return self._feeding.replayed and verdict.needed > max(1, verdict.streamers)
 
     def _stage(self, verdict: Verdict) -> str | None:
         return self._feeding.stage(verdict.slowest.streamer, verdict.slowest.stage)

@@ -361,6 +361,12 @@ def test_the_time_of_an_iterable_is_that_of_its_operator() -> None:
     assert list(made.clock.stages) == ["from_batches generator"]
 
 
+def test_what_every_streamer_makes_whole_is_known() -> None:
+    assert numbers(9).batch(3).replayed
+    assert not numbers(9).shard(1, 0).batch(3).replayed
+    assert not Dataset.from_arrays(np.arange(9)).batch(3).replayed
+
+
 def generator() -> Iterator[tuple[np.ndarray]]:
     return ((np.full(2, k),) for k in range(3))
 

@@ -1,5 +1,7 @@
 """When a run says that it waits for its input, and what."""
 
+from dataclasses import replace
+
 import pytest
 
 from csrun.runtime.input_log import Feeding, InputLog
@@ -50,6 +52,16 @@ def test_the_line_has_the_numbers_and_the_remedy(caplog):
     assert record.wait_share == pytest.approx(0.8)
     assert record.streamers_needed == 6
     assert record.slowest_stage == "map load"
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_more_streamers_of_a_stream_that_each_reads_whole_are_not_advised(caplog, count):
+    input_log = InputLog(replace(feeding(count), replayed=True))
+    for _ in range(2):
+        input_log.add(order(0.8, 1.0))
+    assert input_log.finish().streamers_needed is None
+    assert "; more streamers would not feed it, as each makes all batches: " in caplog.messages[0]
+    assert "--tasks-per-node" not in caplog.messages[0]
 
 
 def test_a_stage_that_nobody_knows_is_not_named(caplog):

@@ -21,6 +21,8 @@ PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 class Data:
     """Finite seeded batches, the last one incomplete."""
 
+    replayed = False
+
     def __init__(self) -> None:
         self.all = NETWORK.batches(STEPS)
         self.all[-1] = tuple(array[:5] for array in self.all[-1])

@@ -140,6 +140,8 @@ def _floor_plan(streaming: bool) -> tuple[Region, ...]:
 class Data:
     """`batches` finite batches of random numbers; the last has `last_rows` rows."""
 
+    replayed = False
+
     def __init__(self, batches: int, last_rows: int = BATCH) -> None:
         generator = np.random.default_rng(7)
         self.all = [

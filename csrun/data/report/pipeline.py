@@ -50,6 +50,11 @@ class Pipeline:
         """Whether it has a `repeat` without end."""
         return any(op.name == "repeat" and op.options.get("count") is None for op in self.operators)
 
+    @property
+    def replayed(self) -> bool:
+        """Whether each of several streamers makes all batches, and throws the others' away."""
+        return not self.indexable and not self.has("shard", "shard_files")
+
     def has(self, *names: str) -> bool:
         """Whether one of these operators is in it."""
         return any(operator.name in names for operator in self.operators)

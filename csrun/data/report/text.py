@@ -36,6 +36,8 @@ def rate_text(pipeline: Pipeline) -> str:
         return f"{delivers}."
     needed = ceil(wanted / rate)
     feed = f"{needed} such streamers feed it" if needed > 1 else "one streamer feeds it"
+    if needed > 1 and pipeline.replayed:
+        feed = "more streamers deliver no more, as each makes all batches"
     return f"{delivers}; the CS system is estimated to take {wanted:,.0f}: {feed}."
 
 

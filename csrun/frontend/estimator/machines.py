@@ -95,7 +95,7 @@ def fed_by_streamers(
     """What this job's streamers deliver in so many seconds, without a system: samples, seconds."""
     with ExitStack() as stack:
         cluster = _cluster(stack, dataset, target, folder)
-        request = _request(executable, config, 0, None, target)
+        request = _request(executable, dataset, config, 0, None, target)
         fed = drain(cluster.feed(request), seconds)
         cluster.stop({})
     return fed
@@ -124,7 +124,7 @@ def loaded_machine(
         stack.enter_context(lease)
         stack.enter_context(uses.held())
         cluster = _cluster(stack, dataset, target, folder)
-        request = _request(executable, config, first, last, target)
+        request = _request(executable, dataset, config, first, last, target)
         yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
 
 
@@ -139,7 +139,12 @@ def _cluster(stack: ExitStack, dataset: Dataset, target: Target, folder: RunFold
 
 
 def _request(
-    executable: Executable, config: CSRunConfig, first: int, last: int | None, target: Target
+    executable: Executable,
+    dataset: Dataset,
+    config: CSRunConfig,
+    first: int,
+    last: int | None,
+    target: Target,
 ) -> RunRequest:
     context = _context(target)
     nodes = (target.site or load_site(context.job.site)).nodes
@@ -153,6 +158,7 @@ def _request(
         target.system.usable_cores,
         Layout.of(context.job, nodes).options_for,
         config.check_numerics,
+        dataset.replayed,
     )
 
 

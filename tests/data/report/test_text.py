@@ -66,3 +66,7 @@ def test_a_streamer_beside_the_system() -> None:
     assert rate_text(Pipeline(operators, batch_s=0.5)).endswith("128 samples/s on this machine.")
     enough = Pipeline(operators, batch_s=0.5, wanted_per_s=128.0)
     assert rate_text(enough).endswith("to take 128: one streamer feeds it.")
+    stream = Pipeline(operators, batch_s=0.5, wanted_per_s=500.0, indexable=False)
+    assert rate_text(stream).endswith(
+        "to take 500: more streamers deliver no more, as each makes all batches."
+    )

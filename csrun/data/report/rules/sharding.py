@@ -48,7 +48,7 @@ def _files_uneven(here: Here) -> Advice | None:
 
 def _stream_replayed(here: Here) -> Advice | None:
     pipeline = here.pipeline
-    if pipeline.indexable or pipeline.has("shard", "shard_files") or pipeline.streamers == 1:
+    if not pipeline.replayed or pipeline.streamers == 1:
         return None
     change = _way_out(here)
     if pipeline.streamers is None:
