@@ -36,7 +36,7 @@ class Hanging(Data):
 @pytest.fixture
 def hung(monkeypatch, caplog):
     """An event that is set when two lines have been logged about the wait."""
-    monkeypatch.setattr(signal, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(signal, "PATIENCE_S", 0.4)
     event = threading.Event()
 
     def watch() -> None:
