@@ -4,6 +4,7 @@ The model: h = x W0, y = h W1, loss = sum((y - t)^2) / 2 over rows, SGD with lea
 Each weight matrix is a layer and a group of its own.
 """
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -149,7 +150,14 @@ class Data:
             for _ in range(batches)
         ]
         self.all[-1] = tuple(array[:last_rows] for array in self.all[-1])
-        self.clock = StageClock()
+        self._clocks = threading.local()
+
+    @property
+    def clock(self) -> StageClock:
+        """One for each streamer, here a thread: in a job each has a data set of its own."""
+        if not hasattr(self._clocks, "own"):
+            self._clocks.own = StageClock()
+        return self._clocks.own
 
     def deliveries(self, start: int, stride: int):
         """Global batches start, start + stride, …"""
