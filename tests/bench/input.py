@@ -32,6 +32,7 @@ from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.ring import RingReader
 
 ROUNDS = 5
+ANALYSES = 3  # of each pipeline, and as many verifications
 SECONDS = 1.0
 SLOTS = 8
 OVER_DATALOADER = 2.0  # promised
@@ -208,12 +209,16 @@ def bench_prediction(folder: Path, pipeline: str) -> None:
     """What was predicted of the recommended layout, beside what it delivered."""
     place = prepare(folder, pipeline)
     command = ("python-ws", "run.py", "--compile_only")
-    analysis = json.loads(run(place, "cs_input_analyzer", "--verify", "--json", *command))
-    verified = analysis["verified"]
-    predicted, fed = verified["layout"]["samples_per_s"], verified["fed"]["samples_per_s"]
+    found: list[tuple[float, float]] = []
+    for _ in range(ANALYSES):
+        analysis = json.loads(run(place, "cs_input_analyzer", "--verify", "--json", *command))
+        verified = analysis["verified"]
+        predicted, fed = verified["layout"]["samples_per_s"], verified["fed"]["samples_per_s"]
+        found.append((predicted / fed, predicted))
+    ratio, predicted = sorted(found)[ANALYSES // 2]
     Result(
-        "input", f"pipeline of {pipeline}", "predicted", "samples/s", predicted, "delivered",
-        predicted / fed, 1, at_least=1 - PREDICTED_WITHIN, at_most=1 + PREDICTED_WITHIN,
+        "input", f"pipeline of {pipeline}", "predicted", "samples/s", predicted, "delivered", ratio,
+        ANALYSES, at_least=1 - PREDICTED_WITHIN, at_most=1 + PREDICTED_WITHIN,
     ).print()  # fmt: skip
 
 
