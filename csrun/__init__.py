@@ -1,5 +1,5 @@
 """csrun: the user toolchain of a Cerebras CS-2 installation, on any Linux machine."""
 
-from csrun.version import VERSION
+from csrun.base.version import VERSION
 
 __version__ = VERSION

@@ -5,6 +5,7 @@ from xdsl.dialects.builtin import Builtin, ModuleOp, StringAttr
 from xdsl.ir import Dialect
 from xdsl.parser import Parser
 
+from csrun.base.mode import RunMode
 from csrun.cirh import algorithms, attributes
 from csrun.cirh.ops import (
     activation,
@@ -17,7 +18,6 @@ from csrun.cirh.ops import (
     reduction,
     shape,
 )
-from csrun.mode import RunMode
 
 PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"

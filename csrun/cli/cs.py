@@ -7,8 +7,8 @@ import click
 from csrun.cli import frame
 
 if TYPE_CHECKING:
+    from csrun.cli.shell import Asking, Shell
     from csrun.context.login import LoginRole
-    from csrun.system.shell import Asking, Shell
 
 NAME = "cs"
 
@@ -38,8 +38,8 @@ def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login
 
 def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
     """Role and command of a log-in; a client may begin the command with `cs`."""
+    from csrun.cli.shell.tree import split
     from csrun.context.login import ssh_login
-    from csrun.system.shell.tree import split
 
     if command:
         raise click.UsageError("--ssh-login takes the command from the log-in, not from here")
@@ -49,8 +49,8 @@ def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
 
 
 def _shell(site_name: str | None, system: str | None, role: "LoginRole") -> "Shell":
+    from csrun.cli.shell import Shell
     from csrun.site import load
-    from csrun.system.shell import Shell
 
     site = load(site_name)
     return Shell(site, site.systems[0], role, _asking()).on(system)
@@ -59,15 +59,15 @@ def _shell(site_name: str | None, system: str | None, role: "LoginRole") -> "She
 def _asking() -> "Asking":
     import sys
 
-    from csrun.system.shell.asking import KeyAsking, LineAsking
+    from csrun.cli.shell.asking import KeyAsking, LineAsking
 
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return KeyAsking() if is_terminal else LineAsking()
 
 
 def _run(command: tuple[str, ...], shell: "Shell") -> int:
-    from csrun.system.shell import LeaveShell, run_command
-    from csrun.system.shell.loop import prompt_for_lines, read_lines
+    from csrun.cli.shell import LeaveShell, run_command
+    from csrun.cli.shell.loop import prompt_for_lines, read_lines
 
     if not command:
         if not shell.asking.is_terminal:

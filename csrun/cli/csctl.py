@@ -10,9 +10,9 @@ import click
 from csrun.cli import frame
 
 if TYPE_CHECKING:
-    from csrun.launch.records import JobRecord
-    from csrun.launch.slurm.status import SlurmJob, SlurmNode
-    from csrun.launch.status import NodeStatus, SystemStatus
+    from csrun.jobs.overview import NodeStatus, SystemStatus
+    from csrun.jobs.record import JobRecord
+    from csrun.launch.slurm.squeue import SlurmJob, SlurmNode
     from csrun.site import Site
 
 NAME = "csctl"
@@ -52,13 +52,13 @@ def get() -> None:
 @click.pass_obj
 def get_jobs(site: str | None, all_states: bool, output: str) -> int:
     """Jobs that wait or run, and the last ones that ended."""
-    from csrun.launch import status
+    from csrun.jobs import overview
 
     if cluster := _cluster(site):
-        from csrun.launch.slurm.status import jobs
+        from csrun.launch.slurm.squeue import jobs
 
         return _show(jobs(cluster), output, JOB_HEADINGS, _slurm_row)
-    return _show(status.jobs(_site(site), all_states), output, JOB_HEADINGS, _job_row)
+    return _show(overview.jobs(_site(site), all_states), output, JOB_HEADINGS, _job_row)
 
 
 @get.command("job", context_settings=SETTINGS)
@@ -67,13 +67,13 @@ def get_jobs(site: str | None, all_states: bool, output: str) -> int:
 @click.pass_obj
 def get_job(site: str | None, job_id: int, output: str) -> int:
     """All that is known of one job."""
-    from csrun.launch import status
+    from csrun.jobs import overview
 
     if cluster := _cluster(site):
-        from csrun.launch.slurm.status import job
+        from csrun.launch.slurm.squeue import job
 
         return _show([job(cluster, job_id)], output, JOB_HEADINGS, _slurm_row)
-    record = status.job(_site(site), job_id)
+    record = overview.job(_site(site), job_id)
     if output == "json":
         _print_json(record)
     else:
@@ -87,13 +87,13 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
 @click.pass_obj
 def get_nodes(site: str | None, output: str) -> int:
     """Nodes, and the jobs that have them."""
-    from csrun.launch import status
+    from csrun.jobs import overview
 
     if cluster := _cluster(site):
-        from csrun.launch.slurm.status import nodes
+        from csrun.launch.slurm.squeue import nodes
 
         return _show(nodes(cluster), output, NODE_HEADINGS, _slurm_node_row)
-    return _show(status.nodes(_site(site)), output, NODE_HEADINGS, _node_row)
+    return _show(overview.nodes(_site(site)), output, NODE_HEADINGS, _node_row)
 
 
 @get.command("systems", context_settings=SETTINGS)
@@ -101,13 +101,13 @@ def get_nodes(site: str | None, output: str) -> int:
 @click.pass_obj
 def get_systems(site: str | None, output: str) -> int:
     """CS systems, the jobs that have them, and those that wait for them."""
-    from csrun.launch import status
+    from csrun.jobs import overview
 
     if cluster := _cluster(site):
-        from csrun.launch.slurm.status import systems
+        from csrun.launch.slurm.squeue import systems
 
         return _show(systems(cluster), output, SYSTEM_HEADINGS, _system_row)
-    return _show(status.systems(_site(site)), output, SYSTEM_HEADINGS, _system_row)
+    return _show(overview.systems(_site(site)), output, SYSTEM_HEADINGS, _system_row)
 
 
 @csctl.group("cancel")
@@ -120,12 +120,12 @@ def cancel_group() -> None:
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
     """End a job that waits or runs, in order, and wait until it has ended."""
-    from csrun.launch.cancel import cancel
+    from csrun.jobs.cancel import cancel
 
     if cluster := _cluster(site):
-        from csrun.launch.slurm import status
+        from csrun.launch.slurm import squeue
 
-        status.cancel(cluster, job_id)
+        squeue.cancel(cluster, job_id)
         click.echo(f"job {job_id}: Slurm ends it")
         return 0
     record = cancel(_site(site).name, job_id)
@@ -146,7 +146,7 @@ def cancel_job(site: str | None, job_id: int) -> int:
 def logs(site: str | None, job_id: int, role: str | None, follow: bool) -> int:
     """What a job's tasks have written, each line after its rank where there are several."""
     from csrun.context import Role
-    from csrun.launch import job_logs
+    from csrun.launch.process import job_logs
 
     wanted = None if role is None else Role(role)
     if cluster := _cluster(site):
@@ -194,8 +194,8 @@ def _print_json(found: object) -> None:
 
 
 def _job_row(job: "JobRecord") -> Sequence[str]:
-    from csrun.launch.status import why
-    from csrun.launch.time_limit import format_duration
+    from csrun.jobs.overview import why
+    from csrun.jobs.time_limit import format_duration
 
     return (
         str(job.job_id),
@@ -211,7 +211,7 @@ def _job_row(job: "JobRecord") -> Sequence[str]:
 
 
 def _slurm_row(job: "SlurmJob") -> Sequence[str]:
-    from csrun.launch.time_limit import format_duration
+    from csrun.jobs.time_limit import format_duration
 
     time, submitted = format_duration(job.elapsed_s), _when(job.submitted)
     why = f"waits for {job.reason}" if job.reason and job.is_waiting else job.reason
@@ -241,8 +241,8 @@ def _details(job: "JobRecord") -> Iterable[tuple[str, str]]:
     """What there is to say of a job, by its name."""
     import shlex
 
-    from csrun.launch.status import why
-    from csrun.launch.time_limit import format_duration
+    from csrun.jobs.overview import why
+    from csrun.jobs.time_limit import format_duration
 
     limit = "none" if job.time_limit_s is None else format_duration(job.time_limit_s)
     said = {

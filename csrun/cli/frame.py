@@ -5,9 +5,9 @@ from typing import Any, NoReturn
 
 import click
 
-from csrun.cli import streams
+from csrun.base.errors import CsrunError, OutputError
+from csrun.cli import standard_streams
 from csrun.cli.entry import EXIT_INTERRUPTED
-from csrun.errors import CsrunError, OutputError
 
 SETTINGS: dict[str, Any] = {
     "allow_interspersed_args": False,  # what follows CMD belongs to it
@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {
 
 def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
-    streams.prepare()
+    standard_streams.prepare()
     sys.exit(run(command, sys.argv[1:]))
 
 

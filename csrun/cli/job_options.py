@@ -36,9 +36,9 @@ def make(time_limit: str | None, job_name: str | None, output: str | None) -> "J
 
     Raises: UsageError for a time limit that is none, or a name that is not one line of text
     """
-    from csrun.errors import UsageError
+    from csrun.base.errors import UsageError
+    from csrun.jobs.time_limit import parse
     from csrun.launch import JobOptions
-    from csrun.launch.time_limit import parse
 
     if job_name is not None and not job_name.isprintable():
         raise UsageError(f"--job-name: must be one line of printable text, got {job_name!r}")

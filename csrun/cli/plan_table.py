@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from csrun.launch.description import DryRun, Sharing
+    from csrun.launch.preview import DryRun, Sharing
 
 
 def show(plan: "DryRun") -> None:

@@ -3,8 +3,8 @@
 import os
 import sys
 
+from csrun.base.mode import ExecutionMode
 from csrun.context import interpreter_options
-from csrun.mode import ExecutionMode
 
 
 def main() -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.version import VERSION
 from csrun.cirh import precision_of
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler import directory
+from csrun.compiler import compile_directory
+from csrun.compiler.arena import Placed, place_model
 from csrun.compiler.array import LOSS
+from csrun.compiler.batch_dependence import Spread
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
 from csrun.compiler.kernels import Kernel
@@ -20,12 +24,10 @@ from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Begin, Show, Stage, run_passes, unseen
 from csrun.compiler.performance import Work, estimate
-from csrun.compiler.placing import Placed, place_model
 from csrun.compiler.report.contents import GeneratedKernel, Report
 from csrun.compiler.report.html import HTML_FILE, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
-from csrun.compiler.spread import Spread
 from csrun.compiler.stages import GENERATING, MATCHING, PLACING, REPORT
 from csrun.executable import (
     Combine,
@@ -42,8 +44,6 @@ from csrun.executable import (
     program_digest,
 )
 from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
-from csrun.mode import ExecutionMode, RunMode
-from csrun.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def compile_model(
     Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
     """
     stages = run_passes(module, show=show, begin=begin)
-    checksum = directory.checksum_of(stages.canonical_text, options)
-    target = directory.path_of(root, checksum)
-    if (found := directory.read(target)) is not None:
+    checksum = compile_directory.checksum_of(stages.canonical_text, options)
+    target = compile_directory.path_of(root, checksum)
+    if (found := compile_directory.read(target)) is not None:
         return CompileResult(found, cached=True)
     replaced = target.exists()
     begin(MATCHING)
@@ -81,7 +81,7 @@ def compile_model(
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
     files = _back_end(module, model, options, checksum, stages.stages, begin)
-    directory.write(target, {**stages.with_stage(lair).files, **files})
+    compile_directory.write(target, {**stages.with_stage(lair).files, **files})
     return CompileResult(load(target), cached=False, replaced=replaced)
 
 

@@ -3,7 +3,7 @@
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 
 
 class CompileError(UsageError):

@@ -11,13 +11,13 @@ from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp,
 from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.array import Array
+from csrun.compiler.batch_dependence import Spread, spread_of_values
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.copy import copy_out
 from csrun.compiler.lair import generate_kernels
-from csrun.compiler.spread import Spread, spread_of_values
-from csrun.compiler.updates import Optimizer, optimizer_of
+from csrun.compiler.optimizers import Optimizer, optimizer_of
 
 _LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, ViewOp)
 

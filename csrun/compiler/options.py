@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from csrun.mode import ExecutionMode, RunMode
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.site.model import System
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -40,8 +40,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.executable import Estimate, Layer, LayerEstimate
-from csrun.mode import ExecutionMode, RunMode
 from csrun.site import System
 
 #: A link between two PEs, in each direction. The WSE-2's 220 Pb/s (its data sheet) over 850,000

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
+from csrun.compiler.arena import alive_in, store_of, with_rows
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.floor_plan import usable_part
+from csrun.compiler.footprint import Residence, residence
 from csrun.compiler.layers import lay_out
-from csrun.compiler.memory import Life
+from csrun.compiler.memory_plan import Life
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.placing import alive_in, store_of, with_rows
-from csrun.compiler.residence import Residence, residence
 from csrun.compiler.validate import validate_model
 from csrun.executable import InputSpec, Layer
 

@@ -3,7 +3,7 @@
 import os
 from enum import IntEnum
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 
 DEBUG = "CSRUN_DEBUG"
 

@@ -6,7 +6,7 @@ inherit as they do an environment variable.
 
 import sys
 
-from csrun.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode
 
 _NAME = "csrun_mode"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base.errors import CsrunError
+from csrun.base.files import write_whole
+from csrun.base.mode import ExecutionMode
 from csrun.context.link import UNREADABLE
-from csrun.errors import CsrunError
-from csrun.files import write_whole
-from csrun.mode import ExecutionMode
 
 JOB_FILE = "job.json"
 SECRET_FILE = "secret"

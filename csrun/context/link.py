@@ -12,8 +12,8 @@ from time import monotonic
 
 import msgspec
 
-from csrun.errors import CsrunError, PeerLost
-from csrun.files import write_whole
+from csrun.base.errors import CsrunError, PeerLost
+from csrun.base.files import write_whole
 
 LINK_SOCKET = "link.sock"
 REPORT_DIR = "reports"

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 
 ROLE = "CSRUN_ROLE"
 ORIGINAL_COMMAND = "SSH_ORIGINAL_COMMAND"

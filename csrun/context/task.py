@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base.mode import ExecutionMode
 from csrun.context import environment
 from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry
 from csrun.context.link import JobLink
-from csrun.mode import ExecutionMode
 
 
 class TaskContext(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from csrun.data.adapters import describe, indexed
-from csrun.data.batches import Delivery
 from csrun.data.errors import DataError, require
 from csrun.data.files import FileFlow, FileSet, Paths, found
 from csrun.data.flow import (
@@ -27,8 +26,9 @@ from csrun.data.flow import (
     ShuffleFlow,
 )
 from csrun.data.formats.base import Format, IndexedFormat
+from csrun.data.freed_memory import keep_freed_memory
 from csrun.data.indexed import Indexed, MappedBatches, arrays_of
-from csrun.data.memory import keep_freed_memory
+from csrun.data.lazy_batch import Delivery
 from csrun.data.numbered import batches_of
 from csrun.data.operators import Level, Operator, call_site, name_of
 from csrun.data.order import Range, Repeat, Shard, Shuffle
@@ -36,7 +36,7 @@ from csrun.data.padding import padding_of
 from csrun.data.reading import Opening, read_flow, read_indexed, warn_of_replay
 from csrun.data.samples import Batch, MapFunction, MappedSamples, from_arrays
 from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 AUTOTUNE = -1  # as many calls at a time as the task has CPUs
 

@@ -1,6 +1,6 @@
 """What is wrong with the user's data."""
 
-from csrun.errors import CsrunError
+from csrun.base.errors import CsrunError
 
 
 class DataError(CsrunError):

@@ -14,7 +14,7 @@ from csrun.data.flow import CHUNK, Chunks, Item
 from csrun.data.formats.base import Column, Format, IndexedFormat, StreamedFormat
 from csrun.data.prefetch import prefetched
 from csrun.data.samples import ArraySamples, JoinedSamples, read_only, require_equally_long
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 STAGE = "from_files"
 OTHER_DESCRIPTORS = 512  # of sockets, rings, logs and libraries

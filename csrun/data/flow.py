@@ -13,16 +13,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from csrun.data.batches import mapped
 from csrun.data.errors import DataError
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed, arrays_of
+from csrun.data.lazy_batch import mapped
 from csrun.data.operators import Level, Operator
 from csrun.data.order import random_source
 from csrun.data.origins import Origin, WholeBatch, span_of
 from csrun.data.padding import Padding, stacked
 from csrun.data.samples import MapFunction, as_batch, as_sample, failed_in, read_only
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 CHUNK = 64  # samples that a stage works on at a time
 

@@ -4,8 +4,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from csrun.data.batches import LazyBatch, mapped
 from csrun.data.errors import DataError, require
+from csrun.data.lazy_batch import LazyBatch, mapped
 from csrun.data.operators import Operator
 from csrun.data.order import FirstPass, Numbers, Order, Range
 from csrun.data.origins import Origin
@@ -19,7 +19,7 @@ from csrun.data.samples import (
     Samples,
     read_only,
 )
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 
 class BatchReader(Protocol):

@@ -11,7 +11,7 @@ from csrun.data.indexed import Indexed
 from csrun.data.order import Range
 from csrun.data.origins import Origin, WholeBatch
 from csrun.data.samples import Batch, as_batch
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 STAGE = "source"
 

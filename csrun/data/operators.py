@@ -9,7 +9,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-PACKAGE = Path(__file__).parent
+import csrun
+
+CSRUN = Path(csrun.__path__[0])
+DATA = CSRUN / "data"
 
 
 class Level(StrEnum):
@@ -50,8 +53,8 @@ def name_of(function: Callable[..., Any]) -> str:
 def call_site() -> str:
     """File and line of the innermost call from outside this package; empty for csrun's own."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+    while frame is not None and Path(frame.f_code.co_filename).is_relative_to(DATA):
         frame = frame.f_back
-    if frame is None or Path(frame.f_code.co_filename).is_relative_to(PACKAGE.parent):
+    if frame is None or Path(frame.f_code.co_filename).is_relative_to(CSRUN):
         return ""
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice, takewhile
 
-from csrun.data.batches import Delivery
 from csrun.data.errors import DataError
 from csrun.data.flow import Flow, Item
 from csrun.data.indexed import Indexed, arrays_of
+from csrun.data.lazy_batch import Delivery
 from csrun.data.prefetch import prefetched, read_ahead
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 log = logging.getLogger("csrun")
 

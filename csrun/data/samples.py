@@ -14,7 +14,7 @@ from csrun.data.formats.base import Array, Column, Sample
 from csrun.data.gather import Rows, each, gather
 from csrun.data.operators import Operator
 from csrun.data.origins import Origin, text_of
-from csrun.data.stages import StageClock
+from csrun.data.stage_clock import StageClock
 
 Batch = tuple[Array, ...]
 MapFunction = Callable[..., Any]

@@ -1,6 +1,6 @@
 """What a compile leaves behind and a wafer loads; compiler and runtime meet only here."""
 
-from csrun.executable import random, schedule
+from csrun.executable import learning_rate, random
 from csrun.executable.bind import (
     Batch,
     Runtime,
@@ -14,6 +14,7 @@ from csrun.executable.bind import (
     wafer_views,
 )
 from csrun.executable.executable import Executable, UnreadableError, load, program_digest
+from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule
 from csrun.executable.plan import (
     PADDING_LABEL,
     Buffer,
@@ -34,7 +35,6 @@ from csrun.executable.plan import (
     RunMode,
     Store,
 )
-from csrun.executable.schedule import SCHEDULES, Constant, Schedule
 from csrun.executable.sizes import ALIGNMENT_BYTES, aligned, nbytes_of
 from csrun.executable.tiles import row_tiles, tiles
 
@@ -70,12 +70,12 @@ __all__ = [
     "WaferProgram",
     "aligned",
     "flat_views",
+    "learning_rate",
     "load",
     "nbytes_of",
     "program_digest",
     "random",
     "row_tiles",
-    "schedule",
     "state_layout",
     "state_views",
     "tiles",

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from csrun.errors import CsrunError
+from csrun.base.errors import CsrunError
 from csrun.executable.bind import (
     BindUpdate,
     BindWafer,

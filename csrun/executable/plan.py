@@ -10,8 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
-from csrun.executable.schedule import Schedule
-from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.executable.learning_rate import Schedule
 
 __all__ = [
     "PADDING_LABEL",

@@ -4,15 +4,15 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from csrun.errors import UsageError
-from csrun.launch.checks import check_command, check_mounts, check_working_dir
-from csrun.launch.output import check_pattern
+from csrun.base.errors import UsageError
+from csrun.jobs.request import JobOptions, JobRequest
+from csrun.launch.command import check_command, check_mounts, check_working_dir
 from csrun.launch.plan import JobPlan
-from csrun.launch.request import JobOptions, JobRequest
+from csrun.launch.process.output_files import check_pattern
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
-    from csrun.launch.description import DryRun
+    from csrun.launch.preview import DryRun
 
 BACKENDS: dict[Scheduler, str] = {
     Scheduler.LOCAL: "csrun.launch.local",
@@ -40,7 +40,7 @@ def dry_run(request: JobRequest, site: Site) -> "DryRun":
 
     Raises: UsageError when the request, the command or the site is wrong
     """
-    from csrun.launch.description import describe
+    from csrun.launch.preview import describe
 
     _, job_plan = _checked(request, site)
     return describe(request, job_plan, site)

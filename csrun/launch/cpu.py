@@ -7,20 +7,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from csrun.base.errors import UsageError
 from csrun.context import JobFile, Role, TaskEntry, environment
-from csrun.errors import UsageError
-from csrun.launch import queue
-from csrun.launch.attended import Attended, Ending, run_attended
-from csrun.launch.checks import check_mounts, check_program, check_working_dir
-from csrun.launch.enrolment import Enrolled, enrolled, refusal_of_unwritable_state
-from csrun.launch.environment import slurm_variables
-from csrun.launch.output import OutputFiles, check_pattern
-from csrun.launch.records import Outcome, RecordState
-from csrun.launch.request import JobOptions
-from csrun.launch.signals import raised_as_errors
-from csrun.launch.slurm.cluster import require_commands
-from csrun.launch.srun import cpu_words, in_container
-from csrun.launch.time_limit import EXIT_TIME_LIMIT, reached
+from csrun.jobs import queue
+from csrun.jobs.record import Outcome, RecordState
+from csrun.jobs.registered_job import Enrolled, enrolled, refusal_of_unwritable_state
+from csrun.jobs.request import JobOptions
+from csrun.jobs.signals import raised_as_errors
+from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
+from csrun.launch.command import check_mounts, check_program, check_working_dir
+from csrun.launch.process.foreground import Attended, Ending, run_attended
+from csrun.launch.process.output_files import OutputFiles, check_pattern
+from csrun.launch.process.task_environment import slurm_variables
+from csrun.launch.slurm.sinfo import require_commands
+from csrun.launch.slurm.srun import cpu_words, in_container
 from csrun.site import Scheduler, Site
 
 # Another software environment's, which would get in the way of ours.

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from csrun.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode
 
 VERSIONED = f"python{sys.version_info.major}.{sys.version_info.minor}"
 

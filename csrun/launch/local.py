@@ -13,21 +13,16 @@ from time import monotonic
 
 import msgspec
 
+from csrun.base.errors import OutputError
 from csrun.context import Hosts, JobFile, Progress, SpawnWafer
-from csrun.errors import OutputError
-from csrun.launch import queue, time_limit
-from csrun.launch.enrolment import Enrolled, enrolled, refusal_of_unwritable_state
-from csrun.launch.failure import describe_cause, how, summarize
-from csrun.launch.folder import JobFolder
-from csrun.launch.plan import JobPlan, plan
-from csrun.launch.prctl import become_subreaper
-from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
-from csrun.launch.records import Outcome
-from csrun.launch.request import JobRequest
-from csrun.launch.server import TaskServer, start_server
-from csrun.launch.shown import Shown, shown_tasks
-from csrun.launch.signals import ENDING_SIGNALS, heeded, raised_as_errors
-from csrun.launch.state import (
+from csrun.jobs import queue, time_limit
+from csrun.jobs.folder import JobFolder
+from csrun.jobs.record import Outcome
+from csrun.jobs.registered_job import Enrolled, enrolled, refusal_of_unwritable_state
+from csrun.jobs.request import JobRequest
+from csrun.jobs.signals import ENDING_SIGNALS, heeded, raised_as_errors
+from csrun.launch.life.failure import describe_cause, how, summarize
+from csrun.launch.life.job_state import (
     DeadlinePassed,
     Event,
     Finish,
@@ -42,7 +37,12 @@ from csrun.launch.state import (
     WaferRequested,
     Wait,
 )
-from csrun.launch.tree import kill_descendants
+from csrun.launch.plan import JobPlan, plan
+from csrun.launch.process.prctl import become_subreaper
+from csrun.launch.process.process_tree import kill_descendants
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
+from csrun.launch.process.server import TaskServer, start_server
+from csrun.launch.process.task_output import Shown, shown_tasks
 from csrun.site import Site
 from csrun.system import FileLock
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.context import Role, TaskEntry
-from csrun.errors import UsageError
+from csrun.jobs.request import JobRequest
 from csrun.launch.interpreters import mode_of
 from csrun.launch.preparing import is_preparing
-from csrun.launch.request import JobRequest
-from csrun.mode import ExecutionMode
 from csrun.site import Site
 
 STREAMING_SINGLE_TASK_NODES = 2  # the chief's and MemoryX's

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from csrun.errors import CsrunError
+from csrun.base.errors import CsrunError
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 
 LOCK_FILE = ".lock"
 _HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from csrun.files import write_whole
+from csrun.base.files import write_whole
 from csrun.records.disk import writing
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.files import write_whole
+from csrun.base.files import write_whole
 from csrun.records.disk import writing
 
 

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from csrun.records import messages, performance
+from csrun.records import log_lines, performance
 from csrun.runtime.input_use import Bound, InputUse, Verdict
-from csrun.runtime.messages import StepsDone
+from csrun.runtime.wire.messages import StepsDone
 
 FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon
 WORD_S = 60.0  # of steps between two words
@@ -71,8 +71,8 @@ class InputLog:
         verdict = use.verdict()
         if verdict is None or verdict.bound is Bound.NOT or use.wait_s < WORTH_A_WORD_S:
             return
-        head = messages.input_waited(str(verdict.bound), verdict.wait_share)
-        log.warning(f"{head}: {self._why(verdict)}; {messages.ANALYZER_SAYS_MORE}")
+        head = log_lines.input_waited(str(verdict.bound), verdict.wait_share)
+        log.warning(f"{head}: {self._why(verdict)}; {log_lines.ANALYZER_SAYS_MORE}")
 
     def _why(self, verdict: Verdict) -> str:
         """One line of numbers, the remedy in it."""
@@ -81,20 +81,20 @@ class InputLog:
         if len(names) > 1 and not verdict.is_alone:
             who = f"each of {len(names)} streamers"
         others = verdict.typical if verdict.is_alone else None
-        rates = messages.input_rates(who, slowest.delivered, verdict.asked, others)
-        stage = messages.slow_stage(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
+        rates = log_lines.input_rates(who, slowest.delivered, verdict.asked, others)
+        stage = log_lines.slow_stage(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
         if names and verdict.keeps_up:
-            return f"{rates}: {messages.BATCHES_UNEVEN}"
+            return f"{rates}: {log_lines.BATCHES_UNEVEN}"
         return f"{rates}: {stage}; {self._remedy(verdict)}"
 
     def _remedy(self, verdict: Verdict) -> str:
         if verdict.is_alone:
-            return messages.LOOK_AT_THE_ODD_ONE
+            return log_lines.LOOK_AT_THE_ODD_ONE
         if self._is_in_vain(verdict):
-            return messages.STREAM_REPLAYED
+            return log_lines.STREAM_REPLAYED
         if not self._feeding.streamers:
-            return messages.streamers_beside(verdict.needed)
-        return messages.streamers_needed(verdict.needed, self._feeding.options(verdict.needed))
+            return log_lines.streamers_beside(verdict.needed)
+        return log_lines.streamers_needed(verdict.needed, self._feeding.options(verdict.needed))
 
     def _is_in_vain(self, verdict: Verdict) -> bool:
         """Whether the streamers that would be needed would not help."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 
-from csrun.runtime.messages import StepsDone
+from csrun.runtime.wire.messages import StepsDone
 
 MODERATE_SHARE = 0.05  # of the steps' time spent waiting for batches
 BOUND_SHARE = 0.2

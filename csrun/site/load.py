@@ -5,8 +5,8 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-from csrun import typed_yaml
-from csrun.errors import UsageError
+from csrun.base import typed_yaml
+from csrun.base.errors import UsageError
 from csrun.site.model import Site, System
 
 DEFAULT_SITE = "local"
@@ -19,7 +19,7 @@ def load(name_or_path: str | None = None) -> Site:
 
     Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
     """
-    from csrun import plain_yaml  # a task of a cluster starts sooner without YAML's parser
+    from csrun.base import plain_yaml  # a task of a cluster starts sooner without YAML's parser
 
     path = _locate(resolve(name_or_path))
     site = typed_yaml.convert(plain_yaml.read(path), Site, path)

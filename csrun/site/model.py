@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from csrun.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode
 
 DEFAULT_PORT = 9000
 DAY_S = 86_400  # no boot takes longer: a longer one is a mistake in the file

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from csrun.errors import CsrunError
-from csrun.mode import ExecutionMode
+from csrun.base.errors import CsrunError
+from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.lock import holder_of, is_held
-from csrun.system.state import Command, Power, SystemState, apply
-from csrun.system.store import (
+from csrun.system.power import Command, Power, SystemState, apply
+from csrun.system.state_files import (
     changing,
     lease_file,
     load_to_change,
@@ -19,7 +19,7 @@ from csrun.system.store import (
     systems_dir,
     try_hold,
 )
-from csrun.system.waiting import POLL_S
+from csrun.system.waiting_line import POLL_S
 
 
 class SystemBusyError(CsrunError):

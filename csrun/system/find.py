@@ -2,11 +2,11 @@
 
 import difflib
 
-from csrun.errors import CsrunError, UsageError
-from csrun.mode import ExecutionMode
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System, with_port
-from csrun.system.state import Power, SystemState
-from csrun.system.store import load_state
+from csrun.system.power import Power, SystemState
+from csrun.system.state_files import load_state
 
 
 def find(site: Site, cs_ip: str | None, mode: ExecutionMode, told_by: str = "cs_ip") -> System:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 
 _HOLDER_BYTES = 200
 

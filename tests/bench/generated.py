@@ -16,13 +16,13 @@ from threadpoolctl import threadpool_limits
 
 import csrun.executable
 from csrun import nn
+from csrun.base.mode import RunMode
 from csrun.compiler.array import Array
 from csrun.compiler.kernels import Phase
 from csrun.compiler.lair import Generated
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
-from csrun.frontend.nn import Tracer
-from csrun.mode import RunMode
+from csrun.nn.tracer import Tracer
 
 ROWS, COLUMNS = 16384, 512  # 32 MiB an array
 ROUNDS, CALLS = 7, 3

@@ -25,10 +25,10 @@ from result import Result, interleaved
 
 from csrun.data import Dataset, formats
 from csrun.executable import InputSpec
-from csrun.runtime import streamer
-from csrun.runtime.messages import Primed, RingReady, StartStreaming, Stop
-from csrun.runtime.source import RingSource
+from csrun.runtime.roles import streamer
+from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
+from csrun.runtime.wire.messages import Primed, RingReady, StartStreaming, Stop
 from csrun.runtime.wire.ring import RingReader
 
 ROUNDS = 5

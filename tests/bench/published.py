@@ -10,11 +10,11 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import geometric_mean
 
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileOptions, compile_model
 from csrun.compiler.performance import Constants, Work, estimate
+from csrun.estimator.trace import trace_model
 from csrun.executable import Layer, nbytes_of
-from csrun.frontend.estimator.trace import trace_model
-from csrun.mode import ExecutionMode, RunMode
 from csrun.params import load
 from csrun.site import load as load_site
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from csrun.base.mode import RunMode
 from csrun.cirh import parse_module, precision_of, print_module, run_mode_of
 from csrun.cirh.dialect import FAMILIES
-from csrun.mode import RunMode
 
 HERE = Path(__file__).parent
 GOOD = sorted(HERE.glob("good/*.mlir"))

@@ -6,13 +6,13 @@ from support.graphs import input_type
 from support.operators import normal
 from xdsl.rewriter import InsertPoint
 
+from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
 from csrun.cirh.attributes import Distribution, InitializerAttr
 from csrun.cirh.ops.learning import AdamOp, SgdOp
 from csrun.cirh.ops.model import InputOp, ParameterOp
 from csrun.cirh.reference import State, interpret
-from csrun.mode import RunMode
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the updates")
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW

@@ -5,10 +5,10 @@ import pytest
 from support.programs import Machine, Network, options_of
 
 from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
-from csrun.frontend.nn import Tracer
-from csrun.frontend.nn.activations import ACTIVATIONS
-from csrun.mode import ExecutionMode, RunMode
+from csrun.nn.activations import ACTIVATIONS
+from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the activations")
 functional = torch.nn.functional

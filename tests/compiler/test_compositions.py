@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from support.programs import Machine, options_of
 
 from csrun import nn
+from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.compiler.lair import loop
-from csrun.frontend.nn import Tracer
-from csrun.mode import RunMode
+from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the arithmetic")
 

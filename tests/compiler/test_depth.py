@@ -4,10 +4,10 @@ import sys
 
 from support.programs import Network, options_of
 
+from csrun.compiler.arena import place_model
 from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
-from csrun.compiler.placing import place_model
 
 
 def calls_of_back_end(layers: int) -> int:

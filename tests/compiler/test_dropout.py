@@ -5,12 +5,12 @@ import pytest
 from support.programs import Machine, Network
 
 from csrun import nn
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.base import attribute
 from csrun.cirh.reference import Draw, State, interpret
 from csrun.cirh.reference.random import dropout_mask
 from csrun.compiler.passes import run_passes
-from csrun.errors import UsageError
-from csrun.mode import ExecutionMode, RunMode
 
 MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
 RATE = 0.4

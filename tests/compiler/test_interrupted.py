@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.programs import Network, options_of
 
-from csrun.compiler import compile_model, directory
+from csrun.compiler import compile_directory, compile_model
 
 #: CPython's audit events of the calls that change what is on the disk, or open it to do so.
 STEPS = ("open", "os.mkdir", "os.rename", "os.rmdir", "os.remove", "os.chmod")
@@ -52,11 +52,11 @@ def test_what_lies_there_later_is_whole(
         target = tmp_path / str(step) / compiled.name
         lies_there(target)
         ended = interrupted(target, files, how, step)
-        if directory.read(target) is not None:
+        if compile_directory.read(target) is not None:
             found_whole = True
             assert files_in(target) == files
         else:
-            directory.write(target, texts(files))  # as the next run does
+            compile_directory.write(target, texts(files))  # as the next run does
             assert files_in(target) == files
             assert list(target.parent.iterdir()) == [target]
     assert ended == 0
@@ -71,7 +71,7 @@ def interrupted(target: Path, files: Files, how: signal.Signals, step: int) -> i
     status = 1
     try:
         signal_before(step, how, target.parent)
-        directory.write(target, texts(files))
+        compile_directory.write(target, texts(files))
         status = 0
     except KeyboardInterrupt:
         status = ENDS[signal.SIGINT]

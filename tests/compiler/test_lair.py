@@ -3,13 +3,13 @@
 from support.programs import options_of
 
 from csrun import nn
+from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.compiler.kernels import Phase
 from csrun.compiler.lair import Generated, parse_kernels, print_kernels
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
-from csrun.frontend.nn import Tracer
-from csrun.mode import RunMode
+from csrun.nn.tracer import Tracer
 
 ROWS, COLUMNS = 24, 8
 

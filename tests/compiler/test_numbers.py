@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.programs import Machine, Network
 
-from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 

@@ -7,8 +7,8 @@ import pytest
 from support.programs import Machine, Network
 
 from csrun import nn
-from csrun.errors import UsageError
-from csrun.mode import PADDING_LABEL, ExecutionMode
+from csrun.base.errors import UsageError
+from csrun.base.mode import PADDING_LABEL, ExecutionMode
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
 

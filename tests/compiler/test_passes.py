@@ -6,6 +6,8 @@ import pytest
 from support.programs import Network, options_of
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.base.errors import UsageError
+from csrun.base.mode import RunMode
 from csrun.cirh import print_module
 from csrun.cirh.ops.matrix import AddmmOp
 from csrun.cirh.types import tensor_type
@@ -17,9 +19,7 @@ from csrun.compiler.passes.rules import Rule
 from csrun.compiler.passes.rules.base import replace_by_operator
 from csrun.compiler.passes.run import PASSES
 from csrun.context import DebugLevel, debug_level
-from csrun.errors import UsageError
-from csrun.frontend.estimator.compilation import show_stage
-from csrun.mode import RunMode
+from csrun.estimator.compilation import show_stage
 
 
 def test_rules_that_go_in_a_circle_are_stopped_and_named():

@@ -9,10 +9,10 @@ import pytest
 from bench.published import ROWS, fitted, predicted
 from support.programs import Network, options_of
 
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.compiler.performance import FITTED, Constants, Work, estimate
 from csrun.executable import Layer
-from csrun.mode import ExecutionMode, RunMode
 from csrun.site import load as load_site
 
 BENCH = Path(__file__).parents[1] / "bench"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from csrun import nn
+from csrun.base.mode import RunMode
 from csrun.cirh import parse_module, print_module
 from csrun.compiler import CompileError, validate_model
-from csrun.frontend.nn import Tracer
-from csrun.mode import RunMode
+from csrun.nn.tracer import Tracer
 
 
 def halves(features, labels):

@@ -6,9 +6,9 @@ from support.programs import SYSTEM, Network, options_of
 from support.sites import SLOWLY_LINKED
 
 from csrun import nn
+from csrun.base.mode import RunMode
 from csrun.compiler import Choice, CompileError, choose_replicas, compile_model
-from csrun.frontend.nn import Tracer
-from csrun.mode import RunMode
+from csrun.nn.tracer import Tracer
 
 BATCH = 256
 

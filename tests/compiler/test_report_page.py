@@ -8,8 +8,8 @@ from support.browser import chromium, needs_browser, show
 from support.programs import SYSTEM
 from support.reports import NAMES, RECTANGLES, report_of
 
+from csrun.base.mode import ExecutionMode
 from csrun.compiler.report.html import render
-from csrun.mode import ExecutionMode
 
 pytestmark = needs_browser
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from csrun.base.errors import CsrunError, PeerLost, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.context import Host, Hosts, JobFile, Role, TaskEntry, TaskReportKind, current
 from csrun.context.link import report_of
-from csrun.errors import CsrunError, PeerLost, UsageError
-from csrun.mode import ExecutionMode
 
 ENTRIES = tuple(
     TaskEntry(rank, role, f"node{rank}", rank, 0, (0,))

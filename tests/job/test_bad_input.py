@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
 
-from csrun.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode
 from csrun.site import load as load_site
 from csrun.system import Power, SystemState, save_state
 

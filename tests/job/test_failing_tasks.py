@@ -93,7 +93,7 @@ def test_a_script_that_catches_the_chiefs_error_goes_on_in_every_task(place: FcM
     """There is no checkpoint to evaluate yet: only the chief looks, all must know."""
     assert TRAIN in RUN_TEXT
     attempt = (
-        "            from csrun.errors import UsageError\n"
+        "            from csrun.base.errors import UsageError\n"
         "            try:\n"
         "                estimator.evaluate(eval_input_fn)\n"
         "            except UsageError as error:\n"

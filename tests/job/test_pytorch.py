@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support.programs import options_of
 
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
+from csrun.estimator.trace import trace_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
-from csrun.frontend.estimator.trace import trace_model
-from csrun.mode import ExecutionMode, RunMode
 from csrun.params import load
-from csrun.runtime.cpu import CpuMachine
-from csrun.runtime.state import initialize
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step.initial_weights import initialize
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 

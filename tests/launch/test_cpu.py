@@ -98,12 +98,12 @@ def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: 
 
 def test_ctrl_c_before_the_command_has_begun_is_ctrl_c() -> None:
     interrupted = (
-        "import os, signal, sys\nfrom csrun.launch import attended\n"
-        "become = attended._become\n"
+        "import os, signal, sys\nfrom csrun.launch.process import foreground\n"
+        "become = foreground._become\n"
         "def late(*arguments):\n    os.kill(os.getpid(), signal.SIGINT)\n    become(*arguments)\n"
-        "attended._become = late\n"
-        "command = attended.Attended(('true',), {'PATH': os.defpath})\n"
-        "sys.exit(attended.run_attended(command).exit_code)\n"
+        "foreground._become = late\n"
+        "command = foreground.Attended(('true',), {'PATH': os.defpath})\n"
+        "sys.exit(foreground.run_attended(command).exit_code)\n"
     )
     done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

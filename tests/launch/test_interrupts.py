@@ -11,7 +11,7 @@ import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
 from support.jobs import gone, until
 
-from csrun.launch.state import GRACE_S
+from csrun.launch.life.job_state import GRACE_S
 
 MOMENTS = 8
 LATEST_S = 2.0  # by then a job of fc_mnist has begun to train

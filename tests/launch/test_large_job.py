@@ -59,7 +59,7 @@ def test_the_fork_server_has_one_thread_and_forks_what_it_imported(place: FcMnis
         "import os, sys\n"
         "threads = len(os.listdir(f'/proc/{os.getppid()}/task'))\n"
         "with open('at' + os.environ['SLURM_PROCID'], 'w') as file:\n"
-        "    print('csrun.frontend.nn' in sys.modules, threads, file=file)\n"
+        "    print('csrun.nn' in sys.modules, threads, file=file)\n"
     )
     assert place.run("--total-nodes", "3", "python-ws", "run.py").returncode == 0
     assert {path.read_text() for path in place.path.glob("at*")} == {"True 1\n"}

@@ -123,7 +123,7 @@ def test_a_traceback_is_the_users_own_and_shown_once(place: Workplace) -> None:
 
 
 def test_a_users_mistake_is_one_line(place: Workplace) -> None:
-    place.script("from csrun.errors import UsageError\nraise UsageError('params.yaml: no key')")
+    place.script("from csrun.base.errors import UsageError\nraise UsageError('params.yaml: no key')")
     done = place.run(*SMALL[:3], "1", "python", "run.py")
     assert done.returncode == 2
     assert "Traceback" not in done.stdout + done.stderr
@@ -133,7 +133,7 @@ def test_a_users_mistake_is_one_line(place: Workplace) -> None:
 
 def test_a_peers_loss_is_not_the_cause(place: Workplace) -> None:
     place.script(
-        "import os, time; from csrun.errors import PeerLost\n"
+        "import os, time; from csrun.base.errors import PeerLost\n"
         "if os.environ['SLURM_PROCID'] == '2': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
         "raise PeerLost('rank 2 is gone')"
     )

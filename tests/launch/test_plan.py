@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.context import Role
-from csrun.errors import UsageError
+from csrun.jobs.request import JobRequest
 from csrun.launch.plan import Layout, plan
-from csrun.launch.request import JobRequest
-from csrun.mode import ExecutionMode
 from csrun.site import load
 
 SITE = load("local")  # 16 nodes of 128 CPUs; by default 4 nodes, 2 tasks a node, 16 CPUs a task

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from csrun.errors import CsrunError
+from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
 from csrun.records.checkpoints import layout
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from csrun.errors import CsrunError
+from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
 
 SIZE = 200_000  # values of a tensor

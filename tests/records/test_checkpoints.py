@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from csrun.errors import CsrunError, UsageError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.records import checkpoints
 
 IDENTITY = {"seed": "1", "precision": "float32"}

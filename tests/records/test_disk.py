@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from csrun.errors import CsrunError
+from csrun.base.errors import CsrunError
 from csrun.records import events, params
 from csrun.records.disk import writing
 

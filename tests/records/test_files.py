@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import yaml
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 from csrun.records import model_dir, params, performance
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 from csrun.records import model_dir
 
 HOLDER = """

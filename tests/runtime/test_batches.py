@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from csrun.base.errors import CsrunError
 from csrun.data import Dataset
-from csrun.errors import CsrunError
 from csrun.executable import InputSpec
-from csrun.runtime.source import InProcessSource
+from csrun.runtime.step.source import InProcessSource
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from csrun.runtime.input_log import Feeding, InputLog
-from csrun.runtime.messages import StepsDone, StreamerUse
+from csrun.runtime.wire.messages import StepsDone, StreamerUse
 
 STAGES = ("read", "map load")
 

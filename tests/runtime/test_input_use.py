@@ -3,7 +3,7 @@
 import pytest
 
 from csrun.runtime.input_use import Bound, InputUse, streamers_needed
-from csrun.runtime.messages import StepsDone, StreamerUse
+from csrun.runtime.wire.messages import StepsDone, StreamerUse
 
 
 def verdict_of(wait_s: float, produce_s: tuple[float, ...], seconds: float = 10.0):

@@ -8,12 +8,12 @@ import pytest
 from support.handmade import SIZES, Data, expected_losses, make
 from support.roles import Peers
 
+from csrun.base.errors import PeerLost
+from csrun.base.mode import ExecutionMode
 from csrun.context import Host
-from csrun.errors import PeerLost
-from csrun.mode import ExecutionMode
-from csrun.runtime.cluster import Cluster, RunRequest
-from csrun.runtime.cpu import CpuMachine
-from csrun.runtime.state import initialize
+from csrun.runtime.roles.connections import Cluster, RunRequest
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step.initial_weights import initialize
 from csrun.runtime.wire.rendezvous import RunFolder
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING

@@ -5,12 +5,12 @@ import pytest
 from support.programs import Network
 from support.roles import Peers
 
-from csrun.data.batches import Delivery
-from csrun.data.stages import StageClock
-from csrun.mode import ExecutionMode
-from csrun.runtime import weights
-from csrun.runtime.cluster import Cluster, RunRequest
-from csrun.runtime.cpu import CpuMachine
+from csrun.base.mode import ExecutionMode
+from csrun.data.lazy_batch import Delivery
+from csrun.data.stage_clock import StageClock
+from csrun.runtime.roles.connections import Cluster, RunRequest
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step import weights
 from csrun.runtime.wire.rendezvous import RunFolder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3)

@@ -9,14 +9,14 @@ import pytest
 from support.handmade import RATE, make
 from support.wires import tcp_channel_pair
 
-from csrun.errors import PeerLost
+from csrun.base.errors import PeerLost
+from csrun.base.mode import ExecutionMode
 from csrun.executable import Step, state_views
-from csrun.mode import ExecutionMode
-from csrun.runtime import memoryx, remote_weights
-from csrun.runtime.messages import LoadStore, ReadState, Stop, StoreReady
-from csrun.runtime.remote_weights import GradientMemory, RemoteWeights
+from csrun.runtime.remote.store import StoreLink, remote_state
+from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
+from csrun.runtime.roles import memoryx
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.remote_store import StoreLink, remote_state
+from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_gradients_that_have_left_take_no_memory():
 
 def test_large_gradients_are_given_back(afar, monkeypatch):
     plan, weights, _, memory, state, chief = afar
-    monkeypatch.setattr(remote_weights, "PREFETCH_BYTES", 1)
+    monkeypatch.setattr(weights, "PREFETCH_BYTES", 1)
     given = []
     monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
     weights.acquire(1)

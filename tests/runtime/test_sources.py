@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from support.wires import tcp_channel_pair
 
-from csrun.data.batches import Delivery
-from csrun.data.stages import StageClock
-from csrun.errors import CsrunError, PeerLost
+from csrun.base.errors import CsrunError, PeerLost
+from csrun.data.lazy_batch import Delivery
+from csrun.data.stage_clock import StageClock
 from csrun.executable import PADDING_LABEL, InputSpec
-from csrun.runtime import streamer
-from csrun.runtime.cluster import ring_slots_for
-from csrun.runtime.messages import Primed, RingReady, StartStreaming, Stop
-from csrun.runtime.source import InProcessSource, RingSource
+from csrun.runtime.remote.ring import BatchRelay
+from csrun.runtime.roles import streamer
+from csrun.runtime.roles.connections import ring_slots_for
+from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.remote_ring import BatchRelay
+from csrun.runtime.wire.messages import Primed, RingReady, StartStreaming, Stop
 from csrun.runtime.wire.ring import RingReader, RingWriter
 from csrun.runtime.wire.signal import Interrupted
 

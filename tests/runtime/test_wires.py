@@ -10,11 +10,11 @@ import pytest
 from support.jobs import until
 from support.wires import PAIRS, tcp_channel_pair
 
-from csrun.errors import CsrunError, PeerLost
-from csrun.runtime.messages import Primed, RingReady, Stop
+from csrun.base.errors import CsrunError, PeerLost
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
-from csrun.runtime.wire.memory import SharedMemory
+from csrun.runtime.wire.messages import Primed, RingReady, Stop
+from csrun.runtime.wire.shared_memory import SharedMemory
 
 
 def test_messages_keep_their_borders_and_descriptors():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from csrun.errors import UsageError
-from csrun.mode import ExecutionMode
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.site import load, resolve
 from csrun.site.load import SHIPPED
 

@@ -82,7 +82,7 @@ def test_a_traceback_is_read_last_and_once(place: Workplace) -> None:
 
 def test_a_lost_peer_is_not_the_cause(place: Workplace) -> None:
     place.script(
-        f"{SAY}from csrun.errors import PeerLost\n"
+        f"{SAY}from csrun.base.errors import PeerLost\n"
         "if rank == '4': time.sleep(0.1); os.kill(os.getpid(), 9)\n"
         "raise PeerLost('rank 4 is gone')"
     )

@@ -7,6 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint
 
+from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import SgdAttr
 from csrun.cirh.attributes import Distribution, InitializerAttr
@@ -16,7 +17,6 @@ from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, ParameterOp
 from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.reference import Result, State, interpret
 from csrun.cirh.types import shape_of, tensor_type, type_of
-from csrun.mode import RunMode
 
 Expression = Callable[..., SSAValue]  # (builder, *operands)
 SLOPE = "slope"

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from csrun.data.batches import Delivery
-from csrun.data.stages import StageClock
+from csrun.base.mode import ExecutionMode
+from csrun.data.lazy_batch import Delivery
+from csrun.data.stage_clock import StageClock
 from csrun.executable import (
     Buffer,
     Combine,
@@ -34,7 +35,6 @@ from csrun.executable import (
     program_digest,
 )
 from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
-from csrun.mode import ExecutionMode
 
 BATCH, IN, HIDDEN, OUT = 4, 3, 8, 2
 RATE = 0.01

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from csrun.base.mode import PADDING_LABEL
 from csrun.cirh.ops import activation, elementwise, loss, matrix, random, reduction, shape
 from csrun.cirh.ops.base import CirhOp
-from csrun.mode import PADDING_LABEL
 
 numbers = np.random.default_rng(5)
 LABELS = np.array([2, PADDING_LABEL, 0, 1])

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from csrun import nn
+from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
 from csrun.compiler import CompileOptions, compile_model
 from csrun.executable import Executable, Runtime, Step, state_views, wafer_views
-from csrun.frontend.nn import Tracer
-from csrun.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.nn.tracer import Tracer
 from csrun.site import load as load_site
 
 SYSTEM = load_site("local").systems[0]

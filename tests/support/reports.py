@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 from support.programs import SYSTEM, Network
 
+from csrun.base.mode import ExecutionMode
 from csrun.compiler.passes import Stage
 from csrun.compiler.report.contents import GeneratedKernel, Report
 from csrun.executable import Estimate, LayerEstimate, Plan, Rectangle, Region
-from csrun.mode import ExecutionMode
 
 WAFER = Rectangle(0, 0, 757, 984)
 #: Four layers: slabs of different shapes, and one of a few PEs.

@@ -3,11 +3,11 @@
 import threading
 from dataclasses import replace
 
+from csrun.base.errors import CsrunError
+from csrun.base.mode import ExecutionMode
 from csrun.context import Host
-from csrun.errors import CsrunError
-from csrun.mode import ExecutionMode
-from csrun.runtime import memoryx, names, streamer, wafer
-from csrun.runtime.peer import take_part
+from csrun.runtime.roles import memoryx, names, streamer, wafer
+from csrun.runtime.roles.peer import take_part
 from csrun.runtime.wire.rendezvous import RunFolder
 
 

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from support.jobs import until
 
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.context import site_state_dir
-from csrun.errors import CsrunError, UsageError
-from csrun.mode import ExecutionMode
 from csrun.site import load
 from csrun.system import (
     Command,
@@ -146,7 +146,7 @@ CYCLE = """
 import sys
 from csrun.site import load
 from csrun.system import Command, change
-from csrun.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode
 site = load("local")
 print("begun", flush=True)
 while True:
@@ -185,7 +185,7 @@ def test_a_kill_at_any_point_leaves_a_whole_state_and_no_lock() -> None:
 
 TOGGLE = """
 import sys
-from csrun.errors import UsageError
+from csrun.base.errors import UsageError
 from csrun.site import load
 from csrun.system import Command, change
 site = load("local")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from csrun.errors import CsrunError, UsageError
-from csrun.mode import ExecutionMode
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.site import load
 from csrun.system import Power, SystemState, find, save_state
 

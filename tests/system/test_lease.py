@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from csrun.errors import CsrunError, UsageError
-from csrun.mode import ExecutionMode
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.site import load
 from csrun.system import (
     Power,

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.context import site_state_dir
-from csrun.errors import CsrunError, UsageError
-from csrun.mode import ExecutionMode
 from csrun.site import load
 from csrun.system import Command, Power, SystemState, apply, load_state, save_state
 
@@ -98,7 +98,7 @@ def test_a_damaged_state_that_cannot_be_rebuilt_stays(monkeypatch: pytest.Monkey
     path = site_state_dir("local") / "systems" / "cs2-01.json"
     path.write_bytes(b"{")
     with monkeypatch.context() as full, pytest.raises(CsrunError, match="No space left on device"):
-        full.setattr("csrun.system.store.write_whole", a_full_disk)
+        full.setattr("csrun.system.state_files.write_whole", a_full_disk)
         load_state(SITE, SYSTEM)
     assert path.read_bytes() == b"{"
     assert not list(path.parent.glob("*.damaged-*"))

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from csrun.base.mode import ExecutionMode
 from csrun.compiler.passes import Stage
 from csrun.compiler.report.quantities import MISSING, count, percent, si
 from csrun.executable import Layer, LayerEstimate, Plan, Rectangle
-from csrun.mode import ExecutionMode
 from csrun.site.model import System
 
 COLOURS = 8  # those of page.css

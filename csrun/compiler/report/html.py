@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from csrun.base.pages import page
 from csrun.compiler.report.contents import Report
 from csrun.compiler.report.quantities import si
-from csrun.pages import page
 
 HTML_FILE = "compile_report.html"
 PAGE = Path(__file__).with_name("page")

@@ -18,8 +18,9 @@ import msgspec
 
 from csrun.context import JobFile, Progress, environment
 from csrun.context.link import link_name
-from csrun.launch.folder import JobFolder
-from csrun.launch.forking import (
+from csrun.jobs.folder import JobFolder
+from csrun.launch.plan import cpu_set
+from csrun.launch.process.forking import (
     DATAGRAM_BYTES,
     bind_link,
     fork_task,
@@ -27,9 +28,9 @@ from csrun.launch.forking import (
     send_signal,
     signal_pipe,
 )
-from csrun.launch.plan import cpu_set
-from csrun.launch.prctl import become_subreaper, set_name
-from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded
+from csrun.launch.process.prctl import become_subreaper, set_name
+from csrun.launch.process.process_tree import kill_descendants, reap
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
 from csrun.launch.slurm.machine import address_towards, machine
 from csrun.launch.slurm.mail import Reader, launcher_box, post, task_box
 from csrun.launch.slurm.messages import (
@@ -39,7 +40,6 @@ from csrun.launch.slurm.messages import (
     TaskReady,
     ToAttendants,
 )
-from csrun.launch.tree import kill_descendants, reap
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
@@ -128,7 +128,9 @@ class Attendant:
                 self._is_let_go = True
 
     def _start(self, start: StartTask) -> None:
-        from csrun.launch.task import become_task  # after the report: it imports NumPy's companions
+        from csrun.launch.process.task_process import (
+            become_task,  # after the report: it imports NumPy's companions
+        )
 
         job, attendant = self._job, os.getpid()
         assert job is not None

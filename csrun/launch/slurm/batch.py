@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from csrun.context import environment
+from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan, Layout, PlannedTask
-from csrun.launch.request import JobRequest
-from csrun.launch.slurm import cluster
-from csrun.launch.srun import Resources, batch_script
+from csrun.launch.slurm import sinfo
+from csrun.launch.slurm.srun import Resources, batch_script
 from csrun.site import Site
 
 COMPILE_ONLY = "--compile_only"
@@ -89,5 +89,5 @@ def _sbatch(text: str, site: Site) -> str:
         ("sbatch", "--parsable"), input=text, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        raise cluster.explain(done.stderr, site)
+        raise sinfo.explain(done.stderr, site)
     return shlex.split(done.stdout.replace(";", " "))[0]

@@ -9,9 +9,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from csrun.base.errors import UsageError
 from csrun.context.job import LIVE_LOCK
-from csrun.errors import UsageError
-from csrun.launch.folder import KEPT_JOBS, JobFolder
+from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.system import FileLock, lock, try_lock
 
 _PREFIX = ".job-"

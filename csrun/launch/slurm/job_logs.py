@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 
+from csrun.base.errors import UsageError
 from csrun.context import Role, jobs_dir_of
 from csrun.context.job import JOB_FILE, LIVE_LOCK
-from csrun.errors import UsageError
-from csrun.launch import job_logs
-from csrun.launch.folder import KEPT_JOBS, JobFolder
-from csrun.launch.slurm import status
+from csrun.jobs.folder import KEPT_JOBS, JobFolder
+from csrun.launch.process import job_logs
+from csrun.launch.slurm import squeue
 from csrun.site import Site
 from csrun.system import is_held
 
@@ -27,7 +27,7 @@ def show(
     """
     folder = JobFolder(jobs_dir_of(site.name, site.jobs_dir) / str(job_id))
     while not _has_begun(folder.path):
-        job = status.job(site, job_id)
+        job = squeue.job(site, job_id)
         if not job.is_waiting and not job.is_running:
             raise UsageError(
                 f"job {job_id} has no logs in {folder.path.parent}: of ended jobs of csrun_wse, the"

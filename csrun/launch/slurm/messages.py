@@ -6,7 +6,7 @@ Times of attendants are of the wall clock, which the nodes of a cluster have in 
 import msgspec
 
 from csrun.context import JobFile, Progress, SpawnWafer
-from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
 
 
 class TaskReady(msgspec.Struct, frozen=True, tag="task_ready"):

@@ -14,20 +14,20 @@ from time import monotonic
 
 import msgspec
 
+from csrun.base.errors import CsrunError, UsageError
 from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
-from csrun.errors import CsrunError, UsageError
-from csrun.launch.folder import JobFolder
+from csrun.jobs.folder import JobFolder
+from csrun.jobs.request import JobRequest
+from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
 from csrun.launch.plan import JobPlan, plan
-from csrun.launch.request import JobRequest
-from csrun.launch.shown import show
-from csrun.launch.signals import EndedBySignalError
-from csrun.launch.slurm import batch, cluster, folders
+from csrun.launch.process.task_output import show
+from csrun.launch.slurm import batch, folders, sinfo
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.messages import TaskReady
+from csrun.launch.slurm.srun import Resources, in_container, srun_words, step_words
 from csrun.launch.slurm.step import LOG_NAME, Step
 from csrun.launch.slurm.systems import system_of
-from csrun.launch.srun import Resources, in_container, srun_words, step_words
 from csrun.site import Site
 
 ATTENDANT = "csrun.launch.slurm.attendant"
@@ -51,9 +51,9 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     system = system_of(job_plan, site) if given is None else given.system
     resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
     if given is None:
-        cluster.check(job_plan.layout, site, resources.gres)
+        sinfo.check(job_plan.layout, site, resources.gres)
     else:
-        cluster.require_commands(site)
+        sinfo.require_commands(site)
     if request.sbatch:
         return batch.submit(request, job_plan, site, resources, system)
     if request.compile_first:

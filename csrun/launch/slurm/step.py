@@ -12,10 +12,17 @@ from contextlib import suppress
 import msgspec
 
 from csrun.context import JobFile, TaskReport, TaskReportKind, environment
-from csrun.launch.failure import describe_srun_loss
-from csrun.launch.folder import JobFolder
-from csrun.launch.prctl import die_with_parent
-from csrun.launch.protocol import SignalTasks, StartTask, Stopped, TaskEnded, ToLauncher, ToServer
+from csrun.jobs.folder import JobFolder
+from csrun.launch.life.failure import describe_srun_loss
+from csrun.launch.process.prctl import die_with_parent
+from csrun.launch.process.protocol import (
+    SignalTasks,
+    StartTask,
+    Stopped,
+    TaskEnded,
+    ToLauncher,
+    ToServer,
+)
 from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post, task_box
 from csrun.launch.slurm.messages import FromAttendant, LetGo, StartAll, TaskReady
 

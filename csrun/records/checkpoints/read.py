@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from csrun.errors import CsrunError, UsageError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.records.checkpoints.layout import (
     INDEX_FILE,
     Array,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.errors import CsrunError
-from csrun.files import sync_folder, write_whole
+from csrun.base.errors import CsrunError
+from csrun.base.files import sync_folder, write_whole
 from csrun.records.checkpoints.layout import (
     CHUNK_BYTES,
     INDEX_FILE,

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from csrun.errors import PeerLost
-from csrun.runtime.messages import AnyMessage
+from csrun.base.errors import PeerLost
+from csrun.runtime.wire.messages import AnyMessage
 
 MAX_MESSAGE_BYTES = 64 * 1024  # far above any message, below the kernel's least socket buffer
 MAX_DESCRIPTORS = 253  # the kernel's limit on one SCM_RIGHTS message

@@ -12,10 +12,10 @@ from time import monotonic
 
 import msgspec
 
+from csrun.base.errors import CsrunError
+from csrun.base.files import write_whole
 from csrun.context.link import UNREADABLE
-from csrun.errors import CsrunError
-from csrun.files import write_whole
-from csrun.records import messages
+from csrun.records import log_lines
 from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, Welcome, new_nonce, proof, proves
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.endpoint import Endpoint, bulk_name, new_unix_name
@@ -74,7 +74,7 @@ class Listener:
         missing = set(expected)
         look_s = monotonic() + LOOK_FOR_ENDED_S
         patience = Patience(
-            lambda seconds: log.warning(messages.joining_awaited(sorted(missing), seconds))
+            lambda seconds: log.warning(log_lines.joining_awaited(sorted(missing), seconds))
         )
         while missing:
             events = self._poll.poll(LOOK_FOR_ENDED_S * 1000)

@@ -15,14 +15,14 @@ from time import sleep
 
 import msgspec
 
+from csrun.base.errors import CsrunError, PeerLost, UsageError
+from csrun.base.files import write_whole
 from csrun.context import Host
 from csrun.context.link import UNREADABLE
-from csrun.errors import CsrunError, PeerLost, UsageError
-from csrun.files import write_whole
-from csrun.runtime.messages import Results
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.endpoint import Endpoint, bulk_name
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
+from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely

@@ -9,8 +9,8 @@ import select
 from collections.abc import Callable
 from time import monotonic
 
-from csrun.runtime.messages import Stop
 from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.messages import Stop
 
 PATIENCE_S = 30.0  # a wait as long as this is worth a line
 

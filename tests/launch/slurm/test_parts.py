@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from csrun.base.errors import CsrunError, UsageError
 from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
-from csrun.errors import CsrunError, UsageError
-from csrun.launch.folder import KEPT_JOBS
+from csrun.jobs.folder import KEPT_JOBS
+from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.plan import Layout, plan
 from csrun.launch.preparing import is_preparing, option
-from csrun.launch.protocol import SignalTasks, StartTask
-from csrun.launch.request import JobOptions, JobRequest
-from csrun.launch.slurm import batch, cluster, folders, run, status
+from csrun.launch.process.protocol import SignalTasks, StartTask
+from csrun.launch.slurm import batch, folders, run, sinfo, squeue
 from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post
 from csrun.launch.slurm.messages import LetGo, StartAll, ToAttendants
 from csrun.site import load
@@ -58,13 +58,13 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
 
 
 def test_sinfo_is_read_a_node_at_a_time() -> None:
-    assert cluster.parse(SINFO) == (
-        cluster.Node("node1", 8, 64, "mixed", frozenset({"cs:cs2-01", "cs:cs2-02"})),
-        cluster.Node("node2", 4, 7, "down*", frozenset()),
+    assert sinfo.parse(SINFO) == (
+        sinfo.Node("node1", 8, 64, "mixed", frozenset({"cs:cs2-01", "cs:cs2-02"})),
+        sinfo.Node("node2", 4, 7, "down*", frozenset()),
     )
 
 
-def squeue(state: object, number: object = lambda n: n, **changes: object) -> str:
+def squeue_answer(state: object, number: object = lambda n: n, **changes: object) -> str:
     """What squeue says of a job of two components in `state`, from 100 s to 160 s."""
     assert callable(number)
     common = {"name": "digits", "user_name": "ada", "job_state": state, "het_job_id": number(7),
@@ -84,9 +84,9 @@ def squeue(state: object, number: object = lambda n: n, **changes: object) -> st
 def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> None:
     """Two of Slurm's versions."""
 
-    def told(word: str) -> status.SlurmJob:
+    def told(word: str) -> squeue.SlurmJob:
         filled = word if isinstance(state, str) else [word]
-        (job,) = status.parse(squeue(filled, number), SITE)
+        (job,) = squeue.parse(squeue_answer(filled, number), SITE)
         return job
 
     ended = told("COMPLETED")
@@ -107,10 +107,10 @@ def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> No
 def test_what_the_cluster_never_can_run(
     layout: Layout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_sinfo", lambda site: SINFO)
+    monkeypatch.setattr(sinfo, "_sinfo", lambda site: SINFO)
     with pytest.raises(UsageError, match=said):
-        cluster.check(layout, SITE, gres)
-    cluster.check(Layout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
+        sinfo.check(layout, SITE, gres)
+    sinfo.check(Layout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
 
 
 @pytest.mark.parametrize(("words", "expected"), [

@@ -1,0 +1,74 @@
+"""The report as one page that needs nothing beside itself."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from csrun.advice.analysis import wording
+from csrun.advice.analysis.chart import Chart, Dot, chart_of
+from csrun.advice.analysis.result import Analysis
+from csrun.base.files import write_whole
+from csrun.base.pages import page
+
+HTML_FILE = "input_analysis.html"
+PAGE = Path(__file__).with_name("page")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the chart's tasks and rates are drawn. Units: of the picture, y downwards"""
+
+    chart: Chart
+    width: int = 720
+    height: int = 340
+    left: int = 76
+    right: int = 16
+    top: int = 16
+    bottom: int = 44
+    room: float = 1.06  # above the highest rate
+
+    @property
+    def floor(self) -> int:
+        """The y of no samples at all."""
+        return self.height - self.bottom
+
+    @property
+    def end(self) -> int:
+        """The x of the most tasks."""
+        return self.width - self.right
+
+    def x(self, tasks: float) -> float:
+        """Of a number of tasks; one task stands a little off the axis."""
+        share = (tasks - 0.5) / (self.chart.most_tasks - 0.5)
+        return round(self.left + share * (self.end - self.left), 2)
+
+    def y(self, rate: float) -> float:
+        """Of samples a second."""
+        share = rate / (self.room * self.chart.highest)
+        return round(self.floor - share * (self.floor - self.top), 2)
+
+    def path(self, dots: tuple[Dot, ...]) -> str:
+        """A polyline's points."""
+        return " ".join(f"{self.x(dot.tasks)},{self.y(dot.rate)}" for dot in dots)
+
+
+def render(analysis: Analysis) -> str:
+    """The page's text."""
+    names = ("count", "microseconds", "percent", "deviation")
+    filters = {name: getattr(wording, name) for name in names}
+    chart = chart_of(analysis)
+    return page(
+        PAGE,
+        {**filters, "shell": shlex.join},
+        analysis=analysis,
+        say=wording,
+        chart=chart,
+        frame=Frame(chart),
+    )
+
+
+def write(analysis: Analysis, folder: Path) -> Path:
+    """Leave the page in a folder; its path."""
+    path = folder / HTML_FILE
+    write_whole(path, render(analysis).encode(), durable=False)
+    return path

@@ -1,0 +1,245 @@
+"""How throughput grows with the number of workers: laws, fitted to what was measured.
+
+Sources: Amdahl 1967 (contention); Gunther 1993, the Universal Scalability Law (coherency);
+Williams, Waterman and Patterson 2009, the roofline (a ceiling that a resource sets)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf, log
+from statistics import median
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from csrun.advice.analysis.measurements import Point
+
+NOISE = 0.03  # two laws whose errors differ by less are equally good: the simpler one is taken
+PROMISE = 0.05  # what a law may promise above the point with the most workers, where it goes on
+ROUNDS = 20  # of Gauss and Newton; a handful is enough
+
+Array = NDArray[np.float64]
+
+
+class LawName(StrEnum):
+    """The laws, the simplest first."""
+
+    LINEAR = "linear"
+    ROOFLINE = "roofline"
+    AMDAHL = "Amdahl"
+    USL = "universal scalability"
+
+
+class Law(msgspec.Struct, frozen=True):
+    """Samples a second of n workers: rate n / (1 + sigma (n - 1) + kappa n (n - 1)), at most cap.
+
+    rate is one worker's, sigma the share that cannot be done side by side, kappa what each pair of
+    workers costs.
+    """
+
+    name: LawName
+    rate: float
+    sigma: float = 0.0
+    kappa: float = 0.0
+    cap: float | None = None
+
+    def at(self, workers: float) -> float:
+        """Samples a second of so many workers, one at least."""
+        loss = 1 + self.sigma * (workers - 1) + self.kappa * workers * (workers - 1)
+        return min(self.rate * workers / loss, inf if self.cap is None else self.cap)
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """A point beside its law. deviation: fitted over undisturbed, less one.
+
+    measured: as it was; undisturbed: as it is where no other work takes the machine's CPUs.
+    """
+
+    tasks: int
+    measured: float
+    undisturbed: float
+    fitted: float
+    deviation: float
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """The law of workers with `cpus` CPUs each, on the machine where they were measured.
+
+    error: how far the law misses a point that it was not shown, root mean square in logarithms;
+    None where there were too few points to tell. ceiling: what the machine's CPUs can do at all, by
+    the CPU time that a sample takes; None for one that takes none.
+    """
+
+    cpus: int
+    law: Law
+    points: tuple[Fitted, ...]
+    error: float | None
+    ceiling: float | None
+
+    def at(self, workers: float) -> float:
+        """Samples a second of so many workers, one at least, where no other work is."""
+        return min(self.law.at(workers), inf if self.ceiling is None else self.ceiling)
+
+    @property
+    def left(self) -> float:
+        """The share of that which other work has left to the workers: the points' median."""
+        return median(point.measured / point.undisturbed for point in self.points)
+
+    @property
+    def most_tasks(self) -> int:
+        """The most workers that were measured: beyond, the law is extrapolated."""
+        return max(point.tasks for point in self.points)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Numbers of workers in ascending order, and their rates."""
+
+    workers: Array
+    rates: Array
+
+    def without(self, index: int) -> "_Samples":
+        return _Samples(np.delete(self.workers, index), np.delete(self.rates, index))
+
+    def misses(self, law: Law) -> Array:
+        return np.array([log(law.at(n) / x) for n, x in zip(self.workers, self.rates, strict=True)])
+
+
+def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
+    """The law of points that were all measured with the same CPUs a task."""
+    ordered = sorted(points, key=lambda point: point.tasks)
+    rates = [point.samples_per_s * disturbance(point, machine_cpus) for point in ordered]
+    samples = _Samples(np.array([point.tasks for point in ordered], float), np.array(rates))
+    law, error = _chosen(samples)
+    fitted = tuple(_beside(*pair, law) for pair in zip(ordered, rates, strict=True))
+    return Fit(ordered[0].cpus, law, fitted, error, _ceiling(ordered, machine_cpus))
+
+
+def _beside(point: Point, undisturbed: float, law: Law) -> Fitted:
+    fitted = law.at(point.tasks)
+    return Fitted(
+        tasks=point.tasks,
+        measured=point.samples_per_s,
+        undisturbed=undisturbed,
+        fitted=fitted,
+        deviation=fitted / undisturbed - 1,
+    )
+
+
+def disturbance(point: Point, machine_cpus: int) -> float:
+    """By what factor other work has slowed the workers.
+
+    Without it no worker would starve: each would do in the rest of its time what it did in all. But
+    they would starve each other, once they had all the CPUs there are, or that they are allowed.
+    """
+    unstarved = point.tasks - point.starved_cpus
+    alone = point.tasks / unstarved if unstarved > 0 else inf
+    possible = min(machine_cpus, point.tasks * point.cpus)
+    most = possible / point.busy_cpus if point.busy_cpus else inf
+    factor = min(alone, most)
+    return max(1.0, factor) if factor < inf else 1.0
+
+
+def _ceiling(points: Sequence[Point], machine_cpus: int) -> float | None:
+    most = max(point.samples_per_s * disturbance(point, machine_cpus) for point in points)
+    spent = sum(point.busy_cpus * point.seconds for point in points)
+    samples = sum(point.samples_per_s * point.seconds for point in points)
+    return max(most, machine_cpus * samples / spent) if spent else None
+
+
+def _chosen(samples: _Samples) -> tuple[Law, float | None]:
+    """The simplest law that predicts left-out points as well as the best one does."""
+    if len(np.unique(samples.workers)) < 3:
+        return _of_few(samples), None
+    laws = {name: fitted(samples) for name, fitted in LAWS.items()}
+    sober = [name for name, law in laws.items() if samples.misses(law)[-1] <= PROMISE]
+    errors = {name: _left_out_error(samples, name) for name in sober or LAWS}
+    best = min(errors.values())
+    name = next(name for name, error in errors.items() if error <= best + NOISE)
+    return laws[name], errors[name]
+
+
+def _of_few(samples: _Samples) -> Law:
+    """Of one or two numbers of workers: a line when it meets them, else the ceiling they show."""
+    line = _linear(samples)
+    return line if np.abs(samples.misses(line)).max() <= PROMISE else _roofline(samples)
+
+
+def _left_out_error(samples: _Samples, name: LawName) -> float:
+    left = range(len(samples.workers))
+    misses = [samples.misses(LAWS[name](samples.without(index)))[index] for index in left]
+    return float(np.sqrt(np.mean(np.square(misses))))
+
+
+def _linear(samples: _Samples) -> Law:
+    return Law(LawName.LINEAR, _mean(samples.rates / samples.workers))
+
+
+def _roofline(samples: _Samples) -> Law:
+    """A line through the first points and a ceiling through the others, cut where they fit best.
+
+    A ceiling that no point shows is put at the highest point: no more is known to be possible.
+    """
+    workers, rates = samples.workers, samples.rates
+    laws = [
+        Law(
+            LawName.ROOFLINE,
+            rate=_mean(rates[:cut] / workers[:cut]),
+            cap=_mean(rates[cut:]) if cut < len(rates) else float(rates.max()),
+        )
+        for cut in range(1, len(rates) + 1)
+    ]
+    return min(laws, key=lambda law: float(np.square(samples.misses(law)).sum()))
+
+
+def _contended(name: LawName, terms: int) -> Callable[[_Samples], Law]:
+    """Amdahl's law and Gunther's: n / X is a sum of terms with coefficients that are no less than 0
+
+    Terms: 1, n - 1, n (n - 1).
+    """
+
+    def fitted(samples: _Samples) -> Law:
+        n = samples.workers
+        columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)])[:terms]
+        base, *losses = _least_squares(columns, n / samples.rates)
+        sigma, kappa = (*(loss / base for loss in losses), 0.0)[:2]
+        return Law(name, rate=1 / base, sigma=sigma, kappa=kappa)
+
+    return fitted
+
+
+def _least_squares(columns: Array, wanted: Array) -> list[float]:
+    """Coefficients whose sum of columns is nearest to `wanted` in logarithms; none is below 0.
+
+    Gauss and Newton's method; the term that comes out most negative is left out, and the rest is
+    fitted anew.
+    """
+    used = list(range(len(columns)))
+    while True:
+        basis = columns[used].T
+        found = np.linalg.lstsq(basis / wanted[:, None], np.ones_like(wanted), rcond=None)[0]
+        for _ in range(ROUNDS):
+            model = np.maximum(basis @ found, wanted * NOISE)
+            step = np.linalg.lstsq(basis / model[:, None], np.log(wanted / model), rcond=None)[0]
+            found = found + step
+        worst = int(np.argmin(found))
+        if found[worst] >= 0 or len(used) == 1:
+            break
+        used.pop(max(worst, 1))
+    coefficients = dict(zip(used, found, strict=True))
+    return [float(coefficients.get(index, 0.0)) for index in range(len(columns))]
+
+
+def _mean(values: Array) -> float:
+    """The geometric mean: what is nearest to all of them in logarithms."""
+    return float(np.exp(np.log(values).mean()))
+
+
+LAWS: dict[LawName, Callable[[_Samples], Law]] = {
+    LawName.LINEAR: _linear,
+    LawName.ROOFLINE: _roofline,
+    LawName.AMDAHL: _contended(LawName.AMDAHL, 2),
+    LawName.USL: _contended(LawName.USL, 3),
+}

@@ -1,0 +1,124 @@
+"""The result of an analysis: all that its reports say, and what a program reads as JSON."""
+
+from pathlib import Path
+
+import msgspec
+
+from csrun.advice.analysis.laws import Fit
+from csrun.advice.analysis.limiting import Limiting, Stage, limiting, stages_of
+from csrun.advice.analysis.measurements import Fed, Measurements
+from csrun.advice.analysis.scaling import Bound, Layout, Scaling, SiteFacts
+from csrun.advice.analysis.solve import Solution, Target, solve
+from csrun.base.files import write_whole
+
+JSON_FILE = "input_analysis.json"
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A layout that was run: what it delivered, and the prediction's deviation from that.
+
+    other_cpus: CPUs of this machine that other work used meanwhile.
+    """
+
+    layout: Layout
+    fed: Fed
+    deviation: float
+    other_cpus: float
+
+
+class Analysis(msgspec.Struct, frozen=True):
+    """An analysed input pipeline. launch: the words of the job that is recommended."""
+
+    command: tuple[str, ...]
+    launch: tuple[str, ...]
+    site: SiteFacts
+    target: Target
+    stages: tuple[Stage, ...]
+    limiting: Limiting | None
+    fits: tuple[Fit, ...]
+    bound: Bound
+    solution: Solution
+    measurements: Measurements
+    verified: Verified | None = None
+
+    @property
+    def fit(self) -> Fit:
+        """The law of the recommended layout's tasks."""
+        cpus = self.solution.layout.cpus_per_task
+        return next(fit for fit in self.fits if fit.cpus == cpus)
+
+    @property
+    def together(self) -> int:
+        """The recommended streamers that the law is applied to together."""
+        layout = self.solution.layout
+        shared = self.site.one_machine or self.bound.spans_nodes
+        return layout.streamers if shared else layout.tasks_per_node
+
+    @property
+    def left(self) -> float:
+        """The share of the law's rates that other work leaves, where the job is to run."""
+        return self.fit.left if self.site.one_machine else 1.0
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether these are more than were measured."""
+        return self.together > self.fit.most_tasks
+
+    @property
+    def link(self) -> float:
+        """Samples a second that the system's link carries."""
+        return self.site.link_bytes_per_s / self.measurements.sample_bytes
+
+    def write(self, folder: Path) -> Path:
+        """Leave it in a folder as JSON; the file's path."""
+        path = folder / JSON_FILE
+        write_whole(path, self.json(), durable=False)
+        return path
+
+    def json(self) -> bytes:
+        """The whole of it."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+def analyze(
+    measured: Measurements,
+    site: SiteFacts,
+    target: Target,
+    command: tuple[str, ...],
+    launcher: tuple[str, ...],
+) -> Analysis:
+    """Fit, solve, and say what limits. launcher: options of csrun_wse besides the layout.
+
+    Raises: ValueError for a site with fewer nodes than the job needs
+    """
+    scaling = Scaling(measured, site)
+    solution = solve(scaling, target, measured.streaming, site.nodes)
+    stages, bound = stages_of(measured), scaling.bound(solution.layout.cpus_per_task)
+    return Analysis(
+        command=command,
+        launch=_launch(solution.layout, launcher, command),
+        site=site,
+        target=target,
+        stages=stages,
+        limiting=limiting(stages, bound, measured.parallel, solution.missing),
+        fits=scaling.fits,
+        bound=bound,
+        solution=solution,
+        measurements=measured,
+    )
+
+
+def verified(analysis: Analysis, layout: Layout, fed: Fed, other_cpus: float) -> Analysis:
+    """The analysis with what a run of `layout` delivered."""
+    deviation = layout.samples_per_s / fed.samples_per_s - 1
+    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation, other_cpus))
+
+
+def _launch(layout: Layout, launcher: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    numbers = {
+        "--total-nodes": layout.nodes,
+        "--tasks-per-node": layout.tasks_per_node,
+        "--cpus-per-task": layout.cpus_per_task,
+    }
+    words = [word for name, number in numbers.items() for word in (name, str(number))]
+    return ("csrun_wse", *words, *launcher, *command)

@@ -1,0 +1,18 @@
+"""All rules, asked about all operators of a pipeline."""
+
+from collections.abc import Sequence
+
+from csrun.advice.report.finding import Effect, Finding, Rule, Severity
+from csrun.advice.report.pipeline import Here, Pipeline
+from csrun.advice.report.rules import RULES
+
+
+def examine(pipeline: Pipeline, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
+    """What could be better, warnings first: what the model learns, then speed, by its gain."""
+    places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
+    found = [finding for here in places for rule in rules if (finding := rule.applied(here))]
+    return tuple(sorted(found, key=_place))
+
+
+def _place(finding: Finding) -> tuple[bool, bool, float]:
+    return finding.severity is Severity.INFO, finding.effect is Effect.SPEED, -finding.gain

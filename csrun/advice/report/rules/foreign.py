@@ -1,0 +1,108 @@
+"""Rules about data sets of other libraries: torch's DataLoader, grain's."""
+
+from csrun.advice.report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.report.pipeline import Here
+
+LOADER = ("DataLoader",)
+GENERATOR = "generator=torch.Generator().manual_seed(1)"
+THREADS_A_CPU = 4  # of threads that mostly wait
+
+
+def _unseeded(here: Here) -> Advice | None:
+    pipeline = here.pipeline
+    if here.option("seed") is not None or not pipeline.training or pipeline.streamers == 1:
+        return None
+    change = f"DataLoader(…, {GENERATOR})" if pipeline.has(*LOADER) else ".shuffle(seed=1)"
+    severity = Severity.INFO if pipeline.streamers is None else Severity.WARNING
+    return Advice("without a seed, each streamer draws an order of its own", change, severity)
+
+
+def _in_order(here: Here) -> Advice | None:
+    if not here.pipeline.training or here.option("shuffle") is not False:
+        return None
+    now = "every pass goes through the samples in the same order"
+    return Advice(now, f"DataLoader(…, shuffle=True, {GENERATOR})")
+
+
+def _sample_by_sample(here: Here) -> Advice | None:
+    if not here.option("in_memory"):
+        return None
+    now = f"{here.option('dataset')} gives one sample after the other, to be stacked again"
+    return Advice(now, "return Dataset.from_arrays(…).shuffle(seed=1).repeat().batch(…)")
+
+
+def _workers(here: Here) -> Advice | None:
+    workers, pipeline = here.option("num_workers"), here.pipeline
+    if not workers:
+        return None
+    streamers = pipeline.streamers or 1
+    in_all = f", {workers * streamers} in all" if streamers > 1 else ""
+    now = f"each streamer starts {workers} worker processes beside itself{in_all}"
+    option = "num_workers=0" if pipeline.has(*LOADER) else "leave mp_prefetch out"
+    change = f"{option}, and run more streamers (csrun_wse --tasks-per-node)"
+    crowded = pipeline.cpus is not None and pipeline.cpus <= workers
+    return Advice(now, change, Severity.WARNING if crowded else Severity.INFO)
+
+
+def _started_anew(here: Here) -> Advice | None:
+    if not here.option("num_workers") or here.option("persistent_workers"):
+        return None
+    now = "the worker processes end with each pass, and start anew"
+    return Advice(now, "DataLoader(…, persistent_workers=True)", Severity.INFO)
+
+
+def _threads(here: Here) -> Advice | None:
+    threads, cpus = here.option("num_threads"), here.pipeline.cpus
+    if threads is None or cpus is None or threads <= THREADS_A_CPU * cpus:
+        return None
+    now = f"{threads} threads read on {cpus} CPU{'s' if cpus > 1 else ''}"
+    change = f"to_iter_dataset(grain.ReadOptions(num_threads={THREADS_A_CPU * cpus}))"
+    return Advice(now, change, Severity.INFO)
+
+
+FOREIGN_RULES = (
+    Rule(
+        "shuffle-unseeded",
+        ("shuffle",),
+        "all streamers go through the data in one order",
+        _unseeded,
+        Effect.LEARNING,
+        gain=0.7,
+    ),
+    Rule(
+        "loader-in-order",
+        LOADER,
+        "training samples come in random order",
+        _in_order,
+        Effect.LEARNING,
+        gain=0.6,
+    ),
+    Rule(
+        "loader-sample-by-sample",
+        LOADER,
+        "arrays are read a batch at a time",
+        _sample_by_sample,
+        gain=0.6,
+    ),
+    Rule(
+        "workers",
+        ("prefetch",),
+        "a streamer is a worker process already",
+        _workers,
+        gain=0.3,
+    ),
+    Rule(
+        "workers-started-anew",
+        LOADER,
+        "worker processes outlive a pass",
+        _started_anew,
+        gain=0.1,
+    ),
+    Rule(
+        "threads",
+        ("prefetch",),
+        "a few threads a CPU read ahead",
+        _threads,
+        gain=0.03,
+    ),
+)

@@ -1,0 +1,175 @@
+"""Rules about what the model learns from: order, passes, the end of the data."""
+
+from math import ceil
+
+from csrun.advice.report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.report.pipeline import Here
+from csrun.data.operators import Operator
+
+OWN_SOURCES = ("from_arrays", "from_files")
+SOURCES = (*OWN_SOURCES, "source")
+BATCHES_IN_WINDOW = 10
+RANDOM_WORDS = ("random", "augment", "jitter", "noise", "dropout", "mask", "flip", "crop", "mixup")
+
+
+def _data_end(here: Here) -> Advice | None:
+    pipeline = here.pipeline
+    if not pipeline.training or pipeline.endless:
+        return None
+    total, last = pipeline.total_batches(), pipeline.last_step
+    change = "write .repeat() before .batch(…), and end the run by max_steps"
+    if here.operator.name == "DataLoader":
+        change = "return Dataset.from_batches(loader).repeat(), and end the run by max_steps"
+    if total is None:
+        now = "the data end at a batch that nobody knows beforehand, and the run with them"
+        return Advice(now, change, Severity.INFO) if here.operator.name in OWN_SOURCES else None
+    if last is None:
+        now = f"the data are {total:,} batches, and the run ends with them"
+        return Advice(now, change, Severity.INFO)
+    if total >= last:
+        return None
+    return Advice(f"the data end after step {total:,}, the run wants {last:,} steps", change)
+
+
+def _evaluation_without_end(here: Here) -> Advice | None:
+    if here.pipeline.training or here.option("count") or here.pipeline.last_step is not None:
+        return None
+    severity = Severity.INFO if here.pipeline.streamers is None else Severity.WARNING
+    change = "leave repeat() out, or set eval_steps"
+    return Advice("repeat() gives batches for ever", change, severity)
+
+
+def _shuffle_missing(here: Here) -> Advice | None:
+    if not here.pipeline.training or here.pipeline.has("shuffle"):
+        return None
+    in_window = not here.pipeline.indexable and here.operator.name != "source"
+    call = ".shuffle(seed=1, window=10_000)" if in_window else ".shuffle(seed=1)"
+    now = "every pass goes through the samples in the same order"
+    return Advice(now, f"write {call} before .repeat() and .batch(…)")
+
+
+def _shuffle_after_batch(here: Here) -> Advice | None:
+    if not here.pipeline.training or not here.comes_after("batch"):
+        return None
+    now = "whole batches change places, each is made of the same samples in every pass"
+    return Advice(now, "write .shuffle(…) before .batch(…)")
+
+
+def _shuffle_after_repeat(here: Here) -> Advice | None:
+    if not here.pipeline.training or not here.comes_after("repeat"):
+        return None
+    now = "some samples come twice before others come once"
+    return Advice(now, "write .shuffle(…) before .repeat()")
+
+
+def _shuffle_for_nothing(here: Here) -> Advice | None:
+    if here.pipeline.training:
+        return None
+    now = "an evaluation is the same in any order"
+    return Advice(now, "leave shuffle out for the evaluation", Severity.INFO)
+
+
+def _window_small(here: Here) -> Advice | None:
+    window = here.option("window")
+    if window is None or not here.pipeline.training:
+        return None
+    samples = here.samples()
+    batch = here.pipeline.batch_size or 1 if here.comes_before("batch") else 1
+    at_a_time = _samples_of_a_file(here.before) or 0
+    least = max(BATCHES_IN_WINDOW * batch, at_a_time)
+    if window >= least or (samples is not None and window >= samples):
+        return None
+    reason = "a file has" if least == at_a_time else f"{BATCHES_IN_WINDOW} batches are"
+    now = f"window={window:,}, {reason} {least:,} samples"
+    return Advice(now, f"shuffle(window={least})")
+
+
+def _samples_of_a_file(before: tuple[Operator, ...]) -> int | None:
+    """Samples of a file that is read to its end before the next one."""
+    if not before or any(operator.name == "interleave" for operator in before):
+        return None
+    samples, files = before[0].options.get("samples"), before[0].options.get("files")
+    return ceil(samples / files) if samples and files else None
+
+
+def _cached_draw(here: Here) -> Advice | None:
+    drawn = next((op for op in here.before if op.name == "shuffle" or sounds_random(op)), None)
+    if drawn is None or not here.pipeline.training:
+        return None
+    what = drawn.options.get("function", "shuffle")
+    now = f"what {what} draws in the first pass comes again in all others"
+    return Advice(now, f"write .cache() before {what}")
+
+
+def sounds_random(operator: Operator) -> bool:
+    """Whether a function's name says that it draws random numbers."""
+    function = str(operator.options.get("function", "")).lower()
+    return operator.name == "map" and any(word in function for word in RANDOM_WORDS)
+
+
+LEARNING_RULES = (
+    Rule(
+        "data-end",
+        (*SOURCES, "DataLoader"),
+        "training needs a batch for every step",
+        _data_end,
+        Effect.LEARNING,
+        gain=0.9,
+        about="repeat",
+    ),
+    Rule(
+        "evaluation-without-end",
+        ("repeat",),
+        "an evaluation ends with its data or with eval_steps",
+        _evaluation_without_end,
+        Effect.LEARNING,
+        gain=0.9,
+    ),
+    Rule(
+        "shuffle-missing",
+        SOURCES,
+        "training samples come in random order",
+        _shuffle_missing,
+        Effect.LEARNING,
+        gain=0.6,
+        about="shuffle",
+    ),
+    Rule(
+        "shuffle-after-batch",
+        ("shuffle",),
+        "samples are shuffled, not batches",
+        _shuffle_after_batch,
+        Effect.LEARNING,
+        gain=0.5,
+    ),
+    Rule(
+        "shuffle-after-repeat",
+        ("shuffle",),
+        "each pass is shuffled by itself",
+        _shuffle_after_repeat,
+        Effect.LEARNING,
+        gain=0.4,
+    ),
+    Rule(
+        "window-small",
+        ("shuffle",),
+        "a window holds many batches, and the file that it reads from",
+        _window_small,
+        Effect.LEARNING,
+        gain=0.5,
+    ),
+    Rule(
+        "cached-draw",
+        ("cache",),
+        "what is random is drawn anew in each pass",
+        _cached_draw,
+        Effect.LEARNING,
+        gain=0.5,
+    ),
+    Rule(
+        "shuffle-for-nothing",
+        ("shuffle",),
+        "an evaluation reads its data in order",
+        _shuffle_for_nothing,
+    ),
+)

@@ -1,0 +1,112 @@
+"""The estimator's part of cs_input_analyzer: what it measures of its input pipeline."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from time import perf_counter
+
+from csrun.advice.analysis.measurements import Measurements, MeasureRequest, Point
+from csrun.advice.feed import ForkedRings
+from csrun.advice.measure import mean, measure
+from csrun.base.mode import ExecutionMode
+from csrun.data import Dataset
+from csrun.executable import Executable
+from csrun.records import log_lines
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.wire.ring import slot_bytes
+
+POINT_S = 0.8  # how long a point is measured, each time
+LEAST_POINTS = 3
+WAFER_S = 1.0
+ORDER_STEPS = 1  # an order: a large model's step may take long
+RISES = 1.05  # by how much the rate must rise for more workers to be tried
+MOST_WORKERS = 64  # on a machine with fewer CPUs than that; else as many as twice its CPUs
+
+log = logging.getLogger("csrun")
+Make = Callable[[], Dataset]
+Hands = Callable[[int], ForkedRings]
+
+
+def measure_pipeline(
+    executable: Executable, make: Make, seed: int, suggestions: tuple[str, ...], folder: Path
+) -> None:
+    """Measure the pipeline that `make` makes, and leave the result in the analysis's folder."""
+    plan, cpus = executable.plan, sorted(os.sched_getaffinity(0))
+
+    def endless() -> Dataset:
+        return make().repeat()  # for workers of which there are more than batches in a pass
+
+    dataset = make()
+    wafer = _wafer_rate(executable, dataset, seed)
+    log.info(log_lines.wafer_measured(wafer))
+    hands = partial(ForkedRings, plan.inputs)
+    asked = MeasureRequest.read(folder)
+    enough = asked.target_samples_per_s if asked else max(wafer, plan.estimate.samples_per_sec)
+    Measurements(
+        batch_size=plan.batch_size,
+        sample_bytes=slot_bytes(plan.inputs) // plan.batch_size,
+        machine_cpus=len(cpus),
+        estimated_samples_per_s=plan.estimate.samples_per_sec,
+        wafer_samples_per_s=wafer,
+        streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
+        parallel=dataset.parallel,
+        points=tuple(_points(endless, hands, cpus, enough, dataset)),
+        suggestions=suggestions,
+        most_streamers=dataset.most_streamers,
+        replayed=dataset.replayed,
+    ).write(folder)
+
+
+def _points(
+    make: Make, hands: Hands, cpus: list[int], enough: float, dataset: Dataset
+) -> Iterator[Point]:
+    """One worker, two, three, … with one CPU each, as long as more of them bring more and not twice
+    of what is enough is reached; and the same with more CPUs each, if the pipeline uses them.
+
+    All are measured twice, the second time in the opposite order: what disturbs the machine for a
+    while does not look like a law.
+    """
+    most = dataset.most_streamers or max(MOST_WORKERS, 2 * len(cpus))
+    for cpus_each in _steps(len(cpus)) if dataset.parallel else [1]:
+        first: list[Point] = []
+        for tasks in _steps(min(most, max(MOST_WORKERS, 2 * len(cpus)) // cpus_each)):
+            first.append(measure(make, hands, tasks, cpus_each, POINT_S, cpus))
+            log.info(log_lines.point_measured(tasks, cpus_each, first[-1].samples_per_s))
+            if _is_enough([point.samples_per_s for point in first], enough):
+                break
+        second = [
+            measure(make, hands, point.tasks, cpus_each, POINT_S, cpus) for point in reversed(first)
+        ]
+        yield from map(mean, first, reversed(second))
+
+
+def _is_enough(rates: list[float], enough: float) -> bool:
+    """Whether the next number of workers would tell nothing new; two show where a law begins."""
+    *before, last = rates
+    return len(rates) >= LEAST_POINTS and (last > 2 * enough or last < RISES * max(before))
+
+
+def _steps(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, … up to `most`."""
+    steps = {2**k * factor // 2 for k in range(1, most.bit_length() + 1) for factor in (2, 3)}
+    return sorted(step for step in {1, *steps} if step <= most)
+
+
+def _wafer_rate(executable: Executable, dataset: Dataset, seed: int) -> float:
+    """Samples a second of this machine's executor, with a batch that lies ready."""
+    batch = next(dataset.batches())
+    machine = CpuMachine(executable, Dataset.from_batches(repeat(batch)), seed, 0)
+    initialize(machine.plan, machine.state, seed)
+    machine.run(0, 1)
+    step, samples, computed_s, started = 1, 0, 0.0, perf_counter()
+    while perf_counter() - started < WAFER_S:
+        done = machine.run(step, ORDER_STEPS)
+        step, samples = step + done.done, samples + done.samples
+        computed_s += done.seconds - sum(use.wait_s for use in done.input)
+        if done.bad_loss is not None:  # one batch again and again is no training
+            initialize(machine.plan, machine.state, seed)
+    return samples / computed_s

@@ -1,0 +1,1 @@
+"""Below all rooms: errors, modes, whole-file reading and writing, YAML, HTML, the version."""

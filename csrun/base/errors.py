@@ -1,0 +1,38 @@
+"""The errors that a user sees as one clear line; everything else is a bug and keeps its traceback.
+
+This module and `csrun.base.mode` lie below every room: any room may import them, they import none.
+"""
+
+import signal
+
+
+class CsrunError(Exception):
+    """A failure with a cause the user can act on: where, rule, got, remedy.
+
+    A command prints it as one line, without a traceback, and exits with `exit_code`.
+    """
+
+    exit_code = 1
+
+
+class UsageError(CsrunError):
+    """A user's mistake found before anything ran."""
+
+    exit_code = 2
+
+
+class OutputError(CsrunError):
+    """An output takes no more: a full disk, or a pipe that nobody reads any more.
+
+    An unread one is no news to the user: the exit code is that of a program that SIGPIPE ends.
+    """
+
+    def __init__(self, error: OSError, output: str = "standard output") -> None:
+        super().__init__(f"{output}: {error.strerror}")
+        self.is_unread = isinstance(error, BrokenPipeError)
+        if self.is_unread:
+            self.exit_code = 128 + signal.SIGPIPE
+
+
+class PeerLost(CsrunError):  # noqa: N818  an event, not an error
+    """A task lost the connection to another task of its job; never the first cause of a failure."""

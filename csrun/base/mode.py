@@ -1,0 +1,24 @@
+"""How a run computes: words that all rooms share.
+
+This module and `csrun.base.errors` lie below every room: any room may import them, they import none.
+"""
+
+from enum import StrEnum
+
+
+class ExecutionMode(StrEnum):
+    """How a CS system runs a model: all layers at once, or one after the other."""
+
+    PIPELINED = "PIPELINED"
+    WEIGHT_STREAMING = "WEIGHT_STREAMING"
+
+
+class RunMode(StrEnum):
+    """What the program computes."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "predict"
+
+
+PADDING_LABEL = -100  # the label of rows that only fill up an incomplete last batch

@@ -1,0 +1,189 @@
+"""Plain values as typed structs; what is wrong is said with the key's path, rule and value.
+
+Like `csrun.base.errors` this module lies below every room.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+from msgspec.inspect import StructType, Type
+
+from csrun.base.errors import UsageError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_AT = re.compile(r"^(?P<rule>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_ANY_KEY = "[...]"  # how msgspec names a value of a mapping whose keys are free
+_LONGEST_VALUE = 80
+
+
+def convert(raw: Any, kind: type[S], path: Path) -> S:
+    """Plain values as a struct.
+
+    Raises: UsageError with the file, the path of the key, the rule and the value; for an unknown
+    key or choice with a guess at what was meant
+    """
+    root = inspect.type_info(kind)
+    if unknown := _unknown_in(raw, root, ""):
+        raise UsageError(f"{path}: {unknown}")
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_explain(error, raw, root)}") from error
+
+
+def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:
+    """The first key in `value` that `kind` has no field for, as a sentence; None: all are known."""
+    if kind is None or not isinstance(value, dict | list):
+        return None
+    if isinstance(value, dict) and (structs := _structs(kind)):
+        struct = _struct_of(structs, value)
+        if struct is None:
+            return _unknown_choice(value, structs, path)
+        known = [*filter(None, [struct.tag_field]), *_fields(struct)]
+        for key in value:
+            if key not in known:
+                return f"{_join(path, key)}: unknown key{_suggestion(key, known, and_all=True)}"
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found = (_unknown_in(v, _below(kind, value, k), _join(path, k)) for k, v in items)
+    return next((wrong for wrong in found if wrong), None)
+
+
+def _unknown_choice(value: dict[Any, Any], structs: list[StructType], path: str) -> str:
+    """What is wrong with a mapping whose kind a key of it should tell."""
+    tag_field, known = structs[0].tag_field, [str(struct.tag) for struct in structs]
+    if tag_field not in value:
+        return f"{path}: missing required field {tag_field}, one of {', '.join(known)}"
+    tag = value[tag_field]
+    got = f"got {tag!r}{_suggestion(tag, known)}"
+    return f"{_join(path, tag_field)}: must be one of {', '.join(known)}, {got}"
+
+
+def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
+    """A validation error as `path: rule, got value`."""
+    match = _AT.match(str(error))
+    rule, path = (match["rule"], match["path"] or "") if match else (str(error), "")
+    path = path.partition(_ANY_KEY)[0]
+    where = f"{path}: " if path else ""
+    if "missing required field" in rule:
+        return where + rule.removeprefix("Object ").replace("`", "")
+    value, kind = _at(raw, root, path)
+    if error.__cause__ is None:  # msgspec's own rule
+        choices = [str(choice) for part in _parts(kind) for choice in _choices(part)]
+        return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{_suggestion(value, choices)}"
+    return f"{where}{rule[0].lower()}{rule[1:]}, got {_shorten(value)}"
+
+
+def _at(raw: Any, root: Type, path: str) -> tuple[Any, Type]:
+    """The value at a path, and the type that it should have."""
+    value, kind = raw, root
+    for token in re.findall(r"[^.\[\]]+", path):
+        key = int(token) if isinstance(value, list) else token
+        value, kind = value[key], _below(kind, value, key) or inspect.AnyType()
+    return value, kind
+
+
+def _below(kind: Type, value: Any, key: Any) -> Type | None:
+    """The type that `value[key]` should have, where `value` should be of `kind`; None: any."""
+    for part in _parts(kind):
+        match part:
+            case inspect.ListType() | inspect.VarTupleType() if isinstance(value, list):
+                return part.item_type
+            case inspect.TupleType() if isinstance(value, list):
+                return next(iter(part.item_types[key : key + 1]), None)
+            case inspect.DictType() if isinstance(value, dict):
+                return part.value_type
+    struct = _struct_of(_structs(kind), value) if isinstance(value, dict) else None
+    return _fields(struct).get(key) if struct else None
+
+
+def _wanted(kind: Type) -> str:
+    """A type in words."""
+    structs = _structs(kind)
+    words = [_words(part) for part in _parts(kind) if part not in structs]
+    if structs:
+        tag_field = structs[0].tag_field
+        words.append(f"a mapping with the key {tag_field}" if tag_field else "a mapping")
+    return " or ".join(words)
+
+
+def _words(part: Type) -> str:
+    if choices := _choices(part):
+        return f"{'one of ' * (len(choices) > 1)}{', '.join(map(str, choices))}"
+    match part:
+        case inspect.IntType():
+            return f"a whole number{_bounds(part)}"
+        case inspect.FloatType():
+            return f"a number{_bounds(part)}"
+        case inspect.StrType():
+            return "text" + (f" that matches {part.pattern}" if part.pattern else "")
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.ListType() | inspect.VarTupleType():
+            least = f" of {part.min_length} or more" if part.min_length else ""
+            return f"a list{least}, each item {_wanted(part.item_type)}"
+        case inspect.TupleType():
+            return f"a list of {', '.join(map(_wanted, part.item_types))}"
+        case inspect.DictType():
+            return f"a mapping of {_wanted(part.key_type)} to {_wanted(part.value_type)}"
+    return f"of type {type(part).__name__.removesuffix('Type').lower()}"
+
+
+def _bounds(part: inspect.IntType | inspect.FloatType) -> str:
+    bounds = {">=": part.ge, ">": part.gt, "<=": part.le, "<": part.lt}
+    found = [f"{sign} {bound}" for sign, bound in bounds.items() if bound is not None]
+    return " " * bool(found) + " and ".join(found)
+
+
+def _choices(part: Type) -> list[Any]:
+    if isinstance(part, inspect.LiteralType):
+        return list(part.values)
+    if isinstance(part, inspect.EnumType):
+        return [member.value for member in part.cls]
+    return []
+
+
+def _parts(kind: Type) -> Iterator[Type]:
+    """The types of which a value may have any, None aside: a key that may be absent."""
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    parts = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    yield from (part for part in parts if not isinstance(part, inspect.NoneType))
+
+
+def _structs(kind: Type) -> list[StructType]:
+    return [part for part in _parts(kind) if isinstance(part, StructType)]
+
+
+def _struct_of(structs: list[StructType], value: dict[Any, Any]) -> StructType | None:
+    """The struct that a mapping is meant to be: the only one, or the one that its tag names."""
+    if len(structs) == 1:
+        return structs[0]
+    return next((s for s in structs if s.tag_field and value.get(s.tag_field) == s.tag), None)
+
+
+def _fields(struct: StructType) -> dict[str, Type]:
+    return {field.encode_name: field.type for field in struct.fields}
+
+
+def _join(path: str, key: object) -> str:
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else str(key)
+
+
+def _suggestion(got: object, known: Collection[str], *, and_all: bool = False) -> str:
+    close = difflib.get_close_matches(str(got), known, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; the known ones are {', '.join(known)}" if and_all else ""
+
+
+def _shorten(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

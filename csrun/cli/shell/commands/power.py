@@ -1,0 +1,76 @@
+"""system standby, activate and reboot: the power state of a system, changed."""
+
+import click
+
+from csrun.base.errors import CsrunError
+from csrun.cli.shell import progress, reply
+from csrun.cli.shell.shell import Shell
+from csrun.cli.shell.words import leaf
+from csrun.system.change import change, drain
+from csrun.system.power import Command, Power, SystemState, apply
+from csrun.system.state_files import load_state
+
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_force = click.option(
+    "--force", is_flag=True, help="Keep new jobs out, and wait for the end of the one that runs."
+)
+_no_wait = click.option("--no-wait", is_flag=True, help="Do not wait for the end of the boot.")
+
+
+@leaf("standby", changes=True)
+@_yes
+@_force
+def standby(shell: Shell, output_format: str, yes: bool, force: bool) -> None:
+    """Put the system in standby, to configure it; no job may be on it."""
+    question = "This puts the system in standby. Do you want to proceed?"
+    _show(shell, _interrupt(shell, Command.STANDBY, question, yes, force), output_format)
+
+
+@leaf("activate", changes=True)
+@_no_wait
+def activate(shell: Shell, output_format: str, no_wait: bool) -> None:
+    """Boot the system into its configured mode; then it takes jobs."""
+    state = change(shell.site, shell.system, Command.ACTIVATE)
+    _show(shell, state if no_wait else _booted(shell, state), output_format)
+
+
+@leaf("reboot", changes=True)
+@_yes
+@_force
+@_no_wait
+def reboot(shell: Shell, output_format: str, yes: bool, force: bool, no_wait: bool) -> None:
+    """Boot an active system anew; no job may be on it."""
+    question = "This reboots the system. Do you want to proceed?"
+    state = _interrupt(shell, Command.REBOOT, question, yes, force)
+    _show(shell, state if no_wait else _booted(shell, state), output_format)
+
+
+COMMANDS = (standby, activate, reboot)
+
+
+def _interrupt(
+    shell: Shell, command: Command, question: str, yes: bool, force: bool
+) -> SystemState:
+    """Do what ends a system's readiness, when the user is sure and no job is on it."""
+    apply(load_state(shell.site, shell.system), command)  # refused before anything is asked
+    if not yes and not shell.asking.confirm(question, "give --yes"):
+        raise CsrunError(f"not confirmed: {shell.system.name} stays as it is")
+    if not force:
+        return change(shell.site, shell.system, command)
+    with progress.draining(shell) as on_wait:
+        return drain(shell.site, shell.system, command, on_wait)
+
+
+def _booted(shell: Shell, state: SystemState) -> SystemState:
+    """The state after the boot, which goes on without us when we are interrupted."""
+    if state.power is Power.BOOTING:
+        progress.wait_for_boot(shell, state)
+    return load_state(shell.site, shell.system)
+
+
+def _show(shell: Shell, state: SystemState, output_format: str) -> None:
+    if output_format == reply.JSON:
+        facts = {"system": shell.system.name, "power": state.power, "mode": state.mode}
+        reply.show(facts, output_format)
+    else:
+        click.echo(f"{shell.system.name} is {state.power} in {state.mode} mode")

@@ -1,0 +1,81 @@
+"""What a person sees of a command that takes its time: bars at a terminal, else a line or two."""
+
+import errno
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from csrun.base.errors import OutputError
+from csrun.cli.shell.shell import Shell
+from csrun.context import Progress
+from csrun.jobs.sessions import telemetry
+from csrun.system.power import SystemState
+
+TICK_S = 0.1
+
+
+def wait_for_boot(shell: Shell, state: SystemState) -> None:
+    """Until the system is ACTIVE; being interrupted does not stop its boot."""
+    name, boot_s = shell.system.name, shell.system.boot_s
+    click.echo(f"{name} boots into {state.mode} mode", err=True)
+    try:
+        with _bar() as show:
+            while (left_s := state.boot_ends - time.time()) > 0:
+                show(Progress("booting", int(boot_s - left_s), int(boot_s) or 1, f"{left_s:.0f} s"))
+                time.sleep(min(TICK_S, left_s))
+    except KeyboardInterrupt:
+        click.echo(f"{name} goes on booting", err=True)
+        raise
+
+
+@contextmanager
+def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
+    """A function that shows who is waited for, and how far that job is.
+
+    It raises OutputError when nobody is there any more to see it: a log-in without a terminal gets
+    no signal at its end.
+    """
+    last = ""
+    try:
+        with _bar() as show:
+
+            def on_wait(holder: str) -> None:
+                nonlocal last
+                _require_reader()
+                if holder != last:
+                    name = shell.system.name
+                    click.echo(f"waiting for {holder}; no new job gets {name}", err=True)
+                    last = holder
+                if (run := telemetry(shell.site, shell.system)) is not None:
+                    show(Progress(f"{holder}: {run.run}", run.step, run.last_step or 0, run.detail))
+
+            yield on_wait
+    except KeyboardInterrupt:
+        click.echo(f"given up: {shell.system.name} takes jobs as before", err=True)
+        raise
+
+
+def _require_reader() -> None:
+    poll = select.poll()
+    poll.register(sys.stdout, 0)  # errors and hang-ups are told unasked
+    if poll.poll(0):
+        raise OutputError(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    if not sys.stdout.isatty():
+        yield lambda progress: None
+        return
+    from csrun.context.bars import Bars
+
+    bars = Bars()
+    try:
+        yield bars.update
+    finally:
+        bars.close()

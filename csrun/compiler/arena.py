@@ -1,0 +1,140 @@
+"""The arena: store or weight slots at its front, the buffers behind; and whether all of it fits."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import msgspec
+
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler.array import LOSS, Array
+from csrun.compiler.errors import CompileError
+from csrun.compiler.footprint import Residence, residence
+from csrun.compiler.layers import Layout
+from csrun.compiler.matching import MatchedModel
+from csrun.compiler.memory_plan import Life, lives, place
+from csrun.compiler.options import CompileOptions
+from csrun.executable import Buffer, Region, Store, aligned
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layout with everything at its place, in memory and on the fabric."""
+
+    layout: Layout
+    store: Store
+    buffers: tuple[Buffer, ...]
+    minibatch_stride_bytes: int
+    partial_offset_bytes: int
+    arena_bytes: int
+    floor_plan: tuple[Region, ...]
+
+
+def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
+    """Place store, slots and buffers in the arena, and the layers on the fabric.
+
+    Raises: CompileError when the arena, or what the layers of a pipeline keep on PEs of their own,
+        is larger than the system's memory.
+    """
+    store = store_of(layout, model, options)
+    if options.mode is ExecutionMode.WEIGHT_STREAMING:
+        layout, base = _with_slots(layout)
+    else:
+        base = store.nbytes
+    alive = alive_in(layout, model)
+    buffers, first_end = place(alive, base)
+    stride = aligned(first_end - base)
+    partial = base + options.minibatches * stride
+    end = partial + _partial_bytes(layout, options)
+    layers = residence(layout, store, options)
+    if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
+        raise _too_large(layers, alive, end, batch)
+    floor_plan = layers.floor_plan(alive) if layout.layers else ()
+    return Placed(layout, store, tuple(buffers), stride, partial, end, floor_plan)
+
+
+def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
+    """The buffers of a minibatch."""
+    kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
+    kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
+    return lives(kernels, kept, {p.name for p in layout.parameters})
+
+
+def with_rows(alive: Sequence[Life], rows: int, fewer: int) -> list[Life]:
+    """The buffers of a minibatch of `rows`, with another number of them."""
+    return [replace(life, array=_with_rows(life.array, rows, fewer)) for life in alive]
+
+
+def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
+    """One group's gradients of a later minibatch, before they are added to the first one's."""
+    if options.minibatches == 1 or options.run_mode is not RunMode.TRAIN:
+        return 0
+    return max((group.nbytes for group in layout.groups), default=0)
+
+
+def store_of(layout: Layout, model: MatchedModel, options: CompileOptions) -> Store:
+    """The state of a training, or the weights alone."""
+    region = layout.region_bytes
+    if options.run_mode is not RunMode.TRAIN:
+        return Store(region, 0, None, ())
+    names = dict.fromkeys(slot for optimizer in model.updates.values() for slot in optimizer.slots)
+    slots = tuple((name, (2 + index) * region) for index, name in enumerate(names))
+    return Store((2 + len(slots)) * region, 0, region, slots)
+
+
+def _with_slots(layout: Layout) -> tuple[Layout, int]:
+    """Two weight slots at the arena's front, each as large as the largest group that it takes."""
+    sizes = [
+        max((g.nbytes for g in layout.groups if g.index % 2 == slot), default=0) for slot in (0, 1)
+    ]
+    groups = tuple(
+        msgspec.structs.replace(g, slot_offset_bytes=sizes[0] if g.index % 2 else 0)
+        for g in layout.groups
+    )
+    return replace(layout, groups=groups), sum(sizes)
+
+
+def _too_large(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> CompileError:
+    """Names the layer that keeps most, and what helps."""
+    options, system = layers.options, layers.options.system
+    sizes = layers.layer_bytes(alive)
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    needed = max(arena, layers.needed_bytes(alive))
+    fits = _largest_batch(layers, alive, arena, batch)
+    return CompileError(
+        f"layer {layers.layers[largest].name} needs {sizes[largest]:,} bytes of {needed:,} "
+        f"on the wafer, {system.name} has {system.sram_bytes:,}: {_remedy(options.mode, fits)}"
+    )
+
+
+def _remedy(mode: ExecutionMode, fits: int) -> str:
+    """`fits` is the largest batch that would fit, 0 when none does."""
+    smaller = [f"lower batch_size to {fits}"] if fits else []
+    if mode is ExecutionMode.PIPELINED:
+        return " or ".join(["use weight streaming (csrun_wse with python-ws)", *smaller])
+    return next(iter(smaller), "give the layer fewer units, or use a larger system")
+
+
+def _largest_batch(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> int:
+    """The largest batch that fits, 0 when none does; `batch` itself takes an arena of `arena`."""
+    options = layers.options
+    minibatches = options.minibatches
+    rows = batch // minibatches
+    buffers = aligned(place(alive, 0)[1])
+
+    def nbytes(fewer: int) -> int:
+        scaled = with_rows(alive, rows, fewer)
+        saved = minibatches * (buffers - aligned(place(scaled, 0)[1]))
+        return max(arena - saved, layers.needed_bytes(scaled))
+
+    fitting = bisect_right(range(1, rows), options.system.sram_bytes, key=nbytes)
+    return fitting * minibatches
+
+
+def _with_rows(array: Array, rows: int, fewer: int) -> Array:
+    """The array with another batch size along the axis of the batch, if it has one."""
+    if rows not in array.shape:
+        return array
+    axis = array.shape.index(rows)
+    return replace(array, shape=(*array.shape[:axis], fewer, *array.shape[axis + 1 :]))

@@ -1,0 +1,133 @@
+"""The compile directory `tfcs_<checksum>`: whole or not there at all, reused when it is."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+import csrun
+from csrun.base.errors import CsrunError
+from csrun.base.version import VERSION
+from csrun.compiler.options import CompileOptions
+from csrun.executable import Executable, UnreadableError, load
+
+CHECKSUM_DIGITS = 16
+
+
+def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
+    """The name of a compile: the canonical IR, the options with the system's geometry, ourselves.
+
+    The system's name and address do not count: equal systems share artifacts.
+    """
+    plain = msgspec.to_builtins(options)
+    plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
+    digest = hashlib.sha256()
+    wanted = msgspec.json.encode(plain, order="sorted").decode()
+    for part in (VERSION, _sources(), canonical_ir, wanted):
+        digest.update(f"{len(part)}:{part}".encode())
+    return digest.hexdigest()[:CHECKSUM_DIGITS]
+
+
+_IDENTITY = ("name", "address", "mode")
+
+
+@cache
+def _sources() -> str:
+    """What the rooms that make an Executable are; a checkout changes between versions, too."""
+    digest = hashlib.sha256()
+    for room in ("cirh", "compiler", "executable"):
+        for source in sorted(_CSRUN.joinpath(room).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+_CSRUN = Path(csrun.__path__[0])
+
+
+def path_of(root: Path, checksum: str) -> Path:
+    """Where the compile of this checksum lies."""
+    return root / f"tfcs_{checksum}"
+
+
+def read(directory: Path) -> Executable | None:
+    """The compile that lies there; None without one, or when another version or a fault wrote it.
+
+    Raises: CsrunError for a program that was changed since
+    """
+    try:
+        return load(directory)
+    except UnreadableError:
+        return None
+
+
+def write(directory: Path, files: Mapping[str, str]) -> None:
+    """Write all files of a compile, or find that another process has just done so.
+
+    Raises: CsrunError when the file system refuses
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(directory.parent)
+        with _temporary(directory) as temporary:
+            temporary.chmod(0o755)
+            for name, text in files.items():
+                (temporary / name).write_text(text)
+            _rename(temporary, directory)
+    except OSError as error:
+        raise CsrunError(
+            f"{directory}: the compile cannot be written: {error.strerror or error}"
+        ) from error
+
+
+@contextmanager
+def _temporary(directory: Path) -> Iterator[Path]:
+    """A locked folder beside `directory`; the lock says that its writer lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not folder.exists():
+                continue  # swept between its making and its lock
+            yield folder
+            return
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what writers that were killed have left."""
+    for folder in root.glob(".tfcs_*.*"):
+        # Gone meanwhile, or its writer lives.
+        with suppress(OSError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rename(temporary: Path, directory: Path) -> None:
+    with _locked(directory.parent, fcntl.LOCK_EX):
+        if read(directory) is not None:
+            return  # another compiler of the same thing won; its artifacts are as good
+        if directory.exists():
+            shutil.rmtree(directory)
+        os.rename(temporary, directory)
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""Layers on the wafer: what each keeps there, and the part of the fabric that it gets for it.
+
+An operator without weights lives with the layer before it. In a pipeline each layer has PEs of its
+own, which hold its copies of the weights (gradients and optimizer state are as large) and the
+buffers of all minibatches in flight; in weight streaming layers have the whole wafer in turn.
+Replicas of a pipeline lie in equal parts of the fabric, the layers of each in the same places.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler.floor_plan import (
+    Demands,
+    Wire,
+    arrange,
+    equal_parts,
+    moved,
+    pes_needed,
+    usable_part,
+)
+from csrun.compiler.kernels import Kernel
+from csrun.compiler.layers import Layout
+from csrun.compiler.memory_plan import Life, place
+from csrun.compiler.options import CompileOptions
+from csrun.executable import Layer, Rectangle, Region, Store, aligned
+
+WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Residence:
+    """The layers of a model on a system; `alive` are the buffers of one minibatch.
+
+    home_of: where in the order of layers the one is that an array lives with; weight_copies: how
+    many arrays of the size of its weights a layer keeps; wires: which layers read from which.
+    """
+
+    layers: tuple[Layer, ...]
+    options: CompileOptions
+    weight_copies: int
+    home_of: dict[str, int]
+    wires: tuple[Wire, ...]
+
+    def layer_bytes(self, alive: Sequence[Life]) -> list[int]:
+        """What each layer of a replica keeps on the wafer."""
+        buffers: list[list[Life]] = [[] for _ in self.layers]
+        for life in alive:
+            buffers[self.home_of[life.array.name]].append(life)
+        count = self.options.minibatches_in_flight
+        return [
+            self.weight_copies * layer.weight_bytes + count * aligned(place(own, 0)[1])
+            for layer, own in zip(self.layers, buffers, strict=True)
+        ]
+
+    def needed_bytes(self, alive: Sequence[Life]) -> int:
+        """Memory of all PEs that a pipeline takes at least; 0 where layers share the wafer.
+
+        With replicas: the share that one takes of its part, of the whole wafer.
+        """
+        if not self._is_pipeline:
+            return 0
+        own = self._parts[0]
+        return pes_needed(self._demands(alive), own) * self.options.system.sram_bytes // own.pes
+
+    def floor_plan(self, alive: Sequence[Life]) -> tuple[Region, ...]:
+        """A region for each layer of each replica, for a model that fits."""
+        names = [layer.name for layer in self.layers]
+        first, *_ = parts = self._parts
+        if not self._is_pipeline:
+            return tuple(Region(name, first) for name in names)
+        plan = arrange(self._demands(alive), self.wires, first)
+        return tuple(
+            Region(name, moved(rectangle, first, part), replica)
+            for replica, part in enumerate(parts)
+            for name, rectangle in zip(names, plan, strict=True)
+        )
+
+    @property
+    def _parts(self) -> tuple[Rectangle, ...]:
+        return equal_parts(usable_part(self.options.system), self.options.replicas)
+
+    @property
+    def _is_pipeline(self) -> bool:
+        return self.options.mode is ExecutionMode.PIPELINED
+
+    def _demands(self, alive: Sequence[Life]) -> Demands:
+        training = self.options.run_mode is RunMode.TRAIN
+        per_pe = self.options.system.sram_bytes_per_core
+        return Demands(
+            [x.forward_flops + training * x.backward_flops for x in self.layers],
+            [-(-nbytes // per_pe) for nbytes in self.layer_bytes(alive)],
+        )
+
+
+def residence(layout: Layout, store: Store, options: CompileOptions) -> Residence:
+    """Find each array's home, and the wires, by following the kernels."""
+    places = {layer.name: place for place, layer in enumerate(layout.layers)}
+    home_of: dict[str, int] = {}
+    home_of_scope: dict[str, int] = {}
+    wires: dict[Wire, None] = {}
+    home = 0
+    for kernel in chain(*layout.forward):
+        home = places.get(kernel.layer, home)
+        home_of_scope[kernel.layer] = home
+        sources = {home_of.get(array.name, home) for array in kernel.reads} - {home}
+        wires |= dict.fromkeys(Wire(source, home) for source in sorted(sources))
+        _settle(kernel, home, home_of)
+    for kernel in chain(*layout.backward):
+        _settle(kernel, home_of_scope.get(kernel.layer, home), home_of)
+    layers = layout.layers or (WITHOUT_WEIGHTS,)
+    return Residence(layers, options, _weight_copies(store, options), home_of, tuple(wires))
+
+
+def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
+    for array in (*kernel.writes, *kernel.scratch):
+        home_of.setdefault(array.name, home)
+
+
+def _weight_copies(store: Store, options: CompileOptions) -> int:
+    """Weights, gradients, optimizer state, and the gradients of a later minibatch."""
+    if options.mode is ExecutionMode.WEIGHT_STREAMING:
+        return 1
+    training = options.run_mode is RunMode.TRAIN
+    return 1 + training + len(store.slots) + (training and options.minibatches_in_flight > 1)

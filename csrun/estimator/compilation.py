@@ -1,0 +1,104 @@
+"""CIRH to an Executable in model_dir."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+from xdsl.dialects.builtin import ModuleOp
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
+from csrun.compiler import Begin, CompileOptions, Stage, choose_replicas, compile_model
+from csrun.context import DebugLevel, debug_level
+from csrun.estimator.config import CSRunConfig
+from csrun.estimator.place import Target
+from csrun.estimator.report_link import link_report
+from csrun.executable import Executable, RunMode
+from csrun.records import log_lines
+
+log = logging.getLogger("csrun")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An Executable, and how long it took to get it."""
+
+    executable: Executable
+    seconds: float
+
+
+def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
+    """How many minibatches the batch is split into.
+
+    One when the user leaves it to the compiler: the executor gains nothing from more, and with one
+    the run's bits are those of weight streaming.
+
+    Raises: UsageError for several in weight streaming, where the wafer holds one at a time
+    """
+    count = config.minibatches_in_flight or 1
+    if count > 1 and mode is ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            f"runconfig.minibatches_in_flight must be 1 in weight streaming, got {count}: run the "
+            "script with python on a PIPELINED system, or leave it out"
+        )
+    return count
+
+
+def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> CompileOptions:
+    """Options of a compile for the target, with one replica of the model.
+
+    Raises: UsageError for a configuration that weight streaming cannot have
+    """
+    if config.multireplica and target.mode is ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            "runconfig.multireplica must be false in weight streaming, where each layer has the "
+            "whole wafer in turn: run the script with python on a PIPELINED system, or leave "
+            "--multireplica out"
+        )
+    return CompileOptions(
+        mode=target.mode,
+        run_mode=run_mode,
+        system=target.system,
+        minibatches_in_flight=minibatches_in_flight(config, target.mode),
+    )
+
+
+def with_replicas(module: ModuleOp, options: CompileOptions) -> CompileOptions:
+    """The options with as many replicas as pay of the module, which was traced for one."""
+    choice = choose_replicas(module, options)
+    log.info(log_lines.replicas_chosen(choice.replicas, choice.most, choice.gain))
+    return msgspec.structs.replace(options, replicas=choice.replicas)
+
+
+def show_stage(stage: Stage) -> None:
+    """Show on the console as much of a stage of the compiler as CSRUN_DEBUG asks for."""
+    level = debug_level()
+    if level >= DebugLevel.PASSES:
+        for line in stage.log:
+            log.info(line)
+    if level >= DebugLevel.STAGES:
+        log.info(f"after {stage.name}:\n{stage.text}")
+
+
+def compile_traced(
+    module: ModuleOp, model_dir: Path, options: CompileOptions, begin: Begin
+) -> Compiled:
+    """Compile, or take the artifacts of an equal compile from model_dir.
+
+    Either way, compile_report.txt in the working directory then leads to theirs. `begin` gets the
+    name of each stage that begins.
+    """
+    started = perf_counter()
+    result = compile_model(module, model_dir, options, show_stage, begin)
+    seconds = perf_counter() - started
+    folder = result.executable.directory
+    link_report(folder)
+    if result.replaced:
+        log.info(log_lines.compile_replaced(folder))
+    if result.cached:
+        log.info(log_lines.compile_found(folder))
+    else:
+        log.info(log_lines.compiled(folder, seconds))
+    return Compiled(result.executable, seconds)

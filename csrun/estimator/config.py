@@ -1,0 +1,71 @@
+"""What the estimator is configured with, and what a model function returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from csrun.executable import RunMode
+from csrun.nn import Tensor, TrainOp
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+HostFunction = Callable[..., Mapping[str, Any]]
+
+
+class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a new training takes some of its first weights from.
+
+    tensors: regular expressions; every parameter in whose name one is found is taken, all of them
+    when none is given. The optimizer's state starts from zero, and the steps are counted from 0.
+    """
+
+    checkpoint_path: str
+    tensors: tuple[str, ...] = ("",)
+
+
+class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the estimator runs; the `runconfig` section of a params file.
+
+    cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
+    seed: keys initial weights and every random draw; equal seeds give equal bits.
+    save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
+    keep_checkpoint_max: how many checkpoints stay in model_dir.
+    minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
+    on the wafer; None leaves it to the compiler, which takes 1.
+    multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
+    the batch; a step is that of the whole batch.
+    warm_start: part of another training's weights, for a training that starts at step 0.
+    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
+    precision: arithmetic of the whole run; float64 is for checking against other programs.
+    """
+
+    cs_ip: str | None = None
+    seed: Seed = 1
+    save_checkpoints_steps: Positive = 1000
+    keep_checkpoint_max: Positive = 5
+    log_steps: Positive = 100
+    minibatches_in_flight: Positive | None = None
+    multireplica: bool = False
+    check_numerics: bool = False
+    precision: Literal["float32", "float64"] = "float32"
+    warm_start: WarmStart | None = None
+
+
+@dataclass(frozen=True)
+class CSEstimatorSpec:
+    """What model_fn returns.
+
+    mode: RunMode. loss: the scalar to minimise or to report; train_op: what `minimize` gave, for
+    training. predictions: what `predict` gives of each sample, by name. host_call: (function,
+    traced tensors): the function gets their values of each step as NumPy arrays, valid rows only,
+    and returns metrics by name.
+    """
+
+    mode: RunMode
+    loss: Tensor | None = None
+    train_op: TrainOp | None = None
+    host_call: tuple[HostFunction, Sequence[Tensor]] | None = None
+    predictions: Mapping[str, Tensor] | None = None

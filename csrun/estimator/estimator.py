@@ -1,0 +1,271 @@
+"""CerebrasEstimator: the user's handle on training and evaluation."""
+
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from csrun.advice.analysis.measurements import FeedRequest
+from csrun.base.errors import UsageError
+from csrun.context import Role, TaskContext, TaskEntry, analysis_dir, current
+from csrun.context.job import ended_file
+from csrun.data import Dataset, as_dataset
+from csrun.estimator.chief import Chief
+from csrun.estimator.config import CSRunConfig
+from csrun.estimator.input_report import InputReports
+from csrun.estimator.trace import ModelFunction
+from csrun.executable import RunMode
+from csrun.records import checkpoints, log_lines
+from csrun.runtime.roles import memoryx, streamer
+from csrun.runtime.roles.names import MEMORYX, streamer_name
+from csrun.runtime.roles.peer import learn, take_part
+from csrun.runtime.step.results import StepResult
+from csrun.runtime.wire.messages import Results
+from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done, announce_failed
+
+InputFunction = Callable[[Any], Any]
+Prediction = dict[str, npt.NDArray[Any]]
+
+_run_numbers = count()  # every task runs the same script, so all count their runs alike
+
+
+class CerebrasEstimator:
+    """Trains and evaluates `model_fn(features, labels, mode, params)`.
+
+    Every task of a job makes the same estimator and calls the same methods; each call is a run, in
+    which the task plays its own role. All tasks get the run's results. Without a launcher the run
+    takes place in this process, on the CPU.
+    """
+
+    def __init__(
+        self,
+        model_fn: ModelFunction,
+        model_dir: str | Path = "model_dir",
+        config: CSRunConfig | None = None,
+        params: Any = None,
+    ) -> None:
+        log_lines.configure()
+        self._model_fn = model_fn
+        self._model_dir = Path(model_dir)
+        self._config = config or CSRunConfig()
+        self._params = params
+        self._reports = InputReports()
+
+    def train(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> Results:
+        """Train on `input_fn(params)`: `steps` more, or up to global step `max_steps`.
+
+        Resumes from the newest checkpoint in model_dir, or starts from the one given. With neither
+        limit it ends with the data.
+
+        Raises: UsageError for both limits at once, or one below 1; CsrunError for what goes wrong
+        with model_dir, system, data or loss.
+        """
+        _require_positive("train", steps=steps, max_steps=max_steps)
+        if steps is not None and max_steps is not None:
+            raise UsageError("train: give steps or max_steps, not both")
+        path = Path(checkpoint_path) if checkpoint_path is not None else None
+        return self._play(input_fn, lambda chief, data: chief.train(data, steps, max_steps, path))
+
+    def evaluate(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> Results:
+        """Loss and host_call's metrics over `steps` batches of `input_fn(params)`, or all of them.
+
+        Takes the newest checkpoint in model_dir, or the one given.
+
+        Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
+        of another model.
+        """
+        _require_positive("evaluate", steps=steps)
+        path = Path(checkpoint_path) if checkpoint_path is not None else None
+        return self._play(input_fn, lambda chief, data: chief.evaluate(data, steps, path))
+
+    def evaluate_all(self, input_fn: InputFunction, steps: int | None = None) -> list[Results]:
+        """`evaluate` for every checkpoint that model_dir keeps, oldest first.
+
+        Which these are is what the chief finds first: a training may go on beside it.
+
+        Raises: as `evaluate`; CsrunError for a checkpoint that is gone when its turn comes.
+        """
+        _require_positive("evaluate_all", steps=steps)
+        names = list(self._learn(self._kept))
+        if not names:
+            return [self.evaluate(input_fn, steps)]
+        return [self.evaluate(input_fn, steps, self._model_dir / name) for name in names]
+
+    def train_and_evaluate(
+        self,
+        train_input_fn: InputFunction,
+        eval_input_fn: InputFunction,
+        max_steps: int | None,
+        eval_steps: int | None = None,
+    ) -> Results:
+        """Train up to global step `max_steps`, and evaluate after each checkpoint that is due.
+
+        Checkpoints are due at multiples of save_checkpoints_steps, wherever the training resumes.
+        Returns the last evaluation's results. Ends early with the training data.
+
+        Raises: UsageError without max_steps; else as `train` and `evaluate`.
+        """
+        if max_steps is None:
+            raise UsageError("train_and_eval: needs max_steps: give --max_steps")
+        _require_positive("train_and_eval", max_steps=max_steps, eval_steps=eval_steps)
+        evaluated: Results = {}
+        while True:
+            trained = self._play(
+                train_input_fn, lambda chief, data: chief.train_to_checkpoint(data, max_steps)
+            )
+            step = trained["global_step"]
+            if step == evaluated.get("global_step"):  # the data had ended
+                return evaluated
+            evaluated = self.evaluate(eval_input_fn, eval_steps)
+            if step >= max_steps or step % self._config.save_checkpoints_steps:
+                return evaluated
+
+    def predict(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> list[Prediction]:
+        """The model's predictions for each sample of `steps` batches of `input_fn(params)`, or all.
+
+        Takes the newest checkpoint in model_dir, or the one given. In a job the chief gets the
+        predictions, the other tasks an empty list.
+
+        Shapes: each prediction without its batch axis
+        Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
+        of another model.
+        """
+        _require_positive("predict", steps=steps)
+        path = Path(checkpoint_path) if checkpoint_path is not None else None
+        found: list[Prediction] = []
+
+        def take(result: StepResult) -> None:
+            found.extend(
+                {name: values[row] for name, values in result.outputs.items()}
+                for row in range(result.rows)
+            )
+
+        self._play(input_fn, lambda chief, data: chief.predict(data, steps, path, take))
+        return found
+
+    def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
+        """See whether every operator of the model has a kernel, and stop there; needs no system."""
+        return self._play(input_fn, lambda chief, data: chief.validate_only(data, mode))
+
+    def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
+        """Compile the model for `mode` and leave the artifacts in model_dir; needs no system."""
+        return self._play(input_fn, lambda chief, data: chief.compile_only(data, mode))
+
+    def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
+        """This task's part of one run.
+
+        A job that is to feed only does that in the place of its first run, and then ends; data that
+        end begin anew in it.
+        """
+        analysis = analysis_dir()
+        if analysis is None or (asked := FeedRequest.read(analysis)) is None:
+            return self._part(input_fn, lead)
+
+        def endless(params: Any) -> Dataset:
+            return as_dataset(input_fn(params)).repeat()
+
+        self._part(endless, lambda chief, data: chief.feed(data, asked, analysis))
+        sys.exit(0)
+
+    def _part(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
+        context = current()
+        folder = _run_folder(context) if context and context.mode else None
+        role = _role_in_training(context)
+        if folder is None or role is Role.CHIEF:
+            chief = Chief(
+                self._model_fn,
+                self._model_dir,
+                self._config,
+                self._params,
+                context,
+                folder,
+                self._reports,
+                lambda: as_dataset(input_fn(self._params)),
+            )
+            return _led(folder, lambda: lead(chief, chief.make()))
+        if role is Role.MEMORYX:
+            return take_part(folder, MEMORYX, memoryx.serve)
+        dataset = as_dataset(input_fn(self._params))
+        name = streamer_name(context.rank if context else 0)
+        return take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
+
+    def _learn(self, find: Callable[[], Results]) -> Results:
+        """What the chief finds, in every task: a run that needs no machine."""
+        context = current()
+        folder = _run_folder(context) if context and context.mode else None
+        if context is None or folder is None or _role_in_training(context) is Role.CHIEF:
+            return _led(folder, find)
+        return learn(folder, f"rank {context.rank}")
+
+    def _kept(self) -> Results:
+        """The names and steps of the checkpoints that model_dir keeps, oldest first."""
+        kept = checkpoints.kept_steps(self._model_dir)
+        return {checkpoints.name_of(step): float(step) for step in kept}
+
+
+def _led(folder: RunFolder | None, lead: Callable[[], Results]) -> Results:
+    """The chief's part of a run; the other tasks learn how it ended, either way."""
+    if folder is None:
+        return lead()
+    try:
+        results = lead()
+    except Exception as error:
+        announce_failed(folder, error)
+        raise
+    announce_done(folder, results)
+    return results
+
+
+def _require_positive(method: str, **limits: int | None) -> None:
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{method}: {name} must be at least 1, got {value}")
+
+
+def _role_in_training(context: TaskContext | None) -> Role:
+    if context is None:
+        return Role.CHIEF
+    if context.role is Role.TASK:
+        return _role_of_plain_task(context)
+    return context.role
+
+
+def _role_of_plain_task(context: TaskContext) -> Role:
+    """A command that is no interpreter of csrun's trains on the CPU when it is alone."""
+    tasks = len(context.job.tasks)
+    if tasks > 1:
+        raise UsageError(
+            f"{context.job.command[0]}: only tasks of python and python-ws train together, got "
+            f"{tasks} tasks; run the script with one of them, or with csrun_cpu"
+        )
+    return Role.CHIEF
+
+
+def _run_folder(context: TaskContext) -> RunFolder:
+    path = context.job_dir / "runs" / str(next(_run_numbers))
+    ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
+    return RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
+
+
+def _peer_name(task: TaskEntry) -> str:
+    names = {Role.CHIEF: CHIEF, Role.MEMORYX: MEMORYX}
+    return names.get(task.role) or streamer_name(task.rank)

@@ -1,0 +1,130 @@
+"""A model function to CIRH."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp
+
+from csrun.base.errors import UsageError
+from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.data import ArraySpec, Dataset
+from csrun.estimator.config import CSEstimatorSpec
+from csrun.executable import RunMode
+from csrun.nn.summary import SummaryKind
+from csrun.nn.tracer import Tracer
+from csrun.runtime.step.host import HostCall
+from csrun.runtime.step.summaries import Summary
+
+ModelFunction = Callable[..., CSEstimatorSpec]
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """The CIRH of a model and the host's part of it."""
+
+    module: ModuleOp
+    host: HostCall | None
+    summaries: tuple[Summary, ...] = ()
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """An array like each weight tensor, by its name; it takes no memory and has no values."""
+        kinds = {
+            op.symbol.data: type_of(op.out)
+            for op in self.module.walk()
+            if isinstance(op, ParameterOp)
+        }
+        return {
+            name: np.broadcast_to(np.zeros((), dtype_of(kind)), shape_of(kind))
+            for name, kind in kinds.items()
+        }
+
+
+def trace_model(
+    model_fn: ModelFunction,
+    dataset: Dataset,
+    run_mode: RunMode,
+    params: Any,
+    precision: str,
+    minibatches: int = 1,
+) -> TracedModel:
+    """Call the model function on traced tensors shaped like a minibatch of the first batch.
+
+    Raises: UsageError when the model function does not return what the mode needs, or the batch
+    does not split into so many minibatches.
+    """
+    with Tracer(precision=precision) as tracer:
+        tensors = [
+            tracer.input(
+                name, _minibatch(spec.shape, minibatches), _dtype(np.dtype(spec.dtype), precision)
+            )
+            for name, spec in zip(("features", "labels"), _arrays(dataset, run_mode), strict=False)
+        ]
+        features, labels = (*tensors, None)[:2]
+        spec = model_fn(features, labels, run_mode, params)
+        _check(spec, run_mode)
+        if run_mode is RunMode.PREDICT:
+            outputs = list((spec.predictions or {}).items())
+            return TracedModel(tracer.finish(run_mode, None, None, outputs), None)
+        function, host_tensors = spec.host_call or (None, [])
+        names = tuple(f"host_{index}" for index in range(len(host_tensors)))
+        outputs = list(zip(names, host_tensors, strict=True))
+        summaries = []
+        if run_mode is RunMode.TRAIN:
+            for index, (name, (kind, tensor)) in enumerate(tracer.summaries.items()):
+                output = f"summary_{index}"
+                outputs.append((output, tensor))
+                summaries.append(Summary(name, output, kind is SummaryKind.HISTOGRAM))
+        module = tracer.finish(run_mode, spec.loss, spec.train_op, outputs)
+    host = HostCall(function, names) if function else None
+    return TracedModel(module, host, tuple(summaries))
+
+
+def _arrays(dataset: Dataset, run_mode: RunMode) -> Sequence[ArraySpec]:
+    """The arrays of a batch: features and labels; to predict, features may stand alone."""
+    specs = dataset.element_spec()
+    least = 1 if run_mode is RunMode.PREDICT else 2
+    if not least <= len(specs) <= 2:
+        raise UsageError(
+            f"input_fn: a batch must be features and labels for mode {run_mode}, "
+            f"got {len(specs)} arrays"
+        )
+    return specs
+
+
+def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
+    batch = shape[0]
+    if batch % minibatches:
+        fitting = [m for m in range(1, batch + 1) if batch % m == 0]
+        below = max(m for m in fitting if m < minibatches)
+        above = [m for m in fitting if m > minibatches][:1]
+        nearest = f"do are {below} and {above[0]}" if above else f"does is {below}"
+        raise UsageError(
+            f"runconfig.minibatches_in_flight must divide batch_size {batch}, got {minibatches}: "
+            f"the nearest that {nearest}"
+        )
+    return (batch // minibatches, *shape[1:])
+
+
+def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:
+    """Floats get the run's precision; others a signed integer, which holds the padding label."""
+    if dtype.kind == "f":
+        return precision
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        return "int32"
+    return "int64" if dtype.kind == "u" else dtype.name
+
+
+def _check(spec: Any, run_mode: RunMode) -> None:
+    if not isinstance(spec, CSEstimatorSpec):
+        raise UsageError(f"model_fn must return a CSEstimatorSpec, got {type(spec).__name__}")
+    if run_mode is RunMode.TRAIN and (spec.loss is None or spec.train_op is None):
+        missing = "loss" if spec.loss is None else "train_op"
+        raise UsageError(f"model_fn: CSEstimatorSpec needs a {missing} for training, got None")
+    if run_mode is RunMode.PREDICT and not spec.predictions:
+        raise UsageError("model_fn: CSEstimatorSpec needs predictions to predict, got none")
+    if run_mode is RunMode.EVAL and spec.loss is None:
+        raise UsageError("model_fn: CSEstimatorSpec needs a loss for evaluation, got None")

@@ -1,0 +1,143 @@
+"""Learning-rate schedules: what a program's updates, and the log, take from the step's index.
+
+The structs are also what a params file's `learning_rate` section may hold, told apart by the key
+`scheduler`. Each begins, if asked, with a warm-up: a linear rise from 0 over `warmup_steps` steps
+to the rate that the schedule starts with; the schedule's own steps count from the warm-up's end.
+"""
+
+from bisect import bisect_right
+from math import cos, pi
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from csrun.base.errors import UsageError
+
+Rate = Annotated[float, Meta(ge=0)]
+Steps = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class ScheduleError(UsageError, ValueError):
+    """Numbers of a schedule that do not fit each other; a ValueError too, so that the reader of a
+    params file adds the place.
+    """
+
+
+class Warming(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    tag_field="scheduler",
+    tag="warming",
+    kw_only=True,
+):
+    """What all schedules share: the warm-up."""
+
+    warmup_steps: Count = 0
+
+    def __post_init__(self) -> None:
+        """Raises: ScheduleError for a number out of its range."""
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            try:
+                msgspec.convert(value, field.type)
+            except msgspec.ValidationError as error:
+                rule = str(error).partition(" - at")[0].partition(", got")[0].replace("`", "")
+                raise ScheduleError(f"{field.name}: {rule}, got {value!r}") from error
+
+    def at(self, step: int) -> float:
+        """The rate of the update that global step `step` (from 0) makes."""
+        if step < self.warmup_steps:
+            return self.after(0) * step / self.warmup_steps
+        return self.after(step - self.warmup_steps)
+
+    def after(self, step: int) -> float:
+        """The rate `step` steps after the warm-up."""
+        raise NotImplementedError
+
+
+class Constant(Warming, frozen=True, forbid_unknown_fields=True, tag="constant"):
+    """The same rate at every step."""
+
+    learning_rate: Rate
+
+    def after(self, step: int) -> float:
+        """The rate."""
+        return self.learning_rate
+
+
+class Linear(Warming, frozen=True, forbid_unknown_fields=True, tag="linear", kw_only=True):
+    """A straight line from one rate to another, and that one from `steps` on."""
+
+    initial_learning_rate: Rate
+    end_learning_rate: Rate
+    steps: Steps
+
+    def after(self, step: int) -> float:
+        """A weighted mean of both ends."""
+        done = min(step / self.steps, 1.0)
+        return self.initial_learning_rate * (1 - done) + self.end_learning_rate * done
+
+
+class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine", kw_only=True):
+    """Half a cosine wave from one rate down to another, and that one from `steps` on.
+
+    Source: Loshchilov and Hutter 2017, SGDR, equation 5, without restarts
+    """
+
+    initial_learning_rate: Rate
+    end_learning_rate: Rate = 0.0
+    steps: Steps
+
+    def after(self, step: int) -> float:
+        """The wave at the share of steps done."""
+        share = (1 + cos(pi * min(step / self.steps, 1.0))) / 2
+        return (
+            self.end_learning_rate + (self.initial_learning_rate - self.end_learning_rate) * share
+        )
+
+
+class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomial", kw_only=True):
+    """From one rate to another as (1 - step / steps) to a power, and that one from `steps` on."""
+
+    initial_learning_rate: Rate
+    end_learning_rate: Rate = 0.0
+    steps: Steps
+    power: Annotated[float, Meta(gt=0)] = 1.0
+
+    def after(self, step: int) -> float:
+        """The power of the share of steps left."""
+        share = float((1 - min(step / self.steps, 1.0)) ** self.power)
+        return (
+            self.end_learning_rate + (self.initial_learning_rate - self.end_learning_rate) * share
+        )
+
+
+class PiecewiseConstant(
+    Warming, frozen=True, forbid_unknown_fields=True, tag="piecewise_constant", kw_only=True
+):
+    """values[i] from step boundaries[i - 1] on; one value more than there are boundaries."""
+
+    boundaries: tuple[Steps, ...]
+    values: Annotated[tuple[Rate, ...], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """Raises: ScheduleError unless boundaries rise, and are one fewer than the values."""
+        super().__post_init__()
+        if len(self.values) != len(self.boundaries) + 1:
+            raise ScheduleError(
+                f"values must be one more than boundaries, got {len(self.values)} values and "
+                f"{len(self.boundaries)} boundaries"
+            )
+        if list(self.boundaries) != sorted(set(self.boundaries)):
+            raise ScheduleError(f"boundaries must rise, got {list(self.boundaries)}")
+
+    def after(self, step: int) -> float:
+        """The value of the piece that the step lies in."""
+        return self.values[bisect_right(self.boundaries, step)]
+
+
+Schedule = Constant | Linear | Cosine | Polynomial | PiecewiseConstant
+SCHEDULES: tuple[type[Schedule], ...] = (Constant, Linear, Cosine, Polynomial, PiecewiseConstant)

@@ -1,6 +1,0 @@
-"""Trains and evaluates a model function: compile, lease a system, hand the runtime both."""
-
-from csrun.frontend.estimator.config import CSEstimatorSpec, CSRunConfig, WarmStart
-from csrun.frontend.estimator.estimator import CerebrasEstimator
-
-__all__ = ["CSEstimatorSpec", "CSRunConfig", "CerebrasEstimator", "WarmStart"]

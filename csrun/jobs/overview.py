@@ -1,0 +1,143 @@
+"""What a site's jobs, nodes and systems are at, from its books."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from csrun.base.mode import ExecutionMode
+from csrun.context.system_uses import SystemUse
+from csrun.jobs import register
+from csrun.jobs.queue import node_names
+from csrun.jobs.record import JobRecord, RecordState
+from csrun.site import Site
+from csrun.system import Power, load_state
+
+SHOWN_ENDED = 10
+
+
+class NodeState(StrEnum):
+    """Whether a job has a node to itself."""
+
+    IDLE = "IDLE"
+    ALLOCATED = "ALLOCATED"
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node. Units: memory_gb in GiB."""
+
+    name: str
+    state: NodeState
+    job: int | None
+    cpus: int
+    memory_gb: int
+
+
+class SystemStatus(msgspec.Struct, frozen=True):
+    """One CS system: the job that has it, and those that wait for it in the order they asked."""
+
+    name: str
+    address: str
+    mode: ExecutionMode
+    power: Power
+    job: int | None
+    waiting: tuple[int, ...]
+
+
+def jobs(site: Site, all_states: bool) -> list[JobRecord]:
+    """Jobs that wait or run, and the ones that ended last: all that are known, or a few."""
+    records = register.read_all(site.name)
+    over = [record for record in records if not record.is_active]
+    hidden = {record.job_id for record in over[:-SHOWN_ENDED]} if not all_states else set()
+    shown = (record for record in records if record.job_id not in hidden)
+    return [_with_reason(record, records, site) for record in shown]
+
+
+def job(site: Site, job_id: int) -> JobRecord:
+    """One job.
+
+    Raises: UsageError when there is none of this number
+    """
+    record = register.read(site.name, job_id)
+    records = register.read_all(site.name) if record.is_active else ()
+    return _with_reason(record, records, site)
+
+
+def nodes(site: Site) -> list[NodeStatus]:
+    """All nodes of a site, and who has them."""
+    job_of = {name: job.job_id for job in _running(site) for name in job.node_names}
+    cpus, memory_gb = site.nodes.cpus, site.nodes.memory_gb
+    return [
+        NodeStatus(
+            name,
+            NodeState.ALLOCATED if name in job_of else NodeState.IDLE,
+            job_of.get(name),
+            cpus,
+            memory_gb,
+        )
+        for name in node_names(site)
+    ]
+
+
+def systems(site: Site) -> list[SystemStatus]:
+    """All CS systems of a site, who has them and who waits for them."""
+    running = _running(site)
+    found = []
+    for system in site.systems:
+        state = load_state(site, system)
+        holder, waiting = _sessions(running, system.name)
+        found.append(
+            SystemStatus(system.name, system.address, state.mode, state.power, holder, waiting)
+        )
+    return found
+
+
+def why(record: JobRecord) -> str:
+    """What a job waits for, or why it did not end well; empty when there is nothing to say."""
+    return f"waits for {record.reason}" if record.reason else record.cause
+
+
+def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) -> JobRecord:
+    """The record with what its job waits for at this moment."""
+    reason = ""
+    if record.state is RecordState.PENDING:
+        reason = _missing_nodes(record, records, site)
+    elif wanted := _wanted(record):
+        holder, _ = _sessions(_of_running(records), wanted.system)
+        reason = wanted.system + ("" if holder is None else f", held by job {holder}")
+    return msgspec.structs.replace(record, reason=reason)
+
+
+def _missing_nodes(record: JobRecord, records: Sequence[JobRecord], site: Site) -> str:
+    held = ", ".join(f"job {r.job_id} holds {len(r.node_names)}" for r in _of_running(records))
+    earlier = (r for r in records if r.state is RecordState.PENDING and r.job_id < record.job_id)
+    first = ", ".join(f"job {r.job_id} is before it" for r in earlier)
+    what = f"{record.nodes} of the {site.nodes.count} nodes"
+    return ": ".join(filter(None, (what, ", ".join(filter(None, (held, first))))))
+
+
+def _running(site: Site) -> list[JobRecord]:
+    return _of_running(register.read_all(site.name))
+
+
+def _of_running(records: Iterable[JobRecord]) -> list[JobRecord]:
+    return [record for record in records if record.state is RecordState.RUNNING]
+
+
+def _sessions(running: Iterable[JobRecord], system: str) -> tuple[int | None, tuple[int, ...]]:
+    holder: int | None = None
+    waiting = []
+    for record in running:
+        for use in record.systems:
+            if use.system == system and use.taken and not use.given_back:
+                holder = record.job_id
+        wanted = _wanted(record)
+        if wanted is not None and wanted.system == system:
+            waiting.append((wanted.asked, record.job_id))
+    return holder, tuple(job for _, job in sorted(waiting))
+
+
+def _wanted(record: JobRecord) -> SystemUse | None:
+    """The system that a running job has asked for and not got."""
+    newest = record.systems[-1] if record.is_active and record.systems else None
+    return newest if newest is not None and newest.taken is None else None

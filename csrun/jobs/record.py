@@ -1,0 +1,120 @@
+"""What is known of a job from its submission on, long after its folder is gone. Pure."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from csrun.context.system_uses import SystemUse, now
+
+
+class RecordState(StrEnum):
+    """Where a job stands, in Slurm's words; LOST is one whose launcher died with no word."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    LOST = "LOST"
+
+
+TRANSITIONS: dict[RecordState, frozenset[RecordState]] = {
+    RecordState.PENDING: frozenset(
+        {RecordState.RUNNING, RecordState.FAILED, RecordState.CANCELLED, RecordState.LOST}
+    ),
+    RecordState.RUNNING: frozenset(RecordState) - {RecordState.PENDING, RecordState.RUNNING},
+}
+
+
+class InvalidTransitionError(Exception):
+    """A bug: a change of state that the table does not have."""
+
+
+class Launcher(msgspec.Struct, frozen=True):
+    """The process that a job is asked to end by; `start` tells it from a later one of its number.
+
+    Units: start in the kernel's ticks since its boot
+    """
+
+    host: str
+    pid: int
+    start: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a job ended; `cause` is one line, empty for a success."""
+
+    state: RecordState
+    exit_code: int
+    cause: str = ""
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """One job. `cause` says why one did not end well, `reason` what a waiting one waits for: in its
+    file, what it waited for at first.
+
+    The end of a LOST job is when that was noticed. `systems` of a job that lives is what its
+    folder says. `command` and `output` are as they were given.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    uid: int
+    command: tuple[str, ...]
+    working_dir: str
+    nodes: int
+    tasks: int
+    launcher: Launcher
+    submitted: datetime
+    state: RecordState = RecordState.PENDING
+    reason: str = ""
+    time_limit_s: int | None = None
+    output: str | None = None
+    node_names: tuple[str, ...] = ()
+    started: datetime | None = None
+    ended: datetime | None = None
+    exit_code: int | None = None
+    cause: str = ""
+    logs: str | None = None
+    systems: tuple[SystemUse, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """True for a job that waits or runs."""
+        return self.state in TRANSITIONS
+
+    @property
+    def elapsed_s(self) -> float:
+        """For how long the job has run, or ran."""
+        return ((self.ended or now()) - self.started).total_seconds() if self.started else 0.0
+
+    @property
+    def system(self) -> str:
+        """The system that the job has, or had last; empty when it never had any."""
+        return next((use.system for use in reversed(self.systems) if use.taken), "")
+
+
+def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:
+    """The record in another state.
+
+    Raises: InvalidTransitionError for a passage that the table does not have
+    """
+    if state not in TRANSITIONS.get(record.state, frozenset()):
+        raise InvalidTransitionError(f"job {record.job_id}: {record.state} -> {state}")
+    return msgspec.structs.replace(record, state=state, reason="", **changes)
+
+
+def ended(record: JobRecord, outcome: Outcome, systems: tuple[SystemUse, ...]) -> JobRecord:
+    """The record of a job that is over."""
+    return moved(
+        record,
+        outcome.state,
+        ended=now(),
+        exit_code=outcome.exit_code,
+        cause=outcome.cause,
+        systems=systems,
+    )

@@ -1,0 +1,91 @@
+"""The signals that ask a launcher to end its job, while it waits and while it writes."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+from csrun.base.errors import CsrunError
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class EndedBySignalError(CsrunError):
+    """SIGTERM or SIGHUP came before the job ran; Ctrl-C is a KeyboardInterrupt."""
+
+    def __init__(self, signum: int) -> None:
+        self.exit_code = 128 + signum
+        super().__init__(f"{signal.Signals(signum).name}: the job was ended before it ran")
+
+
+def heeded() -> tuple[signal.Signals, ...]:
+    """The signals that end a job: not a hang-up that nohup has made us ignore."""
+    return tuple(s for s in ENDING_SIGNALS if s is not signal.SIGHUP or not _is_ignored(s))
+
+
+@contextmanager
+def raised_as_errors() -> Iterator[None]:
+    """An ending signal is an exception in here, once."""
+    old = {signum: signal.getsignal(signum) for signum in heeded()}
+    for signum in old:
+        if signum is not signal.SIGINT:
+            signal.signal(signum, _raise)
+    try:
+        yield
+    finally:
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
+
+
+class HeldBack:
+    """A signal that comes in here is delivered afterwards: for what must not be left half done.
+
+    By handlers, not by a mask: that would hold for one thread, and for the programs it starts.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._came: list[int] = []
+
+    def __enter__(self) -> Self:
+        self._hold()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._deliver()
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Signals come in here, the one that was held back first."""
+        try:
+            self._deliver()
+            yield
+        finally:
+            self._hold()
+
+    def _hold(self) -> None:
+        for signum in ENDING_SIGNALS:
+            if not _is_ignored(signum):
+                self._handlers[signum] = signal.signal(signum, self._remember)
+
+    def _deliver(self) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+        if self._came:
+            first = self._came[0]
+            self._came.clear()
+            signal.raise_signal(first)
+
+    def _remember(self, signum: int, frame: FrameType | None) -> None:
+        self._came.append(signum)
+
+
+def _raise(signum: int, frame: FrameType | None) -> None:
+    for other in heeded():
+        signal.signal(other, signal.SIG_IGN)
+    raise EndedBySignalError(signum)
+
+
+def _is_ignored(signum: signal.Signals) -> bool:
+    return signal.getsignal(signum) is signal.SIG_IGN

@@ -1,0 +1,48 @@
+"""The forms of a time limit, Slurm's, and a duration in one of them. Pure."""
+
+import re
+
+from csrun.base.errors import UsageError
+
+EXIT_TIME_LIMIT = 143  # SIGTERM's, by which the limit ends a job: as srun's
+FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+LONGEST_DAYS = 10_000
+_N = r"(\d{1,20})"
+_WITH_DAYS = re.compile(rf"{_N}-{_N}(?::{_N})?(?::{_N})?", re.ASCII)
+_WITHOUT_DAYS = re.compile(rf"(?:(?:{_N}:)?{_N}:{_N})|{_N}", re.ASCII)
+
+
+def parse(text: str) -> int | None:
+    """A time limit in seconds; None for 0, by which Slurm means no limit.
+
+    Source: sbatch(1), --time
+    Raises: UsageError for another form, or more than LONGEST_DAYS
+    """
+    if match := _WITH_DAYS.fullmatch(text):
+        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+    elif match := _WITHOUT_DAYS.fullmatch(text):
+        days = 0
+        hours, timed, seconds, alone = (int(number or 0) for number in match.groups())
+        minutes = timed + alone
+    else:
+        raise UsageError(f"--time-limit: must be minutes, or one of {FORMS}, got {text!r}")
+    limit_s = days * _DAY_S + hours * _HOUR_S + minutes * _MINUTE_S + seconds
+    if limit_s > LONGEST_DAYS * _DAY_S:
+        raise UsageError(f"--time-limit: must be at most {LONGEST_DAYS} days, got {text!r}")
+    return limit_s or None
+
+
+def reached(limit_s: int) -> str:
+    """What ended a job that took too long."""
+    return f"time limit of {format_duration(limit_s)} reached"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as squeue shows it: M:SS, H:MM:SS or D-HH:MM:SS."""
+    minutes, second = divmod(int(seconds), _MINUTE_S)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}-{hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"

@@ -1,0 +1,283 @@
+"""The life of a job on one machine: events in, instructions out; no I/O and no clock in here."""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from signal import SIGKILL, SIGTERM
+
+from csrun.context import JobFile, Role, TaskReport
+from csrun.jobs.record import RecordState
+from csrun.jobs.time_limit import EXIT_TIME_LIMIT
+from csrun.launch.life.first_cause import TaskEnd, first_cause
+from csrun.launch.process.protocol import StartTask
+
+COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show
+GRACE_S = 5.0  # from SIGTERM to SIGKILL: enough to finish or discard a checkpoint
+FAILURE_GRACE_S = 2.0  # the same after a failure: enough to discard one
+
+
+class Phase(Enum):
+    """Where a job stands."""
+
+    RUNNING = auto()
+    COLLECTING = auto()  # a task failed; its peers may tell why
+    STOPPING = auto()  # SIGTERM was sent
+    KILLING = auto()  # SIGKILL was sent
+    ENDED = auto()
+
+
+TRANSITIONS = frozenset(
+    {
+        (Phase.RUNNING, Phase.COLLECTING),
+        (Phase.RUNNING, Phase.STOPPING),
+        (Phase.RUNNING, Phase.ENDED),
+        (Phase.COLLECTING, Phase.STOPPING),
+        (Phase.COLLECTING, Phase.ENDED),
+        (Phase.STOPPING, Phase.KILLING),
+        (Phase.STOPPING, Phase.ENDED),
+        (Phase.KILLING, Phase.ENDED),
+    }
+)
+
+
+@dataclass(frozen=True)
+class TaskExited:
+    """A task's process is gone; `report` is what it has written before."""
+
+    name: str
+    exit_code: int
+    time_s: float
+    report: TaskReport | None = None
+
+
+@dataclass(frozen=True)
+class WaferRequested:
+    """The chief asks for the wafer process of a system."""
+
+    system: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The launcher got SIGINT or SIGTERM."""
+
+    signum: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class TimeLimitReached:
+    """The job has had all the time that it was given."""
+
+    time_s: float
+
+
+@dataclass(frozen=True)
+class DeadlinePassed:
+    """The time of the last `Wait` is over."""
+
+    time_s: float
+
+
+@dataclass(frozen=True)
+class ServerLost:
+    """The fork server is gone; `exit_code` is negative for a signal's number."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a task."""
+
+    task: StartTask
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a signal to tasks."""
+
+    names: tuple[str, ...]
+    signum: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Bring a DeadlinePassed after `seconds`; replaces an earlier deadline."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Nothing of the job lives any more."""
+
+
+Event = TaskExited | WaferRequested | Interrupted | TimeLimitReached | DeadlinePassed | ServerLost
+Instruction = Start | Send | Wait | Finish
+
+
+class InvalidTransitionError(Exception):
+    """A bug of this module: a change of phase that the table does not have."""
+
+
+class JobState:
+    """One job's tasks, living and ended, and the phase of the whole."""
+
+    def __init__(self, job: JobFile) -> None:
+        self.phase = Phase.RUNNING
+        self.ends: list[TaskEnd] = []
+        self.signum: int | None = None
+        self.timed_out = False
+        self.server_exit_code: int | None = None
+        self._job = job
+        self._living: dict[str, StartTask] = {}
+        self._next_wafers: dict[str, StartTask] = {}  # of systems whose last wafer still lives
+        self._stopped_at_s: float | None = None
+        self._story: list[Event] = []
+
+    def begin(self) -> list[Instruction]:
+        """Start all planned tasks."""
+        return [self._start(StartTask(t.rank, self._job.command)) for t in self._job.tasks]
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """What to do about an event."""
+        self._story.append(event)
+        match event:
+            case TaskExited():
+                return self._task_exited(event)
+            case WaferRequested():
+                return self._wafer_requested(event)
+            case Interrupted():
+                return self._interrupted(event)
+            case TimeLimitReached():
+                return self._time_limit_reached(event)
+            case DeadlinePassed():
+                return self._deadline_passed(event)
+            case ServerLost():
+                return self._server_lost(event)
+
+    @property
+    def cause(self) -> TaskEnd | None:
+        """The first cause of the job's failure, None when no task failed by itself.
+
+        A lost peer is none in a job that was told to end: Slurm may tell some tasks before us.
+        """
+        cause = first_cause(self.ends)
+        was_told = self.signum is not None
+        return None if was_told and cause is not None and cause.is_consequence else cause
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job: the first cause's, else that of what ended it."""
+        if self.cause is not None:
+            return self.cause.job_exit_code
+        if self.server_exit_code is not None:
+            return _shell_code(self.server_exit_code) or 1
+        if self.timed_out:
+            return EXIT_TIME_LIMIT
+        return 0 if self.signum is None else _shell_code(-self.signum)
+
+    @property
+    def outcome(self) -> RecordState:
+        """How the job's record calls its end."""
+        if self.cause is not None or self.server_exit_code is not None:
+            return RecordState.FAILED
+        if self.timed_out:
+            return RecordState.TIMEOUT
+        return RecordState.COMPLETED if self.signum is None else RecordState.CANCELLED
+
+    def _task_exited(self, event: TaskExited) -> list[Instruction]:
+        end = self._end_of(event)
+        self.ends.append(end)
+        next_wafer = self._next_wafers.pop(event.name, None)
+        if next_wafer is not None and not end.failed and self.phase is Phase.RUNNING:
+            return [self._start(next_wafer)]
+        if not self._living:
+            return self._finish()
+        if end.failed and self.phase is Phase.RUNNING:
+            self._go(Phase.COLLECTING)
+            return [Wait(COLLECT_S)]
+        return []
+
+    def _end_of(self, event: TaskExited) -> TaskEnd:
+        task = self._living.pop(event.name)
+        entry = self._job.tasks[task.rank]
+        role = entry.role if task.wafer is None else Role.WAFER
+        end = TaskEnd(
+            name=event.name,
+            rank=task.rank,
+            role=role,
+            node=entry.node,
+            exit_code=event.exit_code,
+            time_s=event.time_s,
+            report=event.report,
+            wafer=task.wafer,
+        )
+        stopped_at_s = self._stopped_at_s
+        ended_by_us = stopped_at_s is not None and end.cause_time_s >= stopped_at_s
+        return replace(end, ended_by_launcher=ended_by_us)
+
+    def _wafer_requested(self, event: WaferRequested) -> list[Instruction]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        wafer = StartTask(0, event.argv, event.system)
+        if wafer.name in self._living:  # of the chief's last run; one at a time has log and report
+            self._next_wafers[wafer.name] = wafer
+            return []
+        return [self._start(wafer)]
+
+    def _interrupted(self, event: Interrupted) -> list[Instruction]:
+        self.signum = self.signum or event.signum
+        if self.phase is Phase.STOPPING:
+            return self._kill()
+        if self.phase in (Phase.RUNNING, Phase.COLLECTING):
+            return self._stop(event.time_s, GRACE_S)
+        return []
+
+    def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        self.timed_out = True
+        return self._stop(event.time_s, GRACE_S)
+
+    def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:
+        if self.phase is Phase.COLLECTING:
+            return self._stop(event.time_s, FAILURE_GRACE_S)
+        if self.phase is Phase.STOPPING:
+            return self._kill()
+        return []
+
+    def _server_lost(self, event: ServerLost) -> list[Instruction]:
+        if self.phase is Phase.ENDED:
+            return []
+        self.server_exit_code = event.exit_code
+        self._living.clear()
+        return self._finish()
+
+    def _start(self, task: StartTask) -> Instruction:
+        self._living[task.name] = task
+        return Start(task)
+
+    def _stop(self, now_s: float, grace_s: float) -> list[Instruction]:
+        self._go(Phase.STOPPING)
+        self._stopped_at_s = now_s
+        return [Send(tuple(self._living), SIGTERM), Wait(grace_s)]
+
+    def _kill(self) -> list[Instruction]:
+        self._go(Phase.KILLING)
+        return [Send(tuple(self._living), SIGKILL)]
+
+    def _finish(self) -> list[Instruction]:
+        self._go(Phase.ENDED)
+        return [Finish()]
+
+    def _go(self, phase: Phase) -> None:
+        if (self.phase, phase) not in TRANSITIONS:
+            story = "\n".join(f"  {event}" for event in self._story)
+            raise InvalidTransitionError(f"{self.phase} -> {phase} after:\n{story}")
+        self.phase = phase
+
+
+def _shell_code(exit_code: int) -> int:
+    return 128 - exit_code if exit_code < 0 else exit_code

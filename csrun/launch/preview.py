@@ -1,0 +1,91 @@
+"""What a job would be: its tasks, the srun line of a cluster, and what it asks of this machine."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+import psutil
+
+from csrun.context import Role, TaskEntry
+from csrun.jobs.queue import node_names
+from csrun.jobs.request import JobRequest
+from csrun.launch.plan import JobPlan, PlannedTask
+from csrun.launch.slurm.srun import srun_line
+from csrun.site import Scheduler, Site
+
+# What a task of each role has to itself once it runs, and what all of a job share: proportional set
+# sizes in MiB, measured with 98 tasks of a small model. The model's own memory comes on top.
+SHARED_MB = 120
+PRIVATE_MB = {Role.CHIEF: 150, Role.MEMORYX: 20, Role.STREAMER: 14}
+
+
+class Sharing(msgspec.Struct, frozen=True):
+    """What the job asks for, and what is there to serve it.
+
+    tasks_per_cpu: the most tasks that any one real CPU serves. memory_mb: an estimate without the
+    model and its data, None for a command that is not one of csrun's interpreters.
+    """
+
+    nominal_cpus: int
+    real_cpus: int
+    tasks_per_cpu: int
+    memory_mb: int | None
+    memory_available_mb: int
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    """The plan of a job that is not run; its nodes are those that it gets on an idle site.
+
+    `srun` is its line on a cluster; of a job for sbatch it is the script. `sharing` is None where
+    the nodes are not this machine's.
+    """
+
+    site: str
+    mode: str | None
+    command: tuple[str, ...]
+    nodes: int
+    tasks: tuple[TaskEntry, ...]
+    srun: str
+    sharing: Sharing | None
+
+
+def describe(request: JobRequest, job_plan: JobPlan, site: Site) -> DryRun:
+    """The plan with all that a person or a program wants to know before it runs."""
+    layout = job_plan.layout
+    return DryRun(
+        site=site.name,
+        mode=job_plan.mode,
+        command=job_plan.command,
+        nodes=layout.nodes,
+        tasks=job_plan.entries(node_names(site)),
+        srun=_cluster_line(request, job_plan, site),
+        sharing=_sharing(job_plan, site) if site.scheduler is Scheduler.LOCAL else None,
+    )
+
+
+def _cluster_line(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
+    if site.scheduler is Scheduler.SLURM:
+        from csrun.launch.slurm.run import preview
+
+        return preview(request, job_plan, site)
+    return srun_line(job_plan.layout, job_plan.command, site.gres, request.label, request.options)
+
+
+def _sharing(job_plan: JobPlan, site: Site) -> Sharing:
+    layout, tasks = job_plan.layout, job_plan.tasks
+    alone = layout.single_task_nodes
+    load = Counter(cpu for task in tasks for cpu in task.cpus)
+    return Sharing(
+        nominal_cpus=alone * site.nodes.cpus + (len(tasks) - alone) * layout.cpus_per_task,
+        real_cpus=len(load),
+        tasks_per_cpu=max(load.values()),
+        memory_mb=_memory_mb(tasks),
+        memory_available_mb=psutil.virtual_memory().available >> 20,
+    )
+
+
+def _memory_mb(tasks: Iterable[PlannedTask]) -> int | None:
+    roles = [task.role for task in tasks]
+    if Role.TASK in roles:
+        return None
+    return SHARED_MB + sum(PRIVATE_MB[role] for role in roles)

@@ -1,0 +1,149 @@
+"""One command with the user's terminal, and nothing left of it when it is over, or we are.
+
+Two processes stand around the command, all in one group: the front, which is the process that the
+user started, and a guardian between the two. The kernel gives the keys of the terminal (Ctrl-C,
+Ctrl-Z) to the whole group, so the command and job control work as if neither were there. Whichever
+of the two is killed, the other ends what descends from the command and restores the terminal.
+"""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from csrun.launch.process.prctl import become_subreaper, die_with_parent
+from csrun.launch.process.process_tree import kill_descendants, reap
+from csrun.launch.process.task_process import EXIT_NOT_EXECUTABLE
+from csrun.launch.process.terminal import Terminal
+
+GRACE_S = 2.0  # from the signal that asks the command to end to SIGKILL
+FRONT_GRACE_S = 3.0  # the same for the guardian, which waits for the command
+_KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
+_WATCHED = _KEYS | {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
+_SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; see sigaction(2)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A command, its environment, and the descriptors to keep as long as it lives.
+
+    output: a descriptor that gets what the command writes, in the terminal's place.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    kept_fds: tuple[int, ...] = ()
+    output: int | None = None
+    time_limit_s: float | None = None
+
+
+@dataclass
+class Ending:
+    """How a command ended: 128 + signal for a killed one, and the signal that had asked it to."""
+
+    exit_code: int = 0
+    asked_by: signal.Signals | None = None
+    timed_out: bool = False
+
+
+def run_attended(command: Attended) -> Ending:
+    """Run a command on this terminal.
+
+    `kept_fds` stay open until nothing of the command lives, even if this process is killed.
+    """
+    terminal = Terminal.remember()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    kept = [os.dup(fd) for fd in command.kept_fds]  # locks close their own descriptor in a fork
+    become_subreaper()
+    sys.stdout.flush()
+    front = os.getpid()
+    guardian = os.fork()
+    if guardian == 0:
+        _guard(command, front, terminal, mask)
+    try:
+        return _wait_for(guardian, FRONT_GRACE_S, command.time_limit_s)
+    finally:
+        _clean_up(terminal)
+        for fd in kept:
+            os.close(fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _guard(command: Attended, front: int, terminal: Terminal | None, mask: Iterable[int]) -> None:
+    """The guardian: starts the command, waits for it, and is gone with its exit code."""
+    code = 1
+    try:
+        become_subreaper()
+        die_with_parent(front, signal.SIGHUP)
+        pid = os.fork()
+        if pid == 0:
+            _become(command, mask)
+        code = _wait_for(pid, GRACE_S).exit_code
+        _clean_up(terminal)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _become(command: Attended, mask: Iterable[int]) -> None:
+    # Python ignores these two; another program expects their defaults.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # one that waits comes now
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if command.output is not None:
+        for stream in (1, 2):
+            os.dup2(command.output, stream)
+    try:
+        os.execvpe(command.argv[0], command.argv, command.environment)
+    except OSError as error:
+        print(f"{command.argv[0]}: cannot be run: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(EXIT_NOT_EXECUTABLE)
+
+
+def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> Ending:
+    """Until the child is gone: pass signals on, and kill it when it does not heed them."""
+    ending = Ending()
+    limit_at_s = inf if time_limit_s is None else monotonic() + time_limit_s
+    deadline_s = inf
+    while True:
+        patience_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
+        info = signal.sigtimedwait(_WATCHED, max(0.0, patience_s))
+        if (code := reap().get(pid)) is not None:
+            ending.exit_code = 128 - code if code < 0 else code
+            return ending
+        if info is not None and _is_to_pass_on(info):
+            asked = signal.Signals(info.si_signo)
+            if asked not in _KEYS:
+                ending.asked_by = asked
+        elif monotonic() >= deadline_s:
+            asked, deadline_s = signal.SIGKILL, inf
+        elif monotonic() >= limit_at_s:
+            asked, limit_at_s, ending.timed_out = signal.SIGTERM, inf, True
+        else:
+            continue
+        os.kill(pid, asked)
+        if asked not in _KEYS | {signal.SIGKILL}:
+            os.kill(0, signal.SIGCONT)  # to the group, which Ctrl-Z may have stopped
+            deadline_s = min(deadline_s, monotonic() + grace_s)
+
+
+def _is_to_pass_on(info: signal.struct_siginfo) -> bool:
+    """True for a signal to pass on; of a key, the command has got one itself."""
+    if info.si_signo == signal.SIGCHLD:
+        return False
+    return info.si_signo not in _KEYS or info.si_code != _SI_KERNEL
+
+
+def _clean_up(terminal: Terminal | None) -> None:
+    kill_descendants()
+    if terminal is not None:
+        terminal.restore()

@@ -1,0 +1,92 @@
+"""What the processes that fork tasks have in common.
+
+They are the fork server, for all of a job's tasks on one machine, and on a cluster the attendant of
+each task.
+"""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from csrun.context.link import UNREADABLE, Message
+from csrun.launch.process.protocol import SignalTasks, StartTask
+
+DATAGRAM_BYTES = 1 << 16
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+class Closable(Protocol):
+    """What is ours alone, and not for a forked task."""
+
+    def close(self) -> None:
+        """Give it up."""
+
+
+def bind_link(job_dir: Path, name: str) -> socket.socket:
+    """The socket in a job's folder that its tasks' messages come to."""
+    # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
+    link.bind(f"/proc/self/fd/{folder}/{name}")
+    os.close(folder)
+    return link
+
+
+def receive(link: socket.socket) -> Message | None:
+    """The next message of a task; None, with a word in the log, for what is no message."""
+    try:
+        message: Message = _decoder.decode(link.recv(DATAGRAM_BYTES))
+    except UNREADABLE as error:
+        print(f"a message that is none: {error}", file=sys.stderr)
+        return None
+    return message
+
+
+def signal_pipe(handled: Iterable[signal.Signals]) -> tuple[socket.socket, socket.socket]:
+    """A socket that gets the number of each of these signals, and its other end."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno())
+    for signum in handled:
+        signal.signal(signum, lambda *_: None)
+    return reader, writer
+
+
+def fork_task(
+    handled: Collection[signal.Signals], owned: Iterable[Closable], become: Callable[[], NoReturn]
+) -> int:
+    """Fork a process that closes what is `owned` and does what `become` says; its number."""
+    # A signal that meets the child before it has left would be written into our own pipe.
+    signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+    pid = os.fork()
+    if pid == 0:
+        _leave(handled, owned)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+        become()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+    with suppress(OSError):  # the child does the same, and may have gone on already
+        os.setpgid(pid, pid)
+    return pid
+
+
+def send_signal(tasks: Mapping[int, StartTask], message: SignalTasks) -> None:
+    """Signal those of our unreaped tasks that the message names."""
+    for pid, task in tasks.items():
+        if task.name in message.names:
+            os.killpg(pid, message.signum)  # unreaped, so the number is still its own
+
+
+def _leave(handled: Iterable[signal.Signals], owned: Iterable[Closable]) -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in handled:
+        signal.signal(signum, signal.SIG_DFL)
+    for each in owned:
+        each.close()
+    os.setpgid(0, 0)

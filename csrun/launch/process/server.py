@@ -1,0 +1,111 @@
+"""The launcher's end of the fork server: starting it, talking to it, and being rid of it."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Protocol
+
+import msgspec
+
+from csrun.context import environment
+from csrun.jobs.folder import JobFolder
+from csrun.launch.life.failure import LOG_NAME, describe_server_loss
+from csrun.launch.process.protocol import MessageSocket, ToLauncher, ToServer
+from csrun.system import FileLock
+
+MODULE = "csrun.launch.process.forkserver"
+END_S = 5.0  # for the server to kill and reap all, before we do it
+_POLL_S = 0.002
+_DECODER: "msgspec.msgpack.Decoder[ToLauncher]" = msgspec.msgpack.Decoder(ToLauncher)
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class TaskServer(Protocol):
+    """What starts, signals and reaps a job's tasks: a fork server, or the srun of a cluster."""
+
+    @property
+    def name(self) -> str:
+        """What a user knows it by."""
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is something to receive."""
+
+    def send(self, message: ToServer) -> None:
+        """Order something.
+
+        Raises: OSError when the server is gone
+        """
+
+    def receive(self) -> list[ToLauncher] | None:
+        """What the tasks and the server have said; None when it is gone."""
+
+    def end(self) -> int:
+        """End the server and all that it runs; its exit code."""
+
+    def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
+        """What the user reads when the server went before its tasks."""
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A running fork server."""
+
+    process: "subprocess.Popen[bytes]"
+    control: MessageSocket
+    name: str = "the fork server"
+
+    def fileno(self) -> int:
+        """The descriptor of its socket."""
+        return self.control.fileno()
+
+    def send(self, message: ToServer) -> None:
+        """Order something.
+
+        Raises: OSError when the server is gone
+        """
+        self.control.send(message)
+
+    def receive(self) -> list[ToLauncher] | None:
+        """What it has said since, None at its end."""
+        bodies = self.control.receive()
+        return None if bodies is None else [_DECODER.decode(body) for body in bodies]
+
+    def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
+        """Say how the server ended."""
+        return describe_server_loss(exit_code, folder.path)
+
+    def end(self) -> int:
+        """Close the socket, by which the server ends itself and all of the job; its exit code."""
+        self.control.close()
+        deadline_s = monotonic() + END_S
+        while self.process.poll() is None and monotonic() < deadline_s:
+            sleep(_POLL_S)
+        if self.process.poll() is None:
+            self.process.kill()
+        return self.process.wait()
+
+
+def start_server(
+    folder: JobFolder, modules: Iterable[str], locks: Iterable[FileLock]
+) -> ServerProcess:
+    """Start the fork server of a job; it imports `modules`, and holds `locks` while it lives."""
+    ours, theirs = socket.socketpair()
+    lock_fds = [held.fd for held in locks]
+    command = [sys.executable, "-P", "-m", MODULE]
+    command += [str(theirs.fileno()), str(folder.path), ",".join(modules), *map(str, lock_fds)]
+    with theirs, folder.log(LOG_NAME).open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment.inherited() | _ONE_THREAD,
+            pass_fds=(theirs.fileno(), *lock_fds),
+            process_group=0,
+            cwd=os.getcwd(),
+        )
+    return ServerProcess(process, MessageSocket(ours))

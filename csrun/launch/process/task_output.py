@@ -1,0 +1,130 @@
+"""The logs of a job's tasks on their way to the user: the console, or the files of --output."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from csrun.context import JobFile, Progress, Role, TaskReport
+from csrun.jobs.folder import JobFolder
+from csrun.jobs.registered_job import Enrolled
+from csrun.jobs.request import JobOptions
+from csrun.launch.process.console import Console, LogTail
+from csrun.launch.process.output_files import OutputFiles, is_of_tasks
+from csrun.launch.process.protocol import StartTask
+
+
+@dataclass(frozen=True)
+class _Way:
+    tail: LogTail
+    write: Callable[[bytes], None]
+
+
+class Shown:
+    """The tasks whose logs are shown, and where each one's goes."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._ways: dict[str, _Way] = {}
+        self._on_console: set[str] = set()
+        self._closing = ExitStack()
+
+    def to_console(self, folder: JobFolder, labels: Mapping[int, str]) -> None:
+        """Show tasks' output, by rank, where the command was given.
+
+        What of it a report tells is shown at the end of the job, once.
+        """
+        for rank, label in labels.items():
+            name = log_name(rank)
+            tail = LogTail(folder.log(name), _report_reader(folder, rank), label)
+            self._ways[name] = _Way(tail, self._console.write)
+            self._on_console.add(name)
+
+    def to_files(
+        self, folder: JobFolder, labels: Mapping[int, str], job: JobFile, files: OutputFiles
+    ) -> None:
+        """Write all of tasks' output, by rank, into files.
+
+        Raises: UsageError when one cannot be written
+        """
+        self._closing.enter_context(files)
+        for rank, label in labels.items():
+            name = log_name(rank)
+            tail = LogTail(folder.log(name), lambda: None, label)
+            self._ways[name] = _Way(tail, files.of(job.tasks[rank]).write)
+
+    def was_on_console(self, name: str) -> bool:
+        """True when the user has seen this task's output."""
+        return name in self._on_console
+
+    def forward(self, is_last: bool = False) -> None:
+        """Show what has been written since; all of it when `is_last`.
+
+        Raises: OutputError when there is no place to show it
+        """
+        for way in self._ways.values():
+            while data := way.tail.read():
+                way.write(data)
+            if is_last:
+                way.write(way.tail.read(is_last=True))
+
+    def progress(self, progress: Progress) -> None:
+        """Show how far a long operation is."""
+        self._console.progress(progress)
+
+    def give_up(self) -> None:
+        """Show nothing any more."""
+        self._ways.clear()
+        self._on_console.clear()
+
+    def close(self) -> None:
+        """Take the progress display down, and close the files."""
+        self._console.close()
+        self._closing.close()
+
+
+def shown_tasks(job_file: JobFile, job: Enrolled, label: bool) -> Shown:
+    """What a job shows by its options.
+
+    Raises: UsageError when a file of --output cannot be written
+    """
+    options = JobOptions(job.record.name, output=job.record.output)
+    return show(job_file, job.folder, options, job.record.user, label)
+
+
+def show(
+    job_file: JobFile, folder: JobFolder, options: JobOptions, user: str, label: bool
+) -> Shown:
+    """What a job of this name and user shows.
+
+    Raises: UsageError when a file of --output cannot be written
+    """
+    shown, pattern = Shown(), options.output
+    everyone = range(len(job_file.tasks))
+    per_task = pattern is not None and is_of_tasks(pattern)
+    ranks = everyone if label or per_task else shown_ranks(job_file)
+    labels = {rank: rank_label(rank, len(everyone)) if label else "" for rank in ranks}
+    if pattern is None:
+        shown.to_console(folder, labels)
+    else:
+        files = OutputFiles(pattern, job_file.job_id, options.job_name or "", user)
+        shown.to_files(folder, labels, job_file, files)
+    return shown
+
+
+def shown_ranks(job: JobFile) -> list[int]:
+    """The chief's log speaks for a training; of another command, every task's does."""
+    return [task.rank for task in job.tasks if task.role in (Role.CHIEF, Role.TASK)]
+
+
+def rank_label(rank: int, tasks: int) -> str:
+    """What comes before each line of a task, as wide for all tasks of the job."""
+    return f"{rank:{len(str(tasks - 1))}}: "
+
+
+def _report_reader(folder: JobFolder, rank: int) -> Callable[[], TaskReport | None]:
+    return lambda: folder.report(str(rank))
+
+
+def log_name(rank: int) -> str:
+    """The name of a planned task's log."""
+    return StartTask(rank, ()).name

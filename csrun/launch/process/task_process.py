@@ -1,0 +1,190 @@
+"""What a forked process does to become a task, from its first instruction to its exit code."""
+
+import atexit
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from threadpoolctl import ThreadpoolController
+
+from csrun.base.errors import CsrunError
+from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
+from csrun.context.link import report_of
+from csrun.jobs.folder import JobFolder
+from csrun.launch.interpreters import mode_of
+from csrun.launch.process.gate import Gate
+from csrun.launch.process.prctl import die_with_parent, set_name
+from csrun.launch.process.protocol import StartTask
+from csrun.launch.process.task_environment import task_variables
+
+EXIT_NOT_FOUND = 127  # as a shell has it
+EXIT_NOT_EXECUTABLE = 126
+EXIT_TERMINATED = 128 + signal.SIGTERM
+_OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
+
+
+def become_task(
+    start: StartTask, job: JobFile, folder: JobFolder, server_pid: int, gate: Gate | None = None
+) -> NoReturn:
+    """Turn this process, just forked from the server, into the task and end with its exit code.
+
+    A planned task goes through the gate of its job, if it has one; a wafer comes later.
+    """
+    code = 1
+    try:
+        die_with_parent(server_pid)
+        _detach(start, job, folder)
+        if gate is not None and start.wafer is None:
+            gate.enter()
+        elif gate is not None:
+            gate.leave()
+        code = _run(start, folder)
+    except Exception:
+        traceback.print_exc()  # ours: what the user's code raises has been reported
+    finally:
+        _flush()
+        os._exit(code)
+
+
+@cache
+def blas() -> ThreadpoolController:
+    """The BLAS of this process; the server looks for it once, for all that is forked from it."""
+    return ThreadpoolController()
+
+
+def _detach(start: StartTask, job: JobFile, folder: JobFolder) -> None:
+    entry = job.tasks[start.rank]
+    os.sched_setaffinity(0, entry.cpus)
+    set_name(f"{entry.role}-{entry.rank}" if start.wafer is None else start.name)
+    _redirect(folder.log(start.name))
+    variables = task_variables(job, folder.path, entry)
+    if start.wafer is not None:
+        variables[environment.WAFER] = start.wafer
+    environment.adopt(variables)
+    _reseed()
+    if len(entry.cpus) > 1:  # the server's own BLAS has one thread
+        blas().limit(limits=len(entry.cpus))
+
+
+def _reseed() -> None:
+    """NumPy's global generator, if it is there, was seeded in the server, alike for all tasks."""
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()
+
+
+def _redirect(log: Path) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(output)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _run(start: StartTask, folder: JobFolder) -> int:
+    """Python of our own runs in this process; all else replaces it."""
+    interpreter, *arguments = start.argv
+    ours = mode_of(start.argv) is not None
+    if ours and arguments and not arguments[0].startswith("-"):
+        return _run_python(lambda: _run_script(arguments), start, folder)
+    if ours and arguments[:1] == ["-m"] and len(arguments) > 1:
+        return _run_python(lambda: _run_module(arguments[1:]), start, folder)
+    return _replace_process(sys.executable if ours else interpreter, start.argv)
+
+
+def _run_script(arguments: list[str]) -> None:
+    sys.argv[:] = arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _run_module(arguments: list[str]) -> None:
+    sys.argv[:] = arguments
+    sys.path.insert(0, os.getcwd())
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _replace_process(program: str, argv: tuple[str, ...]) -> NoReturn:
+    # Python ignores these two; another program expects their defaults.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvpe(program, [program, *argv[1:]], environment.inherited())
+    except FileNotFoundError:
+        print(f"{program}: command not found", file=sys.stderr)
+        code = EXIT_NOT_FOUND
+    except OSError as error:
+        print(f"{program}: cannot be run: {error.strerror}", file=sys.stderr)
+        code = EXIT_NOT_EXECUTABLE
+    _flush()
+    os._exit(code)
+
+
+def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -> int:
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        body()
+        code = 0
+    except Terminated:
+        code = EXIT_TERMINATED
+    except BaseException as error:
+        code = _report(error, start, folder)
+    if code == 0:
+        # The interpreter's own way out, which os._exit goes around: threads, then exit handlers.
+        threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return code
+
+
+def _raise_terminated(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_IGN)
+    raise Terminated
+
+
+def _report(error: BaseException, start: StartTask, folder: JobFolder) -> int:
+    """Write the report, then the error to the log, so that a reader never shows the error twice."""
+    if isinstance(error, SystemExit) and isinstance(error.code, str):
+        print(error.code, file=sys.stderr)
+    text = _user_traceback(error)
+    _flush()
+    report = report_of(start.rank, error, text, os.fstat(1).st_size)
+    if report.exit_code == 0:
+        return 0
+    with suppress(OSError):  # a full disk: the log, the exit code and what is in memory remain
+        report.write(folder.path, start.report_name)
+    _write_to_log(report, error)
+    return report.exit_code
+
+
+def _write_to_log(report: TaskReport, error: BaseException) -> None:
+    if report.kind is TaskReportKind.EXIT:
+        return
+    text = f"error: {report.message}\n" if isinstance(error, CsrunError) else report.traceback
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+
+
+def _user_traceback(error: BaseException) -> str:
+    """The traceback without the frames by which the launcher got to the user's code."""
+    frames: TracebackType | None = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in _OUR_FILES:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()

@@ -1,0 +1,133 @@
+"""What the cluster has, as sinfo says it: a request that can never run is refused at once."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.launch.plan import Layout
+from csrun.site import Site
+
+SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G")
+NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
+ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try again
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the cluster, in whatever state; `gres` without counts, e.g. `cs:cs2-02`.
+
+    Units: memory_gb in GiB
+    """
+
+    name: str
+    cpus: int
+    memory_gb: int
+    state: str
+    gres: frozenset[str]
+
+
+def nodes(site: Site) -> tuple[Node, ...]:
+    """All nodes of the cluster.
+
+    Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
+    """
+    return parse(_sinfo(site))
+
+
+def check(layout: Layout, site: Site, gres: str | None) -> None:
+    """Make sure that the cluster could run the job some day.
+
+    Raises: UsageError when it never can; CsrunError when Slurm does not answer
+    """
+    found = nodes(site)
+    _check_nodes(layout, site, found)
+    known = frozenset().union(*(node.gres for node in found))
+    if gres is not None and _without_count(gres) not in known:
+        raise UsageError(
+            f"site {site.name}: gres: no node of the cluster has {gres}, they have:"
+            f" {', '.join(sorted(known)) or 'none'}; gres in the site file must be as in slurm.conf"
+        )
+
+
+def parse(text: str) -> tuple[Node, ...]:
+    """The nodes in sinfo's answer, each once: a node is listed for every partition it is in."""
+    rows = (line.strip().split("|") for line in text.splitlines() if line.strip())
+    found = (
+        Node(name, _least(cpus), _least(memory_mb) // 1024, state, _gres(gres))
+        for name, cpus, memory_mb, state, gres in rows
+    )
+    return tuple({node.name: node for node in found}.values())
+
+
+def require_commands(site: Site) -> None:
+    """Make sure that Slurm is installed where we are.
+
+    Raises: UsageError
+    """
+    for command in NEEDED:
+        if shutil.which(command) is None:
+            raise UsageError(
+                f"site {site.name}: scheduler {site.scheduler}: {command}: command not found; run"
+                " this on a machine that has Slurm's commands in PATH, or choose another --site"
+            )
+
+
+def explain(error_text: str, site: Site) -> CsrunError:
+    """What a command of Slurm's has said against us, and what to do about it."""
+    said = error_text.strip().splitlines()
+    reason = said[-1] if said else "no answer"
+    if "munge" in error_text.lower():
+        remedy = "munge must run on this machine: 'systemctl status munge'"
+        reason = next(line for line in said if "munge" in line.lower())
+    else:
+        remedy = "'scontrol ping' says whether its controller lives"
+    return CsrunError(f"site {site.name}: Slurm does not answer: {reason}; {remedy}")
+
+
+def _check_nodes(layout: Layout, site: Site, found: tuple[Node, ...]) -> None:
+    if layout.nodes > len(found):
+        raise UsageError(
+            f"--total-nodes {layout.nodes}: the cluster of site {site.name} has {len(found)} nodes:"
+            f" use --total-nodes {len(found)}"
+        )
+    alone = layout.single_task_nodes
+    full = layout.tasks_per_node * layout.cpus_per_task
+    wanted = sorted([site.nodes.cpus] * alone + [full] * (layout.nodes - alone), reverse=True)
+    sizes = sorted((node.cpus for node in found), reverse=True)
+    for cpus, size in zip(wanted, sizes, strict=False):
+        if cpus > size:
+            raise UsageError(
+                f"site {site.name}: the job wants {wanted.count(cpus)} nodes of {cpus} CPUs, the"
+                f" cluster has {sum(size >= cpus for size in sizes)}: use fewer --tasks-per-node"
+                " or --cpus-per-task, or set nodes.cpus in the site file to what a node has"
+            )
+
+
+def _sinfo(site: Site) -> str:
+    require_commands(site)
+    try:
+        done = subprocess.run(
+            SINFO, capture_output=True, text=True, check=False, timeout=ANSWER_S
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise explain("", site) from error
+    if done.returncode != 0:
+        raise explain(done.stderr, site)
+    return done.stdout
+
+
+def _least(number: str) -> int:
+    """`8+` stands for eight or more."""
+    return int(number.rstrip("+"))
+
+
+def _gres(text: str) -> frozenset[str]:
+    """`cs:cs2-01:1(S:0),cs:cs2-02:1` as {cs:cs2-01, cs:cs2-02}."""
+    entries = re.sub(r"\([^)]*\)", "", text).split(",")
+    return frozenset(_without_count(e) for e in entries if e not in ("", "null"))
+
+
+def _without_count(gres: str) -> str:
+    return re.sub(r":\d+[KMGT]?$", "", gres)

@@ -1,0 +1,194 @@
+"""The jobs, nodes and CS systems of a cluster, as Slurm and the systems' books tell them.
+
+Source: squeue(1), --json; later versions wrap a number that may be unset, and list a job's states
+"""
+
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from csrun.base.errors import UsageError
+from csrun.jobs.overview import SystemStatus
+from csrun.jobs.scancel import scancel
+from csrun.launch.slurm import sinfo
+from csrun.site import Site
+from csrun.system import load_state
+
+_WAITING = frozenset({"PENDING"})
+_ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+     "PREEMPTED", "TIMEOUT"}
+)  # fmt: skip
+
+
+class SlurmJob(msgspec.Struct, frozen=True):
+    """One job that Slurm has; the components of a heterogeneous one are told as one job.
+
+    reason: what it waits for, or why it did not end well, in Slurm's word
+    """
+
+    job_id: int
+    name: str
+    user: str
+    state: str
+    reason: str
+    nodes: int
+    tasks: int
+    node_names: tuple[str, ...]
+    system: str
+    submitted: datetime
+    started: datetime | None
+    ended: datetime | None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True as long as it has no nodes."""
+        return self.state in _WAITING
+
+    @property
+    def is_running(self) -> bool:
+        """True when it has its nodes; one that completes has them still."""
+        return not self.is_waiting and self.ended is None
+
+    @property
+    def elapsed_s(self) -> float:
+        """For how long the job has run, or did."""
+        until = self.ended or datetime.now(UTC)
+        return max(0.0, (until - self.started).total_seconds()) if self.started else 0.0
+
+
+class SlurmNode(msgspec.Struct, frozen=True):
+    """One node of the cluster, its state in Slurm's word. Units: memory_gb in GiB."""
+
+    name: str
+    state: str
+    jobs: tuple[int, ...]
+    cpus: int
+    memory_gb: int
+
+
+def jobs(site: Site) -> list[SlurmJob]:
+    """The jobs that wait or run, and those that Slurm still remembers.
+
+    Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
+    """
+    return parse(_ask(site, "squeue", "--json"), site)
+
+
+def nodes(site: Site) -> list[SlurmNode]:
+    """All nodes of the cluster, and the jobs that have them.
+
+    Raises: as `jobs`
+    """
+    found = sinfo.nodes(site)
+    names = {job.job_id: _names(job, site) for job in jobs(site) if job.is_running}
+    return [
+        SlurmNode(
+            node.name,
+            node.state.upper(),
+            tuple(job_id for job_id, on in names.items() if node.name in on),
+            node.cpus,
+            node.memory_gb,
+        )
+        for node in found
+    ]
+
+
+def systems(site: Site) -> list[SystemStatus]:
+    """All CS systems of the site, the jobs that Slurm gave them to, and those that wait for them.
+
+    Raises: as `jobs`
+    """
+    known = jobs(site)
+    found = []
+    for system in site.systems:
+        state = load_state(site, system)
+        asking = [job for job in known if job.system == system.name]
+        holder = next((job.job_id for job in asking if job.is_running), None)
+        waiting = tuple(job.job_id for job in asking if job.is_waiting)
+        found.append(
+            SystemStatus(system.name, system.address, state.mode, state.power, holder, waiting)
+        )
+    return found
+
+
+def job(site: Site, job_id: int) -> SlurmJob:
+    """One of them.
+
+    Raises: UsageError for an unknown one, and as `jobs`
+    """
+    for found in jobs(site):
+        if found.job_id == job_id:
+            return found
+    raise UsageError(f"job {job_id}: Slurm knows no such job any more, or never did")
+
+
+def cancel(site: Site, job_id: int) -> None:
+    """Ask Slurm to end a job; its tasks finish what they do.
+
+    Raises: UsageError when it will not: no such job, or someone else's
+    """
+    sinfo.require_commands(site)
+    scancel(job_id)
+
+
+def parse(text: str, site: Site) -> list[SlurmJob]:
+    """The jobs in squeue's answer."""
+    components: dict[int, list[dict[str, Any]]] = {}
+    for found in msgspec.json.decode(text)["jobs"]:
+        leader = _number(found.get("het_job_id")) or _number(found["job_id"])
+        components.setdefault(leader, []).append(found)
+    return [_job(job_id, parts, site) for job_id, parts in sorted(components.items())]
+
+
+def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
+    first = min(parts, key=lambda part: _number(part.get("het_job_offset")))
+    state = first["job_state"]
+    started = _number(first.get("start_time"))
+    states = {state} if isinstance(state, str) else set(state)
+    ended = _number(first.get("end_time")) if states <= _ENDED else 0
+    has_started = not states & _WAITING and started
+    return SlurmJob(
+        job_id=job_id,
+        name=first["name"],
+        user=first["user_name"],
+        state=",".join(sorted(states)),
+        reason="" if first["state_reason"] == "None" else first["state_reason"],
+        nodes=sum(_number(part["node_count"]) for part in parts),
+        tasks=sum(_number(part["tasks"]) for part in parts),
+        node_names=tuple(part["nodes"] for part in parts if part.get("nodes")),
+        system=_system((part.get("tres_per_node") or "" for part in parts), site),
+        submitted=datetime.fromtimestamp(_number(first["submit_time"]), UTC),
+        started=datetime.fromtimestamp(started, UTC) if has_started else None,
+        ended=datetime.fromtimestamp(ended, UTC) if ended else None,
+    )
+
+
+def _names(job: SlurmJob, site: Site) -> frozenset[str]:
+    """`node1`, `node[3-4]` as the names of three nodes."""
+    told = ",".join(job.node_names)
+    return frozenset(_ask(site, "scontrol", "show", "hostnames", told).split() if told else ())
+
+
+def _ask(site: Site, *command: str) -> str:
+    sinfo.require_commands(site)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise sinfo.explain(done.stderr, site)
+    return done.stdout
+
+
+def _system(asked: Iterable[str], site: Site) -> str:
+    """The system whose resource a job asks for; empty when it asks for none, or any."""
+    text = f"{','.join(asked)},"
+    for system in site.systems:
+        if f"{site.gres_of(system.name)}," in text and "{system}" in (site.gres or ""):
+            return system.name
+    return ""
+
+
+def _number(value: Any) -> int:
+    return int(value["number"] if isinstance(value, dict) else value or 0)

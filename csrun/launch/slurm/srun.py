@@ -1,0 +1,160 @@
+"""A job's layout as the words of srun and sbatch that start the same tasks on a cluster. Pure.
+
+Source: srun(1), sbatch(1), heterogeneous jobs; `--kill-on-bad-exit` ends all components only when
+the first one has it
+"""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from csrun.jobs.request import JobOptions
+from csrun.launch.plan import Layout
+
+COMPONENT_SEPARATOR = ":"
+NO_OPTIONS = JobOptions()
+SPARE_MINUTES = 2  # one that is begun, and one for the tasks' grace
+START = ("srun", "--unbuffered", "--kill-on-bad-exit")
+_OF_AN_ALLOCATION = (
+    "--exclusive",
+    "--gres=",
+    "--job-name=",
+    "--time=",
+)  # a step takes what its job has
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job asks for beside its layout.
+
+    `alone_cpus` are the CPUs of a task that has a node to itself: they are the wafer's, too.
+    """
+
+    gres: str | None = None
+    alone_cpus: int | None = None
+    job_name: str | None = None
+    time_limit_s: int | None = None
+
+    def words(self) -> list[str]:
+        """What every component has in common. Units: Slurm counts minutes
+
+        The limit that Slurm is told is later than the job's own, which ends it in order.
+        """
+        name = [f"--job-name={self.job_name}"] if self.job_name else []
+        minutes = (self.time_limit_s or 0) // 60 + SPARE_MINUTES
+        return name + ([f"--time={minutes}"] if self.time_limit_s else [])
+
+
+def srun_line(
+    layout: Layout,
+    command: tuple[str, ...],
+    gres: str | None = None,
+    label: bool = False,
+    options: JobOptions = NO_OPTIONS,
+) -> str:
+    """One heterogeneous srun as a text, in the original's form."""
+    first, *others = _components(layout, Resources(gres=gres))
+    first = [*option_words(options), *(["--label"] if label else []), *first]
+    return shlex.join(_joined([first, *others], command))
+
+
+def option_words(options: JobOptions) -> list[str]:
+    """A job's options as srun and sbatch have them."""
+    limit_s = options.time_limit_s or 0
+    limit = f"{limit_s // 3600}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
+    given = {
+        "job-name": options.job_name,
+        "time": limit if limit_s else None,
+        "output": options.output,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def srun_words(layout: Layout, command: tuple[str, ...], resources: Resources) -> tuple[str, ...]:
+    """The srun that asks for nodes and starts `command` on them: components in rank order."""
+    return _joined(_components(layout, resources), command)
+
+
+def step_words(layout: Layout, command: tuple[str, ...], resources: Resources) -> tuple[str, ...]:
+    """The srun that starts `command` on the nodes that a batch job has already."""
+    kept = [
+        [word for word in component if not word.startswith(_OF_AN_ALLOCATION)]
+        for component in _components(layout, resources)
+    ]
+    if len(kept) > 1:
+        kept = [[f"--het-group={index}", *words] for index, words in enumerate(kept)]
+    return _joined(kept, command)
+
+
+def cpu_words(
+    command: tuple[str, ...], options: JobOptions, gres_node: str | None, on_terminal: bool
+) -> tuple[str, ...]:
+    """The srun that runs `command` alone on a node, but not on the one of the CS systems."""
+    terminal = ["--pty"] if on_terminal else []
+    elsewhere = [f"--exclude={gres_node}"] if gres_node else []
+    node = ["--nodes=1", "--ntasks=1", *elsewhere, "--exclusive"]
+    return ("srun", *terminal, *option_words(options), *node, *command)
+
+
+def batch_script(
+    layout: Layout, command: tuple[str, ...], resources: Resources, directives: Iterable[str] = ()
+) -> str:
+    """A script for sbatch that asks for the nodes of a job and runs `command` on the first.
+
+    `directives` are options of the whole job, e.g. `--dependency=afterok:12`.
+    """
+    first, *others = _components(layout, resources)
+    lines = ["#!/bin/sh", *_directives([*directives, *first])]
+    for component in others:
+        lines += ["#SBATCH hetjob", *_directives(component)]
+    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
+
+
+def in_container(
+    command: tuple[str, ...], image: str | None, mounts: Iterable[str]
+) -> tuple[str, ...]:
+    """The command inside a container image with these folders; as it is without an image.
+
+    Source: apptainer-exec(1)
+    """
+    if image is None:
+        return command
+    folders = ",".join(dict.fromkeys(mounts))
+    bound = ("-B", folders) if folders else ()
+    return ("apptainer", "exec", *bound, image, *command)
+
+
+def _directives(words: Iterable[str]) -> list[str]:
+    return [f"#SBATCH {word}" for word in words]
+
+
+def _joined(components: Iterable[Iterable[str]], command: tuple[str, ...]) -> tuple[str, ...]:
+    words: list[str] = []
+    for component in components:
+        words += [COMPONENT_SEPARATOR, *component] if words else [*START, *component]
+    return (*words, *command)
+
+
+def _components(layout: Layout, resources: Resources) -> list[list[str]]:
+    common = resources.words()
+    return [[*common, *words] for words in _placed(layout, resources)]
+
+
+def _placed(layout: Layout, resources: Resources) -> list[list[str]]:
+    gres = [f"--gres={resources.gres}"] if resources.gres else []
+    distribution = ["--distribution=cyclic"] if layout.cyclic else []
+    full = _tasks(layout.tasks_per_node, layout.cpus_per_task)
+    rest = layout.nodes - max(1, layout.single_task_nodes)
+    last = [f"--nodes={rest}", *full, *distribution, "--exclusive"]
+    if layout.nodes == 1:
+        return [["--nodes=1", *full, *gres, *distribution, "--exclusive"]]
+    if layout.single_task_nodes == 0:
+        return [["--nodes=1", *full, *gres], last]
+    single = ["--nodes=1", *_tasks(1, resources.alone_cpus)]
+    chief = ["--exclusive", *single, *gres]
+    return [chief, *([*single, "--exclusive"] for _ in range(layout.single_task_nodes - 1)), last]
+
+
+def _tasks(tasks_per_node: int, cpus_per_task: int | None) -> list[str]:
+    cpus = [] if cpus_per_task is None else [f"--cpus-per-task={cpus_per_task}"]
+    return [f"--tasks-per-node={tasks_per_node}", *cpus]

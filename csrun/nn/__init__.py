@@ -1,0 +1,74 @@
+"""Layers, functions, losses and optimizers for model functions.
+
+hidden = nn.Dense(50, activation="relu")(nn.flatten(features))
+logits = nn.Dense(10)(hidden)
+loss = nn.softmax_cross_entropy(logits, labels)
+train_op = nn.SGD(0.01, momentum=0.9).minimize(loss)
+"""
+
+from csrun.base.mode import RunMode
+from csrun.executable import learning_rate as schedules
+from csrun.nn import initializers, metrics, summary
+from csrun.nn.activations import (
+    elu,
+    gelu,
+    gelu_tanh,
+    leaky_relu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    tanh,
+)
+from csrun.nn.arithmetic import exp, log, mean, sqrt, sum
+from csrun.nn.dense import Dense
+from csrun.nn.dropout import Dropout
+from csrun.nn.errors import ShapeError
+from csrun.nn.losses import argmax, softmax_cross_entropy
+from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
+from csrun.nn.shapes import flatten
+from csrun.nn.tensor import Tensor
+
+TRAIN = RunMode.TRAIN
+EVAL = RunMode.EVAL
+PREDICT = RunMode.PREDICT
+
+__all__ = [
+    "EVAL",
+    "PREDICT",
+    "SGD",
+    "TRAIN",
+    "Adam",
+    "AdamW",
+    "Dense",
+    "Dropout",
+    "Optimizer",
+    "ShapeError",
+    "Tensor",
+    "TrainOp",
+    "argmax",
+    "elu",
+    "exp",
+    "flatten",
+    "gelu",
+    "gelu_tanh",
+    "initializers",
+    "leaky_relu",
+    "log",
+    "mean",
+    "metrics",
+    "relu",
+    "relu6",
+    "schedules",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax_cross_entropy",
+    "softplus",
+    "sqrt",
+    "sum",
+    "summary",
+    "tanh",
+]

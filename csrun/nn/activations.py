@@ -1,0 +1,110 @@
+"""Activation functions, elementwise."""
+
+from collections.abc import Callable
+
+from csrun.cirh.ops.activation import (
+    EluOp,
+    GeluOp,
+    HardtanhOp,
+    LeakyReluOp,
+    ReluOp,
+    SigmoidOp,
+    SiluOp,
+    SoftplusOp,
+    TanhOp,
+)
+from csrun.cirh.ops.base import CirhOp, Plain
+from csrun.nn.errors import TraceError, located, user_line
+from csrun.nn.tensor import Tensor
+
+Activation = Callable[[Tensor], Tensor]
+
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017, section 2
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return _apply("relu", ReluOp, x)
+
+
+def relu6(x: Tensor) -> Tensor:
+    """x cut to 0..6."""
+    return _apply("relu6", HardtanhOp, x, min_val=0.0, max_val=6.0)
+
+
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x where it is positive, else negative_slope x; the slope is in [0, 1]."""
+    return _apply("leaky_relu", LeakyReluOp, x, negative_slope=float(negative_slope))
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is positive, else alpha (exp(x) - 1); alpha >= 0."""
+    return _apply("elu", EluOp, x, alpha=float(alpha), scale=1.0)
+
+
+def selu(x: Tensor) -> Tensor:
+    """The scaled elu that keeps mean 0 and variance 1."""
+    return _apply("selu", EluOp, x, alpha=SELU_ALPHA, scale=SELU_SCALE)
+
+
+def gelu(x: Tensor, approximate: bool = False) -> Tensor:
+    """x P(N(0, 1) < x), exactly or approximated by tanh."""
+    return _apply("gelu", GeluOp, x, approximate="tanh" if approximate else "none")
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """gelu, approximated by tanh."""
+    return gelu(x, approximate=True)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return _apply("sigmoid", SigmoidOp, x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return _apply("tanh", TanhOp, x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x), also called swish."""
+    return _apply("silu", SiluOp, x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    return _apply("softplus", SoftplusOp, x)
+
+
+def _apply(name: str, kind: type[CirhOp], x: Tensor, **options: Plain) -> Tensor:
+    with located(name):
+        return x.tracer.emit(kind, x, **options)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": relu,
+    "relu6": relu6,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
+    "selu": selu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "silu": silu,
+    "softplus": softplus,
+}
+
+
+def activation(name: str | None) -> Activation | None:
+    """The activation function of this name, as layers take it.
+
+    Raises: TraceError for an unknown name
+    """
+    if name is None:
+        return None
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise TraceError(f"{user_line()}: activation must be one of {known}, got {name!r}")
+    return ACTIVATIONS[name]

@@ -1,0 +1,64 @@
+"""Functions of values, and sums along axes; operators such as + are the tensor's own."""
+
+from math import prod
+
+from csrun.cirh.ops.elementwise import ExpOp, LogOp, SqrtOp
+from csrun.cirh.ops.reduction import SumOp
+from csrun.nn.errors import ShapeError, located, user_line
+from csrun.nn.tensor import Tensor
+
+Axes = int | tuple[int, ...]
+
+
+def exp(x: Tensor) -> Tensor:
+    """e to the power x."""
+    return x.tracer.emit(ExpOp, x)
+
+
+def log(x: Tensor) -> Tensor:
+    """Natural logarithm."""
+    return x.tracer.emit(LogOp, x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Square root."""
+    return x.tracer.emit(SqrtOp, x)
+
+
+def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
+    """The sum along one or several axes.
+
+    Raises: ShapeError for an axis that x does not have, or the same one twice
+    """
+    return _total("sum", x, _axes("sum", x, axis), keepdims)
+
+
+def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
+    """The mean along one or several axes of each sample.
+
+    Raises: ShapeError for an axis that x does not have, the same one twice, or the batch's: an
+    incomplete batch has rows that do not count
+    """
+    axes = _axes("mean", x, axis)
+    if 0 in axes:
+        raise ShapeError(
+            f"{user_line()}: mean: axis 0 is the batch's, whose rows do not all count; sum over it "
+            "and divide by the number that does"
+        )
+    total = _total("mean", x, axes, keepdims)
+    return total / float(prod(x.shape[a] for a in axes))
+
+
+def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    with located(name):
+        return x.tracer.emit(SumOp, x, dims=axes, keepdim=keepdims)
+
+
+def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
+    """The axes counted from the first one, in order."""
+    given = axis if isinstance(axis, tuple) else (axis,)
+    rank = len(x.shape)
+    axes = tuple(sorted(a % rank if rank else a for a in given))
+    if not given or not all(-rank <= a < rank for a in given) or len(set(axes)) < len(axes):
+        raise ShapeError(f"{user_line()}: {name}: axis {axis} does not fit shape {list(x.shape)}")
+    return axes

@@ -1,0 +1,64 @@
+"""The fully connected layer."""
+
+from math import prod
+
+from csrun.cirh.ops.matrix import AddmmOp, MmOp
+from csrun.cirh.types import text_of, type_of
+from csrun.nn.activations import activation as activation_named
+from csrun.nn.errors import ShapeError, TraceError, user_line
+from csrun.nn.initializers import Initializer, glorot_uniform, zeros
+from csrun.nn.shapes import view
+from csrun.nn.tensor import Tensor
+
+
+class Dense:
+    """activation(x kernel + bias), over the last axis of x.
+
+    Parameters `<name>/kernel` [in, units] and `<name>/bias` [units] are made at each call; a layer
+    object that is called twice makes two layers.
+
+    Raises: TraceError for a number of units below 1 or an unknown activation
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = glorot_uniform,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(units, bool) or not isinstance(units, int) or units < 1:
+            raise TraceError(
+                f"{user_line()}: Dense: units must be a positive integer, got {units!r}"
+            )
+        self.units = units
+        self.use_bias = use_bias
+        self.name = name
+        self._activation = activation_named(activation)
+        self._kernel_initializer = kernel_initializer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes: x [B, ..., in] -> [B, ..., units]
+
+        Raises: ShapeError for a tensor of fewer than two axes
+        """
+        with x.tracer.layer("dense", self.name) as scope:
+            if len(x.shape) < 2:
+                raise ShapeError(
+                    f"{user_line()}: layer {scope}: the input must be [batch, ..., features], "
+                    f"got shape {text_of(type_of(x.value))}"
+                )
+            rows = view(x, (prod(x.shape[:-1]), x.shape[-1]))
+            out = self._affine(rows)
+            out = self._activation(out) if self._activation else out
+            return view(out, (*x.shape[:-1], self.units))
+
+    def _affine(self, x: Tensor) -> Tensor:
+        """Shapes: x [rows, in] -> [rows, units]"""
+        shape = (x.shape[1], self.units)
+        kernel = x.tracer.parameter("kernel", shape, self._kernel_initializer(shape))
+        if not self.use_bias:
+            return x.tracer.emit(MmOp, x, kernel)
+        bias = x.tracer.parameter("bias", (self.units,), zeros((self.units,)))
+        return x.tracer.emit(AddmmOp, bias, x, kernel)

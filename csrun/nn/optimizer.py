@@ -1,0 +1,154 @@
+"""Learning algorithms; each is also what a params file's `optimizer` section may hold.
+
+optimizer:
+  optimizer_type: adamw
+  learning_rate: {scheduler: cosine, initial_learning_rate: 0.001, steps: 3000, warmup_steps: 100}
+  weight_decay: 0.01
+  exclude_from_weight_decay: [bias]
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.algorithms import AdamAttr, Algorithm, ScheduleAttr, SgdAttr
+from csrun.executable.learning_rate import Constant, Schedule
+from csrun.nn.errors import TraceError, user_line
+from csrun.nn.tensor import Tensor
+
+Rate = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class TrainOp:
+    """A loss, and the algorithm that minimizes it."""
+
+    loss: Tensor
+    algorithm: Algorithm
+
+
+class OptimizerError(TraceError, ValueError):
+    """An optimizer out of range; a ValueError too: a params file's reader then adds the place."""
+
+
+class Learning(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    tag_field="optimizer_type",
+    tag="learning",
+):
+    """What all optimizers share: the learning rate, a number or a schedule.
+
+    Raises: OptimizerError for a number out of range
+    """
+
+    learning_rate: Rate | Schedule
+
+    def __post_init__(self) -> None:
+        """Refuse what a params file's reader has not refused."""
+        rate = self.learning_rate
+        try:
+            if not isinstance(rate, Schedule) and not float(rate) >= 0:
+                raise OptimizerError(f"learning_rate must be >= 0, got {rate}")
+            self.algorithm()
+        except (VerifyException, TypeError, ValueError) as error:
+            where = f"{user_line()}: {type(self).__name__}"
+            raise OptimizerError(f"{where}: {error}") from error
+
+    def algorithm(self) -> Algorithm:
+        """The learning algorithm as an attribute of CIRH."""
+        raise NotImplementedError
+
+    def minimize(self, loss: Tensor) -> TrainOp:
+        """What a model function returns as its train_op."""
+        return TrainOp(loss, self.algorithm())
+
+
+class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):
+    """Stochastic gradient descent: v = momentum v + gradient, w = w - learning_rate v.
+
+    exclude_from_weight_decay: regular expressions; a parameter in whose name one is found does not
+    decay. Weight decay adds weight_decay w to the gradient.
+
+    Source: Sutskever et al. 2013, section 2, in the form of torch.optim.SGD
+    """
+
+    momentum: Share = 0.0
+    nesterov: bool = False
+    weight_decay: Rate = 0.0
+    exclude_from_weight_decay: tuple[str, ...] = ()
+
+    def algorithm(self) -> Algorithm:
+        """The attribute."""
+        return SgdAttr.of(
+            schedule_attribute(self.learning_rate),
+            self.momentum,
+            self.nesterov,
+            self.weight_decay,
+            self.exclude_from_weight_decay,
+        )
+
+
+class Adam(Learning, frozen=True, forbid_unknown_fields=True, tag="adam"):
+    """Adam; weight decay adds weight_decay w to the gradient.
+
+    exclude_from_weight_decay: as of SGD
+    Source: Kingma and Ba 2015, algorithm 1, in the form of torch.optim.Adam
+    """
+
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Annotated[float, Meta(gt=0)] = 1e-8
+    weight_decay: Rate = 0.0
+    exclude_from_weight_decay: tuple[str, ...] = ()
+
+    def algorithm(self) -> Algorithm:
+        """The attribute."""
+        return _adam(self, decoupled=False)
+
+
+class AdamW(Learning, frozen=True, forbid_unknown_fields=True, tag="adamw"):
+    """Adam whose weight decay is apart from the gradient: w = w - learning_rate weight_decay w.
+
+    exclude_from_weight_decay: as of SGD
+    Source: Loshchilov and Hutter 2019, algorithm 2, in the form of torch.optim.AdamW
+    """
+
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Annotated[float, Meta(gt=0)] = 1e-8
+    weight_decay: Rate = 0.01
+    exclude_from_weight_decay: tuple[str, ...] = ()
+
+    def algorithm(self) -> Algorithm:
+        """The attribute."""
+        return _adam(self, decoupled=True)
+
+
+Optimizer = SGD | Adam | AdamW
+
+
+def schedule_attribute(rate: float | Schedule) -> ScheduleAttr:
+    """A learning rate as an attribute of CIRH."""
+    schedule = rate if isinstance(rate, Schedule) else Constant(float(rate))
+    options: dict[str, Any] = {
+        field.name: msgspec.convert(getattr(schedule, field.name), field.type)  # 1 as 1.0
+        for field in msgspec.structs.fields(schedule)
+    }
+    return ScheduleAttr.of(str(schedule.__struct_config__.tag), options)
+
+
+def _adam(optimizer: Adam | AdamW, decoupled: bool) -> AdamAttr:
+    return AdamAttr.of(
+        schedule_attribute(optimizer.learning_rate),
+        (optimizer.beta1, optimizer.beta2),
+        optimizer.epsilon,
+        decoupled,
+        optimizer.weight_decay,
+        optimizer.exclude_from_weight_decay,
+    )

@@ -1,0 +1,124 @@
+"""Tracing: a model function runs once, and what it computes is written down as CIRH."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Self
+
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.rewriter import InsertPoint
+
+from csrun.base.mode import RunMode
+from csrun.cirh import Builder, new_module
+from csrun.cirh.attributes import InitializerAttr
+from csrun.cirh.dialect import RUN_MODE
+from csrun.cirh.ops.base import CirhOp, Plain, attribute
+from csrun.cirh.ops.learning import MinimizeOp
+from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, ParameterOp
+from csrun.cirh.types import tensor_type
+from csrun.nn.errors import TraceError, located, user_line, user_location
+from csrun.nn.names import LayerNames
+from csrun.nn.optimizer import TrainOp
+from csrun.nn.summary import SummaryKind
+from csrun.nn.tensor import Tensor
+
+
+class Tracer:
+    """One model's trace; layers and functions of csrun.nn write to the tracer of their operands."""
+
+    def __init__(self, precision: str = "float32") -> None:
+        self.precision = precision
+        self.names = LayerNames()
+        self.module = new_module(precision, RunMode.PREDICT)
+        self.builder = Builder(InsertPoint.at_end(self.module.body.block), locate=user_location)
+        self._inputs: dict[object, InputOp] = {}
+        self._streams = count()
+        self.summaries: dict[str, tuple[SummaryKind, Tensor]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to give back; the with block marks where the model is built."""
+
+    def input(
+        self, name: str, shape: Sequence[int], dtype: str, classes: int | None = None
+    ) -> Tensor:
+        """One array of the batch, in the order of the calls.
+
+        Shapes: the static shape, the batch first
+        """
+        with located(f"input {name}"):
+            kind = tensor_type(shape, dtype)
+            value = self.builder.leaf(InputOp, kind, symbol=name)
+        value.name_hint = name
+        assert isinstance(value.owner, InputOp)
+        self._inputs[value] = value.owner
+        if classes is not None:
+            self.set_classes(Tensor(self, value), classes)
+        return Tensor(self, value)
+
+    def parameter(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
+        """A weight tensor of the layer in whose scope this is called, named `<layer>/<name>`."""
+        full_name = f"{self.builder.scope}/{name}"
+        kind = tensor_type(shape, self.precision)
+        value = self.builder.leaf(ParameterOp, kind, symbol=full_name, initializer=initializer)
+        value.name_hint = full_name.replace("/", "_")
+        return Tensor(self, value)
+
+    def emit(self, kind: type[CirhOp], *operands: Tensor, **properties: Plain) -> Tensor:
+        """Write an operator down.
+
+        Raises: TraceError for a tensor of another model, VerifyException when shapes do not fit
+        """
+        for operand in operands:
+            if not isinstance(operand, Tensor) or operand.tracer is not self:
+                raise TraceError(f"{user_line()}: expected a tensor of this model, got {operand!r}")
+        return Tensor(self, self.builder.emit(kind, *(o.value for o in operands), **properties))
+
+    def next_stream(self) -> int:
+        """A number for the next operator that draws, 0, 1, 2, …"""
+        return next(self._streams)
+
+    @contextmanager
+    def layer(self, base: str, name: str | None) -> Iterator[str]:
+        """The scope of a layer; `name` is the user's, `base` is numbered when there is none."""
+        scope = self.names.unique(base) if name is None else self.names.claim(name)
+        with self.builder.in_scope(scope), located(f"layer {scope}"):
+            yield scope
+
+    def set_classes(self, labels: Tensor, classes: int) -> None:
+        """Note, for an input of integer labels, how many classes there are."""
+        op = self._inputs.get(labels.value)
+        if op is not None:
+            op.properties["classes"] = IntegerAttr(classes, i64)
+
+    def finish(
+        self,
+        run_mode: RunMode,
+        loss: Tensor | None,
+        train_op: TrainOp | None,
+        outputs: Sequence[tuple[str, Tensor]],
+    ) -> ModuleOp:
+        """The module: all that the compiler needs to know of the model.
+
+        Raises: TraceError when training lacks a loss or a train_op, or the loss is not one number
+        """
+        self.module.attributes[RUN_MODE] = attribute(run_mode.value)
+        with located("the model's results"):
+            if loss is not None:
+                self.builder.effect(LossOp, loss.value)
+            for name, tensor in outputs:
+                self.builder.effect(OutputOp, tensor.value, symbol=name)
+            if run_mode is RunMode.TRAIN:
+                self._minimize(loss, train_op)
+        self.module.verify()
+        return self.module
+
+    def _minimize(self, loss: Tensor | None, train_op: TrainOp | None) -> None:
+        if loss is None or train_op is None:
+            missing = "a loss" if loss is None else "a train_op, as of SGD(...).minimize(loss)"
+            raise TraceError(f"a model in mode train needs {missing}")
+        if train_op.loss.value is not loss.value:
+            raise TraceError("the train_op must minimize the model's loss, it minimizes another")
+        self.builder.effect(MinimizeOp, loss.value, algorithm=train_op.algorithm)

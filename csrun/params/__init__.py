@@ -1,0 +1,8 @@
+"""The command line and the params file of a run.py."""
+
+from csrun.params.arguments import Arguments, Mode
+from csrun.params.load import load
+from csrun.params.run import run
+from csrun.params.runconfig import RunConfig
+
+__all__ = ["Arguments", "Mode", "RunConfig", "load", "run"]

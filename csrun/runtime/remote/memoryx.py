@@ -1,0 +1,95 @@
+"""MemoryX on another machine than the wafer: the same store and algorithm, over two connections."""
+
+import select
+from contextlib import closing
+
+import numpy as np
+
+from csrun.executable import Executable, Runtime, Step, flat_views
+from csrun.executable.bind import Array
+from csrun.runtime.remote.store import ORDER, SETTLED, Order
+from csrun.runtime.wire.messages import (
+    LoadStore,
+    ReadState,
+    Results,
+    StateWritten,
+    Stop,
+    StoreReady,
+    WriteState,
+)
+from csrun.runtime.wire.shared_memory import SharedMemory
+from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly, receive_into
+
+
+def serve_afar(control: TcpChannel, executable: Executable, request: LoadStore) -> Results:
+    """Make the store, and obey the wafer and the chief until the chief says stop."""
+    nbytes = executable.plan.store.nbytes
+    with closing(SharedMemory.create("store", nbytes)) as store:
+        control.send(StoreReady(nbytes))
+        return _RemoteStore(control, executable, request, store).serve()
+
+
+class _RemoteStore:
+    """The store while it is served; the wafer's orders come on the channel's bulk."""
+
+    def __init__(
+        self,
+        control: TcpChannel,
+        executable: Executable,
+        request: LoadStore,
+        store: SharedMemory,
+    ) -> None:
+        self._control = control
+        self._wafer = control.bulk
+        self._bytes = store.bytes
+        self._flat = flat_views(executable.plan, store.bytes)
+        self._update = executable.update_program(store.bytes, Runtime(request.seed)).update
+        self._step = Step(index=request.first_step)
+
+    @np.errstate(all="ignore")  # the next step's loss tells what is not finite
+    def serve(self) -> Results:
+        """Until the chief says stop; what has become of a lost wafer is the chief's to say."""
+        poll = select.poll()
+        poll.register(self._control.fileno(), select.POLLIN)
+        poll.register(self._wafer, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._control.fileno():
+                    if (results := self._obey_chief()) is not None:
+                        return results
+                    continue
+                try:
+                    self._obey_wafer()
+                except OSError:
+                    poll.unregister(descriptor)
+
+    def _obey_chief(self) -> Results | None:
+        message, _ = self._control.receive()
+        match message:
+            case Stop(results):
+                return results
+            case ReadState(offset, nbytes):
+                self._control.send_array(self._part(offset, nbytes))
+            case WriteState(offset, nbytes):
+                self._control.receive_array(self._part(offset, nbytes))
+                self._control.send(StateWritten())
+            case _:
+                raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
+        return None
+
+    def _part(self, offset: int, nbytes: int) -> Array:
+        if not 0 <= offset <= offset + nbytes <= len(self._bytes):
+            raise RuntimeError(f"chief: asks for bytes {offset} to {offset + nbytes} of the store")
+        return self._bytes[offset : offset + nbytes]
+
+    def _obey_wafer(self) -> None:
+        order, group = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
+        match Order(order):
+            case Order.FETCH:
+                self._wafer.sendall(raw(self._flat[f"weights/{group}"]))
+            case Order.GRADIENTS:
+                receive_into(self._wafer, raw(self._flat[f"gradients/{group}"]))
+                self._update[group](self._step)
+                self._step.index += group == 0  # the last of a step
+            case Order.SETTLE:
+                self._wafer.sendall(raw(SETTLED))

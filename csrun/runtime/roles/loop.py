@@ -1,0 +1,255 @@
+"""The chief's loop: drives a machine's steps and writes what a run leaves in model_dir."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from csrun.base.errors import CsrunError
+from csrun.context import Progress
+from csrun.records import checkpoints, events, log_lines, performance
+from csrun.records.throughput import RateTracker
+from csrun.runtime.input_log import InputLog
+from csrun.runtime.roles.machine import Machine
+from csrun.runtime.step.host import HostCall
+from csrun.runtime.step.results import StepResult, result_slots
+from csrun.runtime.step.summaries import Summary, write_summaries
+from csrun.runtime.wire.messages import Results, StepsDone
+
+ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
+
+log = logging.getLogger("csrun")
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What the loop must know of the run.
+
+    first: the global step it starts from; last: the one it ends before, None for the data's end.
+    identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
+    its own, whose end is the run's.
+    """
+
+    model_dir: Path
+    first: int
+    last: int | None
+    log_steps: int
+    checkpoint_steps: int
+    checkpoints_kept: int
+    identity: Mapping[str, str]
+    compile_time_s: float
+    summaries: tuple[Summary, ...] = ()
+    apart: bool = False
+
+
+class Orders:
+    """Splits a run into orders: up to the next boundary, and short enough to stay responsive."""
+
+    def __init__(self, machine: Machine, last: int | None) -> None:
+        self._machine = machine
+        self._last = last
+        self._most = result_slots(machine.plan)
+        self._seconds_per_step = 0.0
+
+    def give(self, step: int, boundaries: tuple[int, ...]) -> StepsDone:
+        """Run from `step` to the nearest multiple of a boundary, or less."""
+        count = min([self._most, *(every - step % every for every in boundaries)])
+        if self._last is not None:
+            count = min(count, self._last - step)
+        if self._seconds_per_step:
+            count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
+        else:
+            count = 1  # nobody knows yet how long a step takes
+        started = perf_counter()
+        done = self._machine.run(step, count)
+        self._seconds_per_step = (perf_counter() - started) / max(done.done, 1)
+        return done
+
+
+class Training:
+    """One training run on a loaded machine."""
+
+    def __init__(
+        self, machine: Machine, options: LoopOptions, host: HostCall | None, show: Show
+    ) -> None:
+        self._machine = machine
+        self._options = options
+        self._host = host
+        self._show = show
+        self._loss = float("nan")
+        self._samples = 0
+        self._input = InputLog(machine.feeding)
+
+    def run(self) -> Results:
+        """Train to the end, and return the final step and loss.
+
+        Raises: CsrunError when the loss is not finite; the checkpoints written before stay.
+        """
+        with closing(events.EventWriter(self._options.model_dir)) as self._events:
+            return self._run()
+
+    def _run(self) -> Results:
+        self._rates = RateTracker()
+        self._started = perf_counter()
+        options, step = self._options, self._options.first
+        if step == 0:
+            self._save(step)
+        saved = step
+        orders = Orders(self._machine, options.last)
+        while options.last is None or step < options.last:
+            done = orders.give(step, (options.log_steps, options.checkpoint_steps))
+            step += done.done
+            self._samples += done.samples
+            self._input.add(done)
+            if done.done:
+                self._report(step, done, final=done.finished or step == options.last)
+            if done.bad_loss is not None:
+                raise CsrunError(
+                    f"loss is {done.bad_loss} at step {step + 1}: training stopped before that "
+                    f"step's update; {self._last_good(step)}"
+                )
+            if step % options.checkpoint_steps == 0 and done.done:
+                self._save(step)
+                saved = step
+            if done.finished:
+                break
+        if saved != step:
+            self._save(step)
+        if options.last is not None and step < options.last:
+            log.warning(log_lines.data_ended(step, options.last, self._ended(step)))
+        return self._finish(step)
+
+    def _ended(self, step: int) -> str | None:
+        """The streamer whose own data has no batch for the step, if it has some of its own."""
+        names = self._machine.feeding.streamers
+        return names[step % len(names)] if self._options.apart and names else None
+
+    def _report(self, step: int, done: StepsDone, final: bool) -> None:
+        result = self._machine.result(done.done - 1, step - 1)
+        self._loss = result.loss if result.loss is not None else float("nan")
+        self._rates.received(self._samples)
+        self._show(Progress("training", step, self._options.last or 0, f"loss {self._loss:.5g}"))
+        if step % self._options.log_steps and not final and step != 1:
+            return
+        rates = self._rates.log()
+        scalars = {"loss": self._loss, "local_samples_per_sec": rates.rate}
+        scalars["avg_samples_per_sec"] = rates.global_rate
+        if (schedule := self._machine.plan.learning_rate) is not None:
+            scalars["lr"] = schedule.at(step - 1)
+        if self._host:
+            self._host.take(result)
+            scalars |= self._host.values()
+        self._events.scalars(scalars, step)
+        write_summaries(self._options.summaries, result, self._events, step)
+        log.info(log_lines.step(self._machine.device, step, self._loss, rates))
+
+    def _save(self, step: int) -> None:
+        self._require_finite(step)
+        log.info(log_lines.saving_checkpoint(step))
+        options = self._options
+        try:
+            checkpoints.write(
+                options.model_dir,
+                step,
+                self._machine.state,
+                options.identity,
+                options.checkpoints_kept,
+            )
+        except BaseException:
+            is_whole = step in checkpoints.kept_steps(options.model_dir)
+            say = log_lines.checkpoint_finished if is_whole else log_lines.checkpoint_discarded
+            log.info(say(step))
+            raise
+
+    def _require_finite(self, step: int) -> None:
+        """A state that is not finite must not push a good checkpoint out."""
+        for name, array in self._machine.state.items():
+            values = np.asarray(array)  # one look at a tensor on another machine
+            if values.size and not (isfinite(values.min()) and isfinite(values.max())):
+                raise CsrunError(
+                    f"tensor {name} is not finite after step {step}: training stopped; "
+                    f"{self._last_good(step)}"
+                )
+
+    def _last_good(self, step: int) -> str:
+        """Where to go on when the weights after `step` are of no use."""
+        folder = self._options.model_dir
+        kept = checkpoints.kept_steps(folder)
+        good = max((at for at in kept if at < step), default=max(kept, default=None))
+        remedy = "lower the learning rate or check the inputs"
+        if good is None:
+            return f"there is no checkpoint; {remedy}"
+        name = checkpoints.name_of(good)
+        if good < max(kept):
+            remedy += f", and give it with --checkpoint_path {folder / name}"
+        return f"the last good checkpoint is {name}; {remedy}"
+
+    def _finish(self, step: int) -> Results:
+        seconds = perf_counter() - self._started
+        plan, fed = self._machine.plan, self._input.finish()
+        performance.write(
+            self._options.model_dir,
+            performance.Performance(
+                compile_time=self._options.compile_time_s,
+                est_samples_per_sec=plan.estimate.samples_per_sec,
+                programming_time=self._machine.programming_time_s,
+                samples_per_sec=self._samples / seconds if seconds else 0.0,
+                suspected_input_bottleneck=fed.is_bottleneck,
+                total_samples=self._samples,
+                total_time=seconds,
+                input=fed,
+            ),
+        )
+        log.info(log_lines.training_finished(self._samples, seconds))
+        if self._samples:
+            log.info(log_lines.final_loss(self._loss))
+        return {"global_step": float(step), "loss": self._loss}
+
+
+def evaluate(
+    machine: Machine, step: int, batches: int | None, host: HostCall | None, show: Show
+) -> Results:
+    """Run `batches` batches forward (all when None); the mean loss and host_call's metrics.
+
+    `step` is the global step of the checkpoint being evaluated.
+    """
+    orders, index, samples, loss_sum = Orders(machine, batches), 0, 0, 0.0
+    while batches is None or index < batches:
+        done = orders.give(index, ())
+        for slot in range(done.done):
+            result = machine.result(slot, index + slot)
+            loss_sum += (result.loss or 0.0) * result.rows
+            if host:
+                host.take(result)
+        index, samples = index + done.done, samples + done.samples
+        show(Progress("evaluating", index, batches or 0))
+        if done.bad_loss is not None:
+            raise CsrunError(f"loss is {done.bad_loss} at batch {index} of the evaluation")
+        if done.finished:
+            break
+    results = {"global_step": float(step), **(host.values() if host else {})}
+    if machine.plan.loss_buffer is not None:
+        results["loss"] = loss_sum / samples
+    return results
+
+
+def predict(
+    machine: Machine, batches: int | None, take: Callable[[StepResult], None], show: Show
+) -> int:
+    """Run `batches` batches forward (all when None), give each result to `take`; the samples."""
+    orders, index, samples = Orders(machine, batches), 0, 0
+    while batches is None or index < batches:
+        done = orders.give(index, ())
+        for slot in range(done.done):
+            take(machine.result(slot, index + slot))
+        index, samples = index + done.done, samples + done.samples
+        show(Progress("predicting", index, batches or 0))
+        if done.finished:
+            break
+    return samples

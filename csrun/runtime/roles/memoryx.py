@@ -1,0 +1,55 @@
+"""MemoryX: holds weights and optimizer state, and applies the learning algorithm."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from csrun.executable import Runtime, Step, UpdateProgram, load
+from csrun.runtime.remote.memoryx import serve_afar
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.messages import LoadStore, Results, Stop, StoreReady
+from csrun.runtime.wire.shared_memory import SharedMemory
+from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
+from csrun.runtime.wire.tcp import TcpChannel
+
+
+def serve(control: Channel) -> Results:
+    """Make the store that the chief asks for and update it until the chief says stop."""
+    request, _ = control.receive()
+    if isinstance(request, Stop):
+        return request.results
+    if not isinstance(request, LoadStore):
+        raise RuntimeError(f"chief: expected LoadStore, got {type(request).__name__}")
+    executable = load(Path(request.directory))
+    threadpool_limits(1, user_api="blas")
+    if isinstance(control, TcpChannel):
+        return serve_afar(control, executable, request)
+    nbytes = executable.plan.store.nbytes
+    with (
+        closing(SharedMemory.create("store", nbytes)) as store,
+        closing(Counter.create()) as gradients,
+        closing(Counter.create()) as weights,
+    ):
+        parts = store.descriptor, gradients.descriptor, weights.descriptor
+        control.send(StoreReady(nbytes), parts)
+        program = executable.update_program(store.bytes, Runtime(request.seed))
+        try:
+            _update(program, Waiter(gradients, control), weights, Step(index=request.first_step))
+        except Interrupted as interrupted:
+            return interrupted.stop.results
+
+
+@np.errstate(all="ignore")  # the next step's loss tells what is not finite
+def _update(program: UpdateProgram, gradients: Waiter, weights: Counter, step: Step) -> NoReturn:
+    """Update group after group as their gradients come in; ends by Interrupted."""
+    while True:
+        for update in reversed(program.update):
+            gradients.take()
+            update(step)
+            weights.raise_by()
+        if not program.update:  # nothing is trained: only the end can come
+            gradients.take()
+        step.index += 1

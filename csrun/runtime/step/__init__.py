@@ -1,0 +1,1 @@
+"""One step of a loaded program: batches in, groups of weights, results out."""

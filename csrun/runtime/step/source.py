@@ -1,0 +1,155 @@
+"""Where the wafer takes its batches from: rings of streamers, or the dataset itself."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from csrun.data import Dataset
+from csrun.executable import InputSpec
+from csrun.executable.bind import Batch
+from csrun.runtime.step.batches import fill
+from csrun.runtime.step.numerics import require_finite
+from csrun.runtime.step.production import Meter
+from csrun.runtime.wire.messages import StreamerUse
+from csrun.runtime.wire.ring import END_OF_DATA, UNKNOWN_STAGE, RingReader
+
+
+class BatchSource(Protocol):
+    """Global batches in order, one at a time."""
+
+    def take(self) -> tuple[Batch, int] | None:
+        """The next batch and its valid rows; None at the end of the data."""
+
+    def release(self) -> None:
+        """The batch taken last is no longer read."""
+
+    def used(self) -> tuple[StreamerUse, ...]:
+        """What the batches taken since the last call cost."""
+
+
+class RingSource:
+    """Batches of several streamers, taken in turn: batch k comes from streamer k mod N.
+
+    The data is at its end when the first streamer is; `to_the_last` goes on with the others, whose
+    data may be more.
+    """
+
+    def __init__(
+        self, rings: Sequence[RingReader], first_batch: int, to_the_last: bool = False
+    ) -> None:
+        self._rings = list(enumerate(rings))  # those that have not ended
+        self._turn = first_batch % len(rings)
+        self._uses = [_Use() for _ in rings]
+        self._to_the_last = to_the_last
+
+    @property
+    def slots(self) -> int:
+        """Batches that all rings together can hold."""
+        return sum(ring.slots for _, ring in self._rings)
+
+    def take(self) -> tuple[Batch, int] | None:
+        """The next batch and its valid rows; None at the end of the data."""
+        asked = perf_counter()
+        streamer, ring = self._rings[self._turn]
+        slot = ring.take()
+        waited = perf_counter() - asked
+        rows, _, *production, _ = slot.header.tolist()
+        if rows == END_OF_DATA:
+            return self._take_of_others() if self._to_the_last else None
+        self._uses[streamer].add(waited, *production)
+        return slot.arrays, rows
+
+    def _take_of_others(self) -> tuple[Batch, int] | None:
+        self._rings.pop(self._turn)
+        if not self._rings:
+            return None
+        self._turn %= len(self._rings)
+        return self.take()
+
+    def release(self) -> None:
+        """Give the slot back and go on to the next streamer."""
+        self._rings[self._turn][1].release()
+        self._turn = (self._turn + 1) % len(self._rings)
+
+    def used(self) -> tuple[StreamerUse, ...]:
+        """What the batches taken since the last call cost, streamer by streamer."""
+        return tuple(use.read(turn) for turn, use in enumerate(self._uses) if use.batches)
+
+
+class InProcessSource:
+    """The dataset of this process, through one slot with the same checks and conversions.
+
+    The step waits for all of what a batch takes to make.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        inputs: tuple[InputSpec, ...],
+        first_batch: int,
+        check_numerics: bool = False,
+    ) -> None:
+        self._inputs = inputs
+        self._check_numerics = check_numerics
+        self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
+        self._index = first_batch
+        self._deliveries = dataset.deliveries(first_batch, 1)
+        self._clock = dataset.clock
+        self._use = _Use()
+        self._meter = Meter(dataset.clock, "this process")
+
+    def stage(self, number: int) -> str | None:
+        """The name of a stage; None for an unknown one."""
+        names = self._meter.stages
+        return names[number] if 0 <= number < len(names) else None
+
+    def take(self) -> tuple[Batch, int] | None:
+        """The next batch and its valid rows; None at the end of the data."""
+        with self._meter.producing(self._index):
+            delivery = next(self._deliveries, None)
+            if delivery is None:
+                return None
+            rows = fill(self._slot, delivery, self._inputs, self._index, self._clock)
+            if self._check_numerics:
+                require_finite(self._slot, rows, self._inputs, self._index, delivery)
+        cost = self._meter.cost
+        self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
+        return self._slot, rows
+
+    def release(self) -> None:
+        """Go on to the next batch."""
+        self._index += 1
+
+    def used(self) -> tuple[StreamerUse, ...]:
+        """What the batches taken since the last call cost."""
+        return (self._use.read(0),)
+
+
+class _Use:
+    """A `StreamerUse` as it grows, and its start anew when it is read."""
+
+    __slots__ = ("batches", "produce_ns", "slowest", "slowest_ns", "wait_s")
+
+    def __init__(self) -> None:
+        self.batches, self.wait_s, self.produce_ns = 0, 0.0, 0
+        self.slowest, self.slowest_ns = UNKNOWN_STAGE, 0
+
+    def add(self, wait_s: float, produce_ns: int, slowest: int, slowest_ns: int) -> None:
+        self.batches += 1
+        self.wait_s += wait_s
+        self.produce_ns += produce_ns
+        self.slowest, self.slowest_ns = slowest, slowest_ns
+
+    def read(self, streamer: int) -> StreamerUse:
+        use = StreamerUse(
+            streamer,
+            self.batches,
+            self.wait_s,
+            self.produce_ns / 1e9,
+            self.slowest,
+            self.slowest_ns / 1e9,
+        )
+        self.batches, self.wait_s, self.produce_ns = 0, 0.0, 0
+        return use

@@ -1,0 +1,75 @@
+"""Power state and execution mode of a CS system, and how they may change: no I/O in here."""
+
+from enum import StrEnum
+
+import msgspec
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
+
+
+class Power(StrEnum):
+    """Whether a system takes jobs (ACTIVE), is being configured (STANDBY), or on the way back."""
+
+    ACTIVE = "ACTIVE"
+    STANDBY = "STANDBY"
+    BOOTING = "BOOTING"
+
+
+class Command(StrEnum):
+    """What an administrator does to a system."""
+
+    STANDBY = "system standby"
+    ACTIVATE = "system activate"
+    REBOOT = "system reboot"
+    CONFIGURE = "config execmode setup"
+
+
+class SystemState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a system outlives every process: its power state and its execution mode.
+
+    boot_ends: when a BOOTING system is ACTIVE, in seconds since the epoch. No process need live
+    for that: whoever reads the state later sees what it has become.
+    """
+
+    power: Power
+    mode: ExecutionMode
+    boot_ends: float = 0.0
+
+    def at(self, now: float) -> "SystemState":
+        """What this state has become by the time `now`."""
+        if self.power is Power.BOOTING and now >= self.boot_ends:
+            return SystemState(Power.ACTIVE, self.mode)
+        return self
+
+
+TRANSITIONS: dict[tuple[Power, Command], Power] = {
+    (Power.ACTIVE, Command.STANDBY): Power.STANDBY,
+    (Power.ACTIVE, Command.REBOOT): Power.BOOTING,
+    (Power.STANDBY, Command.ACTIVATE): Power.BOOTING,
+    (Power.STANDBY, Command.CONFIGURE): Power.STANDBY,
+}  # and BOOTING becomes ACTIVE by the passage of time, see `SystemState.at`
+
+
+def apply(
+    state: SystemState,
+    command: Command,
+    mode: ExecutionMode | None = None,
+    boot_ends: float = 0.0,
+) -> SystemState:
+    """The state after `command`; CONFIGURE takes the new mode, a boot the time of its end.
+
+    Raises: UsageError when the power state does not allow the command
+    """
+    power = TRANSITIONS.get((state.power, command))
+    if power is None:
+        raise UsageError(
+            f"'{command}' is not possible while the system is {state.power}; "
+            f"{_possible(state.power)}"
+        )
+    return SystemState(power, mode or state.mode, boot_ends if power is Power.BOOTING else 0.0)
+
+
+def _possible(power: Power) -> str:
+    allowed = ", ".join(f"'{c}'" for p, c in TRANSITIONS if p is power)
+    return f"possible: {allowed}" if allowed else f"wait until it is {Power.ACTIVE}"

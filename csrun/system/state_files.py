@@ -1,0 +1,142 @@
+"""The stored state of the systems: one small file each, written whole, beside lock files.
+
+Why files and not a database: the state folder may lie on a shared file system, where SQLite's locks
+cannot be relied on, and a rename is atomic. A change is read, decided and written under a lock of
+its own (`changing`), which the kernel releases with the process that holds it; whatever is killed
+at any point leaves the state of before or after, and no lock.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from csrun.base.errors import CsrunError
+from csrun.base.files import write_whole
+from csrun.context import site_state_dir
+from csrun.context.link import UNREADABLE
+from csrun.site import Site, System
+from csrun.system.lock import FileLock, lock, lock_errors, try_lock
+from csrun.system.power import Power, SystemState
+
+
+def load_state(site: Site, system: System) -> SystemState:
+    """The state as of now; a system that nobody has configured is ACTIVE in its site file's mode.
+
+    A damaged file is kept aside, with a warning that names it, and rebuilt from the site file.
+
+    Raises: CsrunError when the state cannot be read
+    """
+    try:
+        return _read(site, system)
+    except UNREADABLE:
+        with changing(site, system):
+            return load_to_change(site, system)
+
+
+def load_to_change(site: Site, system: System) -> SystemState:
+    """The same, for one who is `changing` the system."""
+    try:
+        return _read(site, system)
+    except UNREADABLE as error:
+        return _rebuild(site, system, error)
+
+
+def save_state(site: Site, system: System, state: SystemState) -> None:
+    """Store the state: whole or not at all, and on disk when this returns.
+
+    Raises: CsrunError when it cannot be written
+    """
+    path = _state_file(site, system)
+    with _writing(path, system):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(state))
+
+
+def changing(site: Site, system: System) -> FileLock:
+    """For a moment, be the only one who looks at the system's locks or changes its state."""
+    path = systems_dir(site) / f"{system.name}.change.lock"
+    with lock_errors(path):
+        return lock(path, f"process {os.getpid()}")
+
+
+def try_hold(path: Path, holder: str) -> FileLock | None:
+    """Hold one of a system's locks; None when somebody holds it.
+
+    Raises: CsrunError when nobody can
+    """
+    with lock_errors(path):
+        return try_lock(path, holder)
+
+
+def systems_dir(site: Site) -> Path:
+    """The folder in which a site's systems keep state and leases."""
+    return site_state_dir(site.name) / "systems"
+
+
+def lease_file(site: Site, system: System) -> Path:
+    """The file that the holder of a system locks."""
+    return systems_dir(site) / f"{system.name}.lock"
+
+
+def line_dir(site: Site, system: System) -> Path:
+    """The folder of those who wait for a system."""
+    return systems_dir(site) / f"{system.name}.line"
+
+
+def _read(site: Site, system: System) -> SystemState:
+    path = _state_file(site, system)
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=SystemState)
+    except FileNotFoundError:
+        return SystemState(Power.ACTIVE, system.mode)
+    except OSError as error:
+        raise CsrunError(
+            f"{path}: the state of {system.name} cannot be read: {error.strerror}"
+        ) from error
+    return stored.at(time.time())
+
+
+def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
+    import logging
+
+    path = _state_file(site, system)
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    state = SystemState(Power.ACTIVE, system.mode)
+    with _writing(path, system), _kept_as(aside, path):
+        save_state(site, system, state)
+    logging.getLogger("csrun").warning(
+        f"{path}: the stored state of {system.name} is damaged ({error}); it is kept as "
+        f"{aside.name}, and {system.name} is {state.power} in {state.mode} mode, as in its site "
+        "file: check that this is what you want"
+    )
+    return state
+
+
+@contextmanager
+def _writing(path: Path, system: System) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CsrunError(
+            f"{path}: the state of {system.name} cannot be written: {error.strerror}; make room or "
+            "allow it, and repeat the command"
+        ) from error
+
+
+@contextmanager
+def _kept_as(aside: Path, path: Path) -> Iterator[None]:
+    """With a file out of the way; it comes back when something fails in here."""
+    path.replace(aside)
+    try:
+        yield
+    except BaseException:
+        aside.replace(path)
+        raise
+
+
+def _state_file(site: Site, system: System) -> Path:
+    return systems_dir(site) / f"{system.name}.json"

@@ -1,0 +1,75 @@
+"""The limiting stage, what it is told to do, and how much faster it would have to be."""
+
+import re
+
+import pytest
+from support.pipelines import STAGES, measured, points_of
+
+from csrun.advice.analysis.limiting import limiting, stages_of
+from csrun.advice.analysis.measurements import StageCost
+from csrun.advice.analysis.scaling import Bound
+
+SLEEPS = (StageCost("batch", 1e-6, 1e-6), StageCost("map nap", 16e-6, 0.1e-6))
+
+
+def test_it_is_the_stage_with_the_largest_share_of_the_least_disturbed_worker() -> None:
+    crowded = tuple(StageCost(stage.name, 1e-3, 1e-6) for stage in STAGES)
+    points = (
+        *points_of(float, (4,), stages=crowded),
+        *points_of(float, (1,), cpus=2, stages=crowded),
+        *points_of(float, (1,), cpus=1),
+    )
+    stages = stages_of(measured(points))
+    assert [stage.name for stage in stages] == ["shuffle", "map load", "batch"]
+    assert [stage.share for stage in stages] == pytest.approx([0.1, 0.7, 0.2])
+    found = limiting(stages, Bound.NOTHING, False, 1.0)
+    assert found is not None
+    assert found.stage.name == "map load"
+    assert (found.stage.wall_us, found.stage.cpu_us) == (pytest.approx(7), pytest.approx(6.5))
+
+
+@pytest.mark.parametrize(
+    ("stages", "bound", "parallel", "words"),
+    [
+        (STAGES, Bound.CPUS, False, "computes, on one CPU a worker: more tasks"),
+        (STAGES, Bound.CPUS, True, "computes, on several CPUs .* more CPUs a task"),
+        (SLEEPS, Bound.NOTHING, False, "waits: more tasks .* more CPUs do not help"),
+        (SLEEPS, Bound.RESOURCE, False, "all workers share: faster storage"),
+    ],
+)
+def test_the_advice_is_for_what_it_does(
+    stages: tuple[StageCost, ...], bound: Bound, parallel: bool, words: str
+) -> None:
+    of_one = stages_of(measured(points_of(float, (1,), stages=stages)))
+    found = limiting(of_one, bound, parallel, 1.0)
+    assert found is not None
+    assert re.search(words, found.advice)
+
+
+def test_a_stage_that_had_no_cpu_does_not_wait() -> None:
+    """Other work took three quarters of its CPU."""
+    stages = (StageCost("map sum", 4e-6, 1e-6),)
+    starved = points_of(float, (1,), busy=lambda n: 0.25, stages=stages, starved=lambda n: 0.75)
+    assert [stage.waits for stage in stages_of(measured(starved))] == [False]
+    waiting = points_of(float, (1,), busy=lambda n: 0.25, stages=stages)
+    assert [stage.waits for stage in stages_of(measured(waiting))] == [True]
+
+
+@pytest.mark.parametrize(
+    ("missing", "speedup"),
+    [
+        (1.0, 1.0),
+        (1.25, 0.7 / (1 / 1.25 - 0.3)),  # 0.3 + 0.7 / 1.4 = 1 / 1.25
+        (3.0, 21.0),  # 0.3 + 0.7 / 21 = 1 / 3
+        (4.0, None),  # the others alone take 0.3 of the time
+    ],
+)
+def test_the_speedup_that_it_needs_follows_amdahl(missing: float, speedup: float | None) -> None:
+    stages = stages_of(measured(points_of(float, (1,))))
+    found = limiting(stages, Bound.NOTHING, False, missing)
+    assert found is not None
+    assert found.speedup == (None if speedup is None else pytest.approx(speedup))
+
+
+def test_measurements_without_stages_have_no_limiting_one() -> None:
+    assert limiting(stages_of(measured(points_of(float, stages=()))), Bound.CPUS, False, 2) is None

@@ -1,0 +1,181 @@
+"""The report of an analysis: in a terminal, as JSON, as a page."""
+
+import json
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.pipelines import CLUSTER, STAGES, analysis_of, bound_by_cpus, measured, points_of
+
+from csrun.advice.analysis import html, text
+from csrun.advice.analysis.measurements import Fed, StageCost
+from csrun.advice.analysis.result import Analysis, verified
+from csrun.advice.analysis.scaling import Layout
+from csrun.advice.analysis.solve import Target
+from csrun.advice.analysis.verify import runnable
+
+WIDTH = 80
+RECOMMENDED = Layout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
+
+
+def report(analysis: Analysis, **console) -> str:
+    out = StringIO()
+    text.show(analysis, Console(file=out, width=WIDTH, highlight=False, markup=False, **console))
+    text.show_verified(analysis, Console(file=out, width=WIDTH))
+    return out.getvalue()
+
+
+def test_it_recommends_in_the_originals_form_and_gives_the_line_to_run() -> None:
+    lines = report(analysis_of(launcher=("--site", "my lab"))).splitlines()
+    at = lines.index("Recommended")
+    assert lines[at + 1 : at + 5] == [
+        "  nodes: 1",
+        "  tasks_per_node: 3",
+        "  cpus_per_task: 1",
+        "  2 streamers deliver 200,000 samples/s: the target is reached.",
+    ]
+    assert lines[lines.index("To run it") + 1] == (
+        "  csrun_wse --total-nodes 1 --tasks-per-node 3 --cpus-per-task 1 --site 'my lab'"
+        " python run.py --mode train"
+    )
+
+
+def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
+    analysis = analysis_of(measured(points_of(bound_by_cpus), suggestions=("batch first [bold]",)))
+    shown = " ".join(report(analysis).split())
+    wanted = (
+        "Target: 180,000 samples/s, given with --target",
+        "With a margin: 198,000 samples/s, 10% above",
+        "map load 7.00 6.50 70.0%",
+        "map load: 70.0% of a worker's time; it computes",
+        "batch first [bold]",
+        "4 1 200,000 200,000 200,000 +0.0%",
+        "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
+        "Tasks of one machine share its CPUs. The nodes are one machine",
+        "16 2 1 31 193,750",  # 16 of them share a CPU, and hold the others up: 31 / 16
+    )
+    assert not [part for part in wanted if part not in shown]
+
+
+def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> None:
+    shown = " ".join(report(analysis_of(target=Target(400_000, "here"))).split())
+    assert "200,000 samples/s, the most that can be had: the target with its margin is 2.2" in shown
+    assert "What limits is the CPUs" in shown
+    assert "map load alone would have to be 4.53 times as fast" in shown  # 0.7 / (1 / 2.2 - 0.3)
+    near = " ".join(report(analysis_of(target=Target(190_000, "here"))).split())
+    assert "the target is reached, with a margin of 5.3% only" in near
+
+
+def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
+    naps = measured(points_of(lambda n: 2000.0 * n, busy=lambda n: 0.01 * n))
+    assert "Beyond 4 tasks on a machine the law is extrapolated." in report(analysis_of(naps))
+    assert "extrapolated" not in report(analysis_of())
+
+
+def test_batches_that_all_make_are_told() -> None:
+    points = points_of(lambda n: 30_000.0, busy=lambda n: 0.1)
+    shown = " ".join(report(analysis_of(measured(points, replayed=True))).split())
+    assert "map load: 70.0% of a worker's time; each task makes all batches" in shown
+    assert "Each task makes all batches, and throws the others' away." in shown
+    assert "What limits is that each streamer makes all batches: shard the data" in shown
+    assert "share something" not in shown
+
+
+def test_points_that_scatter_are_to_be_measured_again() -> None:
+    rates = {1: 100_000.0, 2: 60_000.0, 3: 190_000.0, 4: 90_000.0}
+    scattered = measured(points_of(rates.__getitem__, tuple(rates)))
+    assert "Measure again when nothing else runs" in report(analysis_of(scattered))
+    assert "Measure again" not in report(analysis_of())
+
+
+def test_what_other_work_took_is_told() -> None:
+    taken = points_of(
+        lambda n: 25_000.0 * n, (1, 2), busy=lambda n: n / 4, starved=lambda n: 3 * n / 4
+    )
+    shown = " ".join(report(analysis_of(measured(taken))).split())
+    assert "2 1 50,000 200,000 200,000 +0.0%" in shown
+    assert "What is predicted is 25.0% of that, what it left." in shown
+    assert "2 streamers deliver 50,000 samples/s" in shown
+    on_nodes = " ".join(report(analysis_of(measured(taken), site=CLUSTER)).split())
+    assert "the law is that of the undisturbed rates, without it. Measure again" in on_nodes
+    assert "2 streamers deliver 200,000 samples/s: the target is reached." in on_nodes
+    assert "Other work" not in report(analysis_of())
+
+
+def test_a_site_of_machines_is_told_how_nodes_add_up() -> None:
+    shown = " ".join(report(analysis_of(site=CLUSTER)).split())
+    assert "Nodes add up, each as 4 of the machine that was measured, up to the 47,770,701" in shown
+    disk = measured(points_of(bound_by_cpus, busy=lambda n: 0.1))
+    shown = " ".join(report(analysis_of(disk, site=CLUSTER)).split())
+    assert "Nodes may share it, too" in shown
+
+
+@pytest.mark.parametrize("stages", [STAGES, (), (StageCost("map " + "x" * 200, 1e-6, 0.0),)])
+def test_without_a_terminal_every_character_of_the_plot_is_plain(
+    stages: tuple[StageCost, ...],
+) -> None:
+    lines = report(analysis_of(measured(points_of(bound_by_cpus, stages=stages)))).splitlines()
+    plot = lines[lines.index("Recommended") - 19 : lines.index("Recommended") - 1]
+    assert all(line.isascii() for line in plot)
+    assert sum("o" in line for line in plot) >= 2
+    assert any("-----" in line for line in plot)
+    own = [line for line in lines if not line.startswith("  csrun_wse")]
+    assert max(map(len, own)) <= WIDTH
+
+
+def test_a_terminal_has_a_plot_of_dots() -> None:
+    shown = report(analysis_of(), force_terminal=True)
+    assert "●" in shown
+    assert "⠒" in shown
+
+
+def test_a_terminal_without_unicode_gets_none() -> None:
+    out = BytesIO()
+    terminal = TextIOWrapper(out, encoding="ascii", errors="strict")
+    console = Console(file=terminal, width=WIDTH, force_terminal=True, highlight=False)
+    text.show(analysis_of(), console)
+    terminal.flush()
+    assert b"  * law   o measured" in out.getvalue()
+
+
+def test_the_json_has_all_of_it(tmp_path: Path) -> None:
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
+    told = json.loads(analysis.write(tmp_path).read_text())
+    assert told["solution"]["layout"] == msgspec.to_builtins(RECOMMENDED)
+    assert told["launch"][:3] == ["csrun_wse", "--total-nodes", "1"]
+    assert told["fits"][0]["law"]["name"] == "roofline"
+    assert told["limiting"]["stage"]["name"] == "map load"
+    assert told["verified"]["deviation"] == pytest.approx(0.25)
+    assert msgspec.convert(told, Analysis) == analysis
+
+
+def test_a_run_is_shown_beside_its_prediction() -> None:
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
+    expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (+25.0%)"
+    assert expected in " ".join(report(analysis).split())
+    assert expected in html.render(analysis)
+    assert "other work" not in report(analysis)
+    busy = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 1.25)
+    assert "while other work used 1.2 CPUs" in " ".join(report(busy).split())
+
+
+def test_what_this_machine_cannot_carry_is_run_in_part() -> None:
+    naps = measured(points_of(lambda n: 1000.0 * n, busy=lambda n: 0.001 * n), streaming=True)
+    analysis = analysis_of(naps)
+    assert analysis.solution.layout.streamers >= 198
+    part = runnable(analysis)
+    assert part.streamers <= 32  # 16 for each of two CPUs
+    assert part.samples_per_s == pytest.approx(1000 * part.streamers)
+    on_machines = analysis_of(naps, site=CLUSTER)
+    assert runnable(on_machines) == on_machines.solution.layout
+    assert runnable(analysis_of()) == analysis_of().solution.layout
+
+
+def test_the_page_needs_nothing_beside_itself_and_names_are_text(tmp_path: Path) -> None:
+    stages = (StageCost("map <b>load</b>", 1e-6, 0.0),)
+    named = measured(points_of(bound_by_cpus, stages=stages), suggestions=("<script>",))
+    page = html.write(analysis_of(named), tmp_path).read_text()
+    assert not [part for part in ("http:", "https:", "src=", "href=", "<script") if part in page]
+    assert "map &lt;b&gt;load&lt;/b&gt;" in page

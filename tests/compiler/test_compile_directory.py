@@ -1,0 +1,232 @@
+"""The compile directory: reused when equal, whole or not there, safe among compilers."""
+
+import errno
+import os
+import re
+import signal
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.programs import SYSTEM, Network, options_of
+
+from csrun import nn
+from csrun.base.errors import CsrunError
+from csrun.base.mode import ExecutionMode
+from csrun.compiler import CompileError, CompileOptions, compile_directory, compile_model
+from csrun.executable import load
+from csrun.site import System
+
+OPTIONS = options_of()
+SMALLER = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
+
+
+def compiled(root: Path, network: Network | None = None, options: CompileOptions = OPTIONS):
+    return compile_model((network or Network()).trace(), root, options)
+
+
+def test_an_equal_compile_is_taken_from_where_it_lies(tmp_path):
+    first, second = compiled(tmp_path), compiled(tmp_path)
+    assert (first.cached, second.cached) == (False, True)
+    assert first.executable == second.executable
+    names = {path.name for path in first.executable.directory.iterdir()}
+    assert {"01_trace.mlir", "compile.log", "plan.json", "program.py"} <= names
+    assert [path.name for path in tmp_path.iterdir()] == [first.executable.directory.name]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"network": Network(learning_rate=0.06)},
+        {"network": Network(momentum=0.8)},
+        {"network": Network(optimizer=nn.Adam(0.05))},
+        {"network": Network(batch=8)},
+        {"network": Network(sizes=(12, 9, 7, 5))},
+        {"network": Network(activation="gelu")},
+        {"network": Network(dropout=0.5)},
+        {"network": Network(precision="float64")},
+        {"options": msgspec.structs.replace(OPTIONS, mode=ExecutionMode.WEIGHT_STREAMING)},
+        {"options": msgspec.structs.replace(OPTIONS, group_bytes=1)},
+        {"options": msgspec.structs.replace(OPTIONS, system=SMALLER)},
+    ],
+)
+def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
+    assert (
+        compiled(tmp_path).executable.directory != compiled(tmp_path, **change).executable.directory
+    )
+
+
+def another(value):
+    """A value unlike this one, of its kind."""
+    if isinstance(value, Enum):
+        return next(member for member in type(value) if member is not value)
+    return f"{value}0" if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("name", sorted({*CompileOptions.__struct_fields__} - {"system"}))
+def test_every_option_counts(name):
+    changed = msgspec.structs.replace(OPTIONS, **{name: another(getattr(OPTIONS, name))})
+    assert compile_directory.checksum_of("ir", changed) != compile_directory.checksum_of(
+        "ir", OPTIONS
+    )
+
+
+@pytest.mark.parametrize("name", System.__struct_fields__)
+def test_what_the_system_is_counts_and_who_it_is_does_not(name):
+    system = msgspec.structs.replace(SYSTEM, **{name: another(getattr(SYSTEM, name))})
+    changed = msgspec.structs.replace(OPTIONS, system=system)
+    same = compile_directory.checksum_of("ir", changed) == compile_directory.checksum_of(
+        "ir", OPTIONS
+    )
+    assert same == (name in ("name", "address", "mode"))
+
+
+def test_another_version_compiles_anew_beside(tmp_path, monkeypatch):
+    first = compiled(tmp_path).executable
+    monkeypatch.setattr(compile_directory, "VERSION", "0.0.9")
+    second = compiled(tmp_path)
+    assert not second.cached
+    assert second.executable.directory != first.directory
+
+
+@pytest.mark.parametrize("outdated", [False, True])
+def test_several_compilers_of_one_thing_at_once(tmp_path, outdated):
+    if outdated:
+        (compiled(tmp_path).executable.directory / "plan.json").write_text("{}")
+    children = []
+    for _ in range(4):
+        if (child := os.fork()) == 0:
+            status = 1
+            try:
+                compiled(tmp_path)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    (only,) = tmp_path.iterdir()
+    assert load(only).plan.checksum == only.name.removeprefix("tfcs_")
+
+
+def test_what_a_killed_compiler_left_goes_and_what_a_living_one_writes_stays(tmp_path):
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        with compile_directory._temporary(tmp_path / "tfcs_0123456789abcdef"):
+            os.write(write, b"x")
+            signal.pause()
+    os.read(read, 1)
+    (left,) = tmp_path.iterdir()
+    (left / "plan.json").write_text("{")
+    compiled(tmp_path)
+    assert left.exists()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+    compiled(tmp_path, Network(batch=8))
+    assert not left.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_names_the_directory(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(CsrunError, match=r"/tfcs_\w+: the compile .* No space left on device"):
+        compiled(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_changed_program_is_refused_by_name(tmp_path):
+    executable = compiled(tmp_path).executable
+    path = executable.directory / "program.py"
+    path.write_text(path.read_text() + "# edited\n")
+    with pytest.raises(CsrunError, match=r"program\.py: not the program that was compiled"):
+        compiled(tmp_path)
+
+
+def without_a_field(plan: bytes) -> bytes:
+    return msgspec.json.encode({k: v for k, v in msgspec.json.decode(plan).items() if k != "store"})
+
+
+def with_a_field_more(plan: bytes) -> bytes:
+    return msgspec.json.encode({**msgspec.json.decode(plan), "tiles": 4})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [without_a_field, with_a_field_more, lambda plan: plan[:-200], lambda plan: b"\xff" + plan],
+)
+def test_a_plan_of_another_version_is_compiled_again(tmp_path, damage):
+    executable = compiled(tmp_path).executable
+    path = executable.directory / "plan.json"
+    path.write_bytes(damage(path.read_bytes()))
+    again = compiled(tmp_path)
+    assert (again.cached, again.replaced) == (False, True)
+    assert again.executable == executable
+    assert compiled(tmp_path).cached
+
+
+@pytest.mark.parametrize("name", ["plan.json", "program.py"])
+def test_a_directory_that_lost_a_file_is_compiled_again(tmp_path, name):
+    executable = compiled(tmp_path).executable
+    (executable.directory / name).unlink()
+    again = compiled(tmp_path)
+    assert (again.cached, again.replaced) == (False, True)
+    assert again.executable == executable
+
+
+@pytest.mark.parametrize(
+    ("mode", "minibatches", "cores", "remedy"),
+    [
+        (ExecutionMode.PIPELINED, 1, 190, r"use weight streaming \(\S+ with \S+\) or lower"),
+        (ExecutionMode.PIPELINED, 4, 190, r"use weight streaming \(\S+ with \S+\) or lower"),
+        (ExecutionMode.WEIGHT_STREAMING, 1, 100, "lower"),
+    ],
+)
+def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(
+    tmp_path, mode, minibatches, cores, remedy
+):
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=cores)
+    options = options_of(mode, system=small, minibatches_in_flight=minibatches)
+
+    def compiled_in(batch: int) -> int:
+        network = Network((12, 64, 9, 5), batch // minibatches)
+        return compiled(tmp_path, network, options).executable.plan.arena_bytes
+
+    with pytest.raises(CompileError, match=r"layer dense needs [\d,]+ bytes of") as caught:
+        compiled_in(512)
+    there = re.search(
+        rf"of ([\d,]+) on .* has ([\d,]+): {remedy} batch_size to ", str(caught.value)
+    )
+    assert there is not None
+    needed, has = (int(number.replace(",", "")) for number in there.groups())
+    assert needed > has == cores * 1024
+    fits = int(str(caught.value).rpartition(" ")[2])
+    assert 0 < fits < 512
+    assert compiled_in(fits) <= has
+    with pytest.raises(CompileError, match=f"{remedy} batch_size to {fits}$"):
+        compiled_in(fits + minibatches)
+
+
+@pytest.mark.parametrize(
+    ("mode", "copies", "remedy"),
+    [
+        (ExecutionMode.PIPELINED, 3, r"use weight streaming \(csrun_wse with python-ws\)"),
+        (ExecutionMode.WEIGHT_STREAMING, 1, "give the layer fewer units, or use a larger system"),
+    ],
+)
+def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
+    tmp_path, mode, copies, remedy
+):
+    """Kernel and bias; in a pipeline with gradients and momentum. Then buffers for one sample."""
+    network = Network(sizes=(12, 7, 4000, 5), batch=1)
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=100)
+    options = msgspec.structs.replace(OPTIONS, system=small, mode=mode)
+    weights = 4 * (7 + 1) * 4000
+    buffers = 4 * 4000 + (4000 + 32) + 64  # output, its mask of bytes, the input's gradient
+    needed = f"{copies * weights + buffers:,}"
+    with pytest.raises(CompileError, match=rf"^layer dense_1 needs {needed} bytes .*: {remedy}$"):
+        compiled(tmp_path, network, options)

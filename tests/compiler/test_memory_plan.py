@@ -1,0 +1,51 @@
+"""The memory plan: nothing alive shares bytes, and dead arrays do."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csrun.compiler.array import Array
+from csrun.compiler.kernels.argmax import Argmax
+from csrun.compiler.memory_plan import Life, lives, place
+
+LIVES = st.lists(
+    st.tuples(st.integers(1, 5000), st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=30
+)
+
+
+def lives_of(drawn) -> list[Life]:
+    return [
+        Life(Array(f"a{i}", (size,), "float32"), min(x, y), max(x, y))
+        for i, (size, x, y) in enumerate(drawn)
+    ]
+
+
+@given(LIVES, st.sampled_from([0, 64, 4096]))
+def test_arrays_that_live_together_lie_apart(drawn, base):
+    alive = lives_of(drawn)
+    buffers, end = place(alive, base)
+    spans = [(b.offset_bytes, b.offset_bytes + 4 * int(np.prod(b.shape))) for b in buffers]
+    assert all(start >= base and start % 64 == 0 and stop <= end for start, stop in spans)
+    for (a, (a0, a1)), (b, (b0, b1)) in combinations(zip(alive, spans, strict=True), 2):
+        if a.meets(b):
+            assert a1 <= b0 or b1 <= a0
+    assert end - base >= max(
+        sum(life.nbytes for life in alive if life.first <= now <= life.last) for now in range(21)
+    )
+
+
+def test_a_chain_of_arrays_takes_two_places():
+    chain = [Life(Array(f"a{i}", (16,), "float32"), i, i + 1) for i in range(10)]
+    _, end = place(chain, 0)
+    assert end == pytest.approx(2 * 64)
+
+
+def test_two_arrays_of_one_name_are_a_bug():
+    pair = [
+        Argmax("head", Array("x", (4, n), "float32"), Array("y", (n,), "int64"), 0) for n in (2, 3)
+    ]
+    with pytest.raises(ValueError, match="y of head"):
+        lives(pair, [], {"x"})

@@ -1,0 +1,48 @@
+"""What a chief tells of its leases, and what is read of it meanwhile."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from csrun.context.system_uses import USES_FILE, UseLog, read_uses
+
+
+def test_a_lease_from_its_asking_to_its_end(tmp_path: Path) -> None:
+    assert read_uses(tmp_path) == ()
+    begun = datetime.now(UTC)
+    log = UseLog(tmp_path)
+    log.ask("cs2-01")
+    (asked,) = read_uses(tmp_path)
+    assert (asked.system, asked.taken, asked.given_back) == ("cs2-01", None, None)
+    with log.held():
+        (taken,) = read_uses(tmp_path)
+        assert taken.taken is not None
+        assert taken.given_back is None
+    (over,) = read_uses(tmp_path)
+    assert over.taken is not None
+    assert over.given_back is not None
+    assert begun <= over.asked <= over.taken <= over.given_back <= datetime.now(UTC)
+
+
+def test_the_next_lease_of_a_job_comes_after_the_first(tmp_path: Path) -> None:
+    for system in ("cs2-01", "cs2-02"):
+        log = UseLog(tmp_path)
+        log.ask(system)
+        with log.held():
+            pass
+    assert [use.system for use in read_uses(tmp_path)] == ["cs2-01", "cs2-02"]
+
+
+def test_a_folder_that_takes_nothing_ends_no_run(tmp_path: Path) -> None:
+    log = UseLog(tmp_path / "gone")
+    log.ask("cs2-01")
+    with log.held():
+        pass
+    assert read_uses(tmp_path / "gone") == ()
+
+
+@pytest.mark.parametrize("text", [b"", b'[{"system": "cs2', b'[{"system": "\xff"}]', b"{}"])
+def test_a_damaged_file_tells_nothing(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / USES_FILE).write_bytes(text)
+    assert read_uses(tmp_path) == ()

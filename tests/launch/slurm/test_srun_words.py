@@ -1,0 +1,82 @@
+"""What a job gives to srun and sbatch, word by word, against their manual pages' forms."""
+
+import shlex
+
+from csrun.jobs.request import JobOptions
+from csrun.launch.plan import Layout
+from csrun.launch.slurm.srun import (
+    Resources,
+    batch_script,
+    cpu_words,
+    in_container,
+    srun_words,
+    step_words,
+)
+
+COMMAND = ("python-ws", "run.py", "-o", "a b")
+STREAMING = Layout(4, 8, 2, 2, cyclic=True)
+PIPELINED = Layout(3, 2, 4, 0, cyclic=False)
+ASKED = Resources("cs:cs2-02:1", 16, "digits", 3600)
+
+
+def test_the_srun_of_a_streaming_job() -> None:
+    assert shlex.join(srun_words(STREAMING, COMMAND, ASKED)) == (
+        "srun --unbuffered --kill-on-bad-exit --job-name=digits --time=62 --exclusive --nodes=1"
+        " --tasks-per-node=1 --cpus-per-task=16 --gres=cs:cs2-02:1"
+        " : --job-name=digits --time=62 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
+        " --exclusive"
+        " : --job-name=digits --time=62 --nodes=2 --tasks-per-node=8 --cpus-per-task=2"
+        " --distribution=cyclic --exclusive python-ws run.py -o 'a b'"
+    )
+
+
+def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
+    assert shlex.join(step_words(STREAMING, COMMAND, ASKED)) == (
+        "srun --unbuffered --kill-on-bad-exit --het-group=0 --nodes=1 --tasks-per-node=1"
+        " --cpus-per-task=16 : --het-group=1 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
+        " : --het-group=2 --nodes=2 --tasks-per-node=8 --cpus-per-task=2 --distribution=cyclic"
+        " python-ws run.py -o 'a b'"
+    )
+
+
+def test_one_node_is_no_heterogeneous_step() -> None:
+    words = step_words(Layout(1, 3, 2, 0, cyclic=False), ("true",), Resources("cs:1", 8))
+    assert words == ("srun", "--unbuffered", "--kill-on-bad-exit", "--nodes=1",
+                     "--tasks-per-node=3", "--cpus-per-task=2", "true")  # fmt: skip
+
+
+def test_a_batch_script() -> None:
+    resources = Resources("cs:cs2-01:1", 16)
+    assert batch_script(PIPELINED, COMMAND, resources, ["--dependency=afterok:7"]) == (
+        "#!/bin/sh\n"
+        "#SBATCH --dependency=afterok:7\n"
+        "#SBATCH --nodes=1\n"
+        "#SBATCH --tasks-per-node=2\n"
+        "#SBATCH --cpus-per-task=4\n"
+        "#SBATCH --gres=cs:cs2-01:1\n"
+        "#SBATCH hetjob\n"
+        "#SBATCH --nodes=2\n"
+        "#SBATCH --tasks-per-node=2\n"
+        "#SBATCH --cpus-per-task=4\n"
+        "#SBATCH --exclusive\n"
+        "exec python-ws run.py -o 'a b'\n"
+    )
+
+
+def test_a_container_sees_each_folder_once() -> None:
+    assert in_container(("true",), None, ["/a"]) == ("true",)
+    assert in_container(("true",), "csrun.sif", ["/a", "/b", "/a"]) == (
+        "apptainer", "exec", "-B", "/a,/b", "csrun.sif", "true",
+    )  # fmt: skip
+    assert in_container(("true",), "csrun.sif", []) == ("apptainer", "exec", "csrun.sif", "true")
+
+
+def test_a_command_on_a_cpu_node_keeps_away_from_the_systems() -> None:
+    assert shlex.join(cpu_words(("bash",), JobOptions(), "node1", on_terminal=True)) == (
+        "srun --pty --nodes=1 --ntasks=1 --exclude=node1 --exclusive bash"
+    )
+    options = JobOptions("shell", 60, "out.txt")
+    assert shlex.join(cpu_words(("make",), options, None, on_terminal=False)) == (
+        "srun --job-name=shell --time=0:01:00 --output=out.txt --nodes=1 --ntasks=1 --exclusive"
+        " make"
+    )

@@ -1,0 +1,44 @@
+"""Functions of values and sums along axes, as a model function writes them."""
+
+import pytest
+
+from csrun import nn
+from csrun.nn.tracer import Tracer
+
+
+@pytest.fixture
+def x():
+    with Tracer("float32") as tracer:
+        yield tracer.input("features", (8, 3, 5), "float32")
+
+
+@pytest.mark.parametrize(
+    ("axis", "keepdims", "shape"),
+    [
+        (-1, False, (8, 3)),
+        (1, True, (8, 1, 5)),
+        ((1, 2), False, (8,)),
+        ((-1, 1), True, (8, 1, 1)),
+    ],
+)
+def test_axes_go_or_stay_with_size_1(x, axis, keepdims, shape):
+    assert nn.sum(x, axis, keepdims).shape == shape
+    assert nn.mean(x, axis, keepdims).shape == shape
+
+
+@pytest.mark.parametrize("axis", [3, -4, (1, 1), (1, -2), ()])
+def test_an_axis_that_is_not_there_or_there_twice_is_refused(x, axis):
+    for function in (nn.sum, nn.mean):
+        with pytest.raises(nn.ShapeError, match=r"test_arithmetic.py:\d+: .*: axis .* \[8, 3, 5\]"):
+            function(x, axis)
+
+
+def test_the_mean_over_a_batch_is_refused(x):
+    with pytest.raises(nn.ShapeError, match=r"axis 0 is the batch's"):
+        nn.mean(x, axis=(0, 1))
+    assert nn.sum(x, axis=0).shape == (3, 5)
+
+
+@pytest.mark.parametrize("function", [nn.exp, nn.log, nn.sqrt])
+def test_functions_keep_the_shape(x, function):
+    assert function(x).shape == x.shape

@@ -1,0 +1,32 @@
+"""Metrics of the host."""
+
+import math
+
+import numpy as np
+import pytest
+
+from csrun import nn
+from csrun.base.errors import UsageError
+from csrun.base.mode import PADDING_LABEL
+
+
+def test_accuracy_counts_valid_rows_only():
+    labels = np.array([1, 2, 3, PADDING_LABEL, PADDING_LABEL])
+    found = nn.metrics.accuracy(labels, np.array([1, 2, 0, 3, PADDING_LABEL]))
+    assert (found.total, found.count) == (2.0, 3)
+    assert found.value == pytest.approx(2 / 3)
+
+
+def test_means_add_up_as_totals_and_counts():
+    small = nn.metrics.accuracy([1, 1, 1, 1], [1, 1, 1, 1])
+    large = nn.metrics.accuracy([0] * 12, [1] * 12)
+    assert (small + large).value == 4 / 16
+
+
+def test_the_mean_of_nothing_is_not_a_number():
+    assert math.isnan(nn.metrics.accuracy([PADDING_LABEL], [0]).value)
+
+
+def test_shapes_must_agree():
+    with pytest.raises(UsageError, match=r"one shape, got \[2\] and \[2, 10\]"):
+        nn.metrics.accuracy(np.zeros(2), np.zeros((2, 10)))

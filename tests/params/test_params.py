@@ -1,0 +1,147 @@
+"""Command line and params file of a run.py: values, precedence, and every clear refusal."""
+
+import msgspec
+import pytest
+
+from csrun.base.errors import UsageError
+from csrun.params import Mode, RunConfig
+from csrun.params.arguments import parse
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    hidden_size: int
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: Model
+    runconfig: RunConfig
+
+
+GOOD = "model: {hidden_size: 50}\nrunconfig: {max_steps: 10, seed: 7}\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "params.yaml"
+    file.write_text(GOOD)
+    return file
+
+
+def test_the_file_gives_the_values_and_defaults_fill_the_rest(path):
+    arguments = parse(Params, path, [])
+    assert arguments.mode is Mode.TRAIN
+    assert arguments.params.model.hidden_size == 50
+    assert arguments.params.runconfig == RunConfig(max_steps=10, seed=7)
+
+
+def test_the_command_line_beats_the_file(path):
+    arguments = parse(
+        Params, path, ["-m", "eval", "--max_steps=20", "-o", "there", "--cs_ip", "10.0.0.1:9000"]
+    )
+    assert arguments.mode is Mode.EVAL
+    runconfig = arguments.params.runconfig
+    assert (runconfig.max_steps, runconfig.model_dir) == (20, "there")
+    assert runconfig.cs_ip == "10.0.0.1:9000"
+    assert runconfig.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("option", "limits"), [("--max_steps", (None, 10)), ("--steps", (10, None))]
+)
+@pytest.mark.parametrize("in_file", ["steps: 30", "max_steps: 30", "steps: 30, max_steps: 40"])
+def test_a_limit_of_the_command_line_drops_the_files(path, option, limits, in_file):
+    path.write_text(f"model: {{hidden_size: 50}}\nrunconfig: {{{in_file}}}\n")
+    runconfig = parse(Params, path, [option, "10"]).params.runconfig
+    assert (runconfig.steps, runconfig.max_steps) == limits
+
+
+def test_one_system_is_what_a_run_has(path):
+    assert parse(Params, path, ["--num_csx", "1"]) == parse(Params, path, [])
+
+
+def test_replicas_are_asked_for_by_the_command_line_or_the_file(path):
+    assert not parse(Params, path, []).params.runconfig.multireplica
+    assert parse(Params, path, ["--multireplica"]).params.runconfig.multireplica
+    path.write_text("model: {hidden_size: 1}\nrunconfig: {multireplica: true}\n")
+    assert parse(Params, path, []).params.runconfig.multireplica
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+def test_a_checkpoint_is_given_where_it_means_something(path, mode):
+    arguments = parse(Params, path, ["--mode", mode, "--checkpoint_path", "there"])
+    assert arguments.params.runconfig.checkpoint_path == "there"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--compile_only"],
+        ["--mode=compile_only"],
+        ["--mode", "train", "--compile_only"],
+        ["--compile-only"],
+        ["-m", "compile-only"],
+        ["-m", "Compile_Only"],
+    ],
+)
+def test_all_spellings_of_compile_only(path, arguments):
+    assert parse(Params, path, arguments).mode is Mode.COMPILE_ONLY
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "model: {hidden_size: fifty}\nrunconfig: {}",
+            "model.hidden_size: must be a whole number",
+        ),
+        ("model: {hidden_sise: 5}\nrunconfig: {}", "model.hidden_sise: unknown key; did you mean"),
+        ("runconfig: {}", "missing required field"),
+        ("model: [1", "not YAML"),
+        ("- 1", "must be a mapping of sections, got a list"),
+        ("hello", "must be a mapping of sections, got a single value"),
+        ("", "must be a mapping of sections, got an empty file"),
+        ("model: {hidden_size: 1}\nrunconfig: {max_steps: 0}", "runconfig.max_steps"),
+        (
+            "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
+            "runconfig.precision: must be one of float32, float64, got 'float46'; did you mean flo",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message):
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        parse(Params, path, [])
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max_step", "3"], "Did you mean"),
+        (["--mode", "trian"], "'trian' is not one of"),
+        (["--max_steps", "many"], "'--max_steps': must be a whole number >= 1, got many"),
+        (["--max_steps", "0"], "'--max_steps': must be a whole number >= 1, got 0"),
+        (["--steps=-1"], "'--steps': must be a whole number >= 1, got -1"),
+        (["--eval_steps", "1e3"], "'--eval_steps': must be a whole number >= 1, got 1e3"),
+        (["-o", ""], "'--model_dir': must not be empty; is a variable of the shell unset?"),
+        (["--cs_ip="], "'--cs_ip': must not be empty"),
+        (["--num_csx", "2"], "--num_csx: a run has one CS system, got 2; leave it out"),
+        (["-m", "eval", "--compile_only"], "--compile_only compiles the training, got --mode eval"),
+        (["--compile_only", "--validate_only"], "give validate_only or compile_only, not both"),
+        (["-m", "compile_only", "--validate_only"], "not both"),
+        (["-m", "predict", "--validate_only"], "--validate_only compiles the training, got --mode"),
+        (
+            ["--steps=3", "--max_steps=4"],
+            "give --steps or --max_steps, not both: got --steps 3 and",
+        ),
+        (["-m", "eval_all", "--checkpoint_path=c"], "means nothing with --mode eval_all, got c"),
+        (["-m", "train_and_eval", "--checkpoint_path=c"], "nothing with --mode train_and_eval"),
+        (["stray"], "unexpected extra argument"),
+        (["-p", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(path, arguments, message):
+    with pytest.raises(UsageError) as caught:
+        parse(Params, path, arguments)
+    assert message in str(caught.value)

@@ -1,0 +1,110 @@
+"""A wait that does not end is told of: who is awaited, for how long; nothing is aborted."""
+
+import re
+import threading
+import time
+
+import pytest
+from support.handmade import Data, make
+from support.roles import Peers
+
+from csrun.base.mode import ExecutionMode
+from csrun.runtime.roles import peer
+from csrun.runtime.roles.connections import Cluster, RunRequest
+from csrun.runtime.wire import signal
+from csrun.runtime.wire.rendezvous import RunFolder
+
+PIPELINED = ExecutionMode.PIPELINED
+BATCHES = 6
+
+
+class Hanging(Data):
+    """Batch number `at` is made once the event is set."""
+
+    def __init__(self, at: int, event: threading.Event) -> None:
+        super().__init__(BATCHES)
+        self.at, self.event = at, event
+
+    def deliveries(self, start, stride):
+        for index, delivery in enumerate(super().deliveries(start, stride)):
+            with self.clock.timed("map load"):
+                if start + index * stride == self.at:
+                    self.event.wait(30)
+            yield delivery
+
+
+@pytest.fixture
+def hung(monkeypatch, caplog):
+    """An event that is set when two lines have been logged about the wait."""
+    monkeypatch.setattr(signal, "PATIENCE_S", 0.4)
+    event = threading.Event()
+
+    def watch() -> None:
+        while len(waits(caplog)) < 2:
+            time.sleep(0.01)
+        event.set()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield event
+    thread.join()
+
+
+def waits(caplog):
+    return [text for text in caplog.messages if "wait" in text.lower() and " s" in text]
+
+
+def run(tmp_path, data):
+    folder = RunFolder(tmp_path / "run", "1", b"secret")
+    peers = Peers(folder, data, 2, PIPELINED)
+    request = RunRequest(make(tmp_path / "exe", PIPELINED), 1, 0, None, (0, 1), "cs", 9)
+    with Cluster(folder) as cluster:
+        machine = cluster.start(request, lambda: None, lambda text: None)
+        for array in machine.state.values():
+            array[...] = 0
+        done = machine.run(0, BATCHES)
+        machine.close({})
+    peers.join()
+    assert done.done == BATCHES
+
+
+def test_a_batch_that_does_not_come(tmp_path, caplog, hung):
+    run(tmp_path, Hanging(3, hung))
+    lines = waits(caplog)
+    for line in lines:
+        said = r"The wafer has waited for a batch of streamer 1 for \d+ s; "
+        assert re.fullmatch(said + "it is in its stage 'map load'", line), lines
+
+
+def test_a_first_batch_that_does_not_come(tmp_path, caplog, hung):
+    run(tmp_path, Hanging(1, hung))
+    lines = waits(caplog)
+    for line in lines:
+        assert re.match(r"Still waiting for streamer 1 to make its first batch, after", line), lines
+
+
+def test_a_streamer_whose_input_function_does_not_return(tmp_path, caplog, hung, monkeypatch):
+    real = peer.join
+
+    def join(folder, name):
+        if name == "streamer 0":
+            hung.wait(30)
+        return real(folder, name)
+
+    monkeypatch.setattr(peer, "join", join)
+    run(tmp_path, Data(BATCHES))
+    for line in waits(caplog):
+        assert line.startswith("Still waiting for streamer 0 after "), line
+
+
+def test_the_time_between_two_lines_doubles(monkeypatch):
+    """After 30 s, 60 s, 120 s, 240 s."""
+    now = [1000.0]
+    monkeypatch.setattr(signal, "monotonic", lambda: now[0])
+    told = []
+    patience = signal.Patience(told.append)
+    for _ in range(250):
+        left_s = patience.look()
+        assert 0 < left_s <= 240
+        now[0] += 1
+    assert told == [30.0, 60.0, 120.0, 240.0]
