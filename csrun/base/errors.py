@@ -1,7 +1,4 @@
-"""The errors that a user sees as one clear line; everything else is a bug and keeps its traceback.
-
-This module and `csrun.base.mode` lie below every room: any room may import them, they import none.
-"""
+"""The errors that a user sees as one clear line; all else is a bug and keeps its traceback."""
 
 import signal
 

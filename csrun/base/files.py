@@ -1,7 +1,11 @@
 """Files and links that are there whole or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from csrun.base.errors import CsrunError
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -41,3 +45,18 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Writing below `path`; works as a decorator, too.
+
+    Raises: CsrunError for an OSError, a full disk for example
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CsrunError(
+            f"{error.filename or path}: cannot be written: {error.strerror}; "
+            "make room or choose another --model_dir"
+        ) from error

@@ -1,7 +1,4 @@
-"""How a run computes: words that all rooms share.
-
-This module and `csrun.base.errors` lie below every room: any room may import them, they import none.
-"""
+"""How a run computes: words that all rooms share."""
 
 from enum import StrEnum
 

@@ -1,7 +1,4 @@
-"""YAML files as plain values; what is wrong with a file's text is said with its line and a remedy.
-
-Like `csrun.base.errors` this module lies below every room.
-"""
+"""YAML files as plain values; what is wrong with a text is said with its line and a remedy."""
 
 import re
 from pathlib import Path

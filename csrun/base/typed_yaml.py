@@ -1,7 +1,4 @@
-"""Plain values as typed structs; what is wrong is said with the key's path, rule and value.
-
-Like `csrun.base.errors` this module lies below every room.
-"""
+"""Plain values as typed structs; what is wrong is said with the key's path, rule and value."""
 
 import difflib
 import re

@@ -15,20 +15,18 @@ from csrun.advice.analysis import result as results
 from csrun.advice.analysis.measurements import Fed, FeedRequest, Measurements, MeasureRequest
 from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import SiteFacts
-from csrun.advice.analysis.solve import Target, least_nodes
-from csrun.advice.analysis.verify import runnable
+from csrun.advice.analysis.solve import Target, least_nodes, runnable
 from csrun.advice.folder import analysis_folder
 from csrun.advice.other_work import OtherWork
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.cli import standard_streams
+from csrun.cli import frame
 from csrun.cli.csrun_wse import PRELOAD
 from csrun.context import environment
 from csrun.jobs.signals import raised_as_errors
 from csrun.launch import JobOptions, JobRequest, launch
+from csrun.launch.command import is_preparing, mode_of, option, prepared
 from csrun.launch.cpu import CpuRequest, CpuRun, prepare
-from csrun.launch.interpreters import mode_of
-from csrun.launch.preparing import is_preparing, option, prepared
 from csrun.site import Scheduler, Site
 
 FEED_S = 5.0  # how long a verification takes its measure
@@ -62,7 +60,7 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
     cpu_request = CpuRequest(request.command, True, request.mount_dirs, request.site, JobOptions())
     ready = prepare(cpu_request, site)
     with raised_as_errors(), analysis_folder(site) as folder:
-        with standard_streams.output_to_errors() if request.as_json else nullcontext():
+        with frame.output_to_errors() if request.as_json else nullcontext():
             if request.target is not None:
                 MeasureRequest(request.target).write(folder)
             if code := _measure(ready, folder):

@@ -4,8 +4,8 @@ from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Begin, Show, Stage
+from csrun.compiler.passes.run import STAGES
 from csrun.compiler.replicas import Choice, choose_replicas
-from csrun.compiler.stages import STAGES
 from csrun.compiler.validate import validate_model
 
 __all__ = [

@@ -8,9 +8,9 @@ from itertools import chain
 import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.compiler.array import LOSS, Array
 from csrun.compiler.errors import CompileError
 from csrun.compiler.footprint import Residence, residence
+from csrun.compiler.graph import LOSS, Array
 from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory_plan import Life, lives, place

@@ -7,8 +7,7 @@ and does nothing else.
 import re
 from collections.abc import Mapping, Sequence
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import INPUT
+from csrun.compiler.graph import INPUT, Array
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.layers import Layout
 from csrun.compiler.optimizers import Optimizer

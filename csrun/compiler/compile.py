@@ -13,22 +13,21 @@ from csrun.cirh import precision_of
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
-from csrun.compiler.array import LOSS
 from csrun.compiler.batch_dependence import Spread
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
+from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Begin, Show, Stage, run_passes, unseen
+from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
-from csrun.compiler.report.contents import GeneratedKernel, Report
-from csrun.compiler.report.html import HTML_FILE, render
+from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import forward_only, one_forward_one_backward
-from csrun.compiler.stages import GENERATING, MATCHING, PLACING, REPORT
 from csrun.executable import (
     Combine,
     Estimate,

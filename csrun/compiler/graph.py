@@ -1,5 +1,7 @@
 """The module as the matchers see it: which operators are left, and what each value is called."""
 
+from dataclasses import dataclass
+from enum import StrEnum
 from math import isfinite
 
 from xdsl.dialects.builtin import ModuleOp
@@ -10,8 +12,27 @@ from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.array import Array
-from csrun.compiler.phase import Phase
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of the program. `name` is its place: a buffer, a parameter, a gradient, an input."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+#: The sum of the loss over the valid rows of the batch, which the runtime reads.
+LOSS = Array("loss", (1,), "float64")
+
+
+class Phase(StrEnum):
+    """In which of a program's functions a kernel's text stands."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
 
 GRADIENT = "gradient/"
 INPUT = "input/"

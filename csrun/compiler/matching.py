@@ -10,12 +10,11 @@ from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import dtype_of, text_of, type_of
-from csrun.compiler.array import Array
 from csrun.compiler.batch_dependence import Spread, spread_of_values
 from csrun.compiler.errors import CompileError, refused
-from csrun.compiler.graph import Graph, parameter_of
+from csrun.compiler.graph import Array, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
-from csrun.compiler.kernels.copy import copy_out
+from csrun.compiler.kernels.loss import copy_out
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 

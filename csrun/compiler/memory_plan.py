@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import GRADIENT, INPUT
+from csrun.compiler.graph import GRADIENT, INPUT, Array
 from csrun.compiler.kernels import Kernel
 from csrun.executable import Buffer, aligned, nbytes_of
 

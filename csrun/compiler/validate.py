@@ -4,7 +4,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.passes import Begin, Show, run_passes, unseen
-from csrun.compiler.stages import MATCHING
+from csrun.compiler.passes.run import MATCHING
 
 
 def validate_model(

@@ -1,13 +1,22 @@
 """What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
 
-from csrun.context.debug import DebugLevel, debug_level
-from csrun.context.environment import analysis_dir
-from csrun.context.interpreter import interpreter_mode, interpreter_options
+from csrun.context.environment import (
+    DebugLevel,
+    analysis_dir,
+    debug_level,
+    jobs_dir_of,
+    site_state_dir,
+    state_dir,
+)
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
-from csrun.context.paths import jobs_dir_of, site_state_dir, state_dir
-from csrun.context.task import TaskContext, current
-from csrun.context.terminated import Terminated
+from csrun.context.task import (
+    TaskContext,
+    Terminated,
+    current,
+    interpreter_mode,
+    interpreter_options,
+)
 
 __all__ = [
     "DebugLevel",

@@ -4,7 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
+
+from csrun.base.errors import UsageError
 
 JOB_DIR = "CSRUN_JOB_DIR"
 SITE = "CSRUN_SITE"
@@ -91,3 +94,48 @@ def adopted(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+DEBUG = "CSRUN_DEBUG"
+
+
+class DebugLevel(IntEnum):
+    """What goes to the console besides a run's own lines."""
+
+    NOTHING = 0
+    PASSES = 1  # the compiler's passes: how long each took, what it did
+    STAGES = 2  # the module's text after each of them, too
+
+
+def debug_level() -> DebugLevel:
+    """The level that the user asks for.
+
+    Raises: UsageError for a value that is none
+    """
+    text = os.environ.get(DEBUG, "0")
+    try:
+        return DebugLevel(int(text))
+    except ValueError as error:
+        known = ", ".join(f"{level.value} ({level.name.lower()})" for level in DebugLevel)
+        raise UsageError(f"{DEBUG} must be one of {known}, got {text!r}") from error
+
+
+def state_dir() -> Path:
+    """The folder of csrun's durable state: `CSRUN_STATE_DIR`, or the user's state folder."""
+    if override := os.environ.get("CSRUN_STATE_DIR"):
+        return Path(override)
+    import platformdirs  # not needed where a site sets the folder
+
+    return Path(platformdirs.user_state_dir("csrun"))
+
+
+def site_state_dir(site_name: str) -> Path:
+    """The part of the state that belongs to one site: its systems, nodes and jobs."""
+    return state_dir() / site_name
+
+
+def jobs_dir_of(site_name: str, configured: str | None = None) -> Path:
+    """The folder of the site's job folders: what its file says, else in csrun's state."""
+    if configured is None:
+        return site_state_dir(site_name) / "jobs"
+    return Path(os.path.expandvars(configured)).expanduser()

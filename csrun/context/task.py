@@ -1,6 +1,7 @@
 """The context of this process: which task of which job it is, if any."""
 
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,6 +11,15 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import environment
 from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry
 from csrun.context.link import JobLink
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived: stop in order, as for a KeyboardInterrupt.
+
+    The launcher's task wrapper raises it, once, in the main thread of every Python task. Code that
+    has something to finish or to discard does so in `finally` or on this exception, within the
+    launcher's grace period, and lets it pass; the task then ends with exit code 143.
+    """
 
 
 class TaskContext(msgspec.Struct, frozen=True):
@@ -80,3 +90,16 @@ def current() -> TaskContext | None:
     if wafer is not None:
         entry = msgspec.structs.replace(entry, role=Role.WAFER)
     return TaskContext(Path(job_dir), job, entry, wafer)
+
+
+_NAME = "csrun_mode"
+
+
+def interpreter_options(mode: ExecutionMode) -> tuple[str, str]:
+    """Options that make Python the interpreter of a mode."""
+    return "-X", f"{_NAME}={mode}"
+
+
+def interpreter_mode() -> ExecutionMode:
+    """The mode of this interpreter; plain Python's is PIPELINED."""
+    return ExecutionMode(sys._xoptions.get(_NAME, ExecutionMode.PIPELINED))

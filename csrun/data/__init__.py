@@ -1,8 +1,9 @@
 """Input pipelines: data sets that any task can read from any batch on."""
 
-from csrun.data import formats, idx
+from csrun.data import formats
 from csrun.data.dataset import AUTOTUNE, ArraySpec, Dataset, as_dataset
 from csrun.data.errors import DataError
+from csrun.data.formats import idx
 from csrun.data.samples import Batch
 from csrun.data.sharding import Sharding, shard_info
 

@@ -1,6 +1,7 @@
 """CIRH to an Executable in model_dir."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -9,12 +10,13 @@ import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import UsageError
+from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import Begin, CompileOptions, Stage, choose_replicas, compile_model
+from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, debug_level
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.place import Target
-from csrun.estimator.report_link import link_report
 from csrun.executable import Executable, RunMode
 from csrun.records import log_lines
 
@@ -102,3 +104,15 @@ def compile_traced(
     else:
         log.info(log_lines.compiled(folder, seconds))
     return Compiled(result.executable, seconds)
+
+
+def link_report(compiled: Path) -> None:
+    """Make the link lead into a compile directory, in place of where it led before.
+
+    A file or folder of that name is left alone, and where no link can be made there is none: the
+    report itself lies in the compile directory.
+    """
+    link = Path(TEXT_FILE)
+    with suppress(OSError):
+        if link.is_symlink() or not link.exists():
+            replace_link(link, compiled / TEXT_FILE)

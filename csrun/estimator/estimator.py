@@ -20,8 +20,7 @@ from csrun.estimator.trace import ModelFunction
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
 from csrun.runtime.roles import memoryx, streamer
-from csrun.runtime.roles.names import MEMORYX, streamer_name
-from csrun.runtime.roles.peer import learn, take_part
+from csrun.runtime.roles.peer import MEMORYX, learn, streamer_name, take_part
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done, announce_failed

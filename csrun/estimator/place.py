@@ -21,7 +21,7 @@ from csrun.records import log_lines
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.machine import Machine
-from csrun.runtime.roles.own_streamer import OwnStreamer
+from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.site import Site, System
 from csrun.site import load as load_site

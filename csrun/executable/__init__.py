@@ -2,14 +2,19 @@
 
 from csrun.executable import learning_rate, random
 from csrun.executable.bind import (
+    ALIGNMENT_BYTES,
     Batch,
     Runtime,
     Step,
     UpdateProgram,
     WaferProgram,
+    aligned,
     flat_views,
+    nbytes_of,
+    row_tiles,
     state_layout,
     state_views,
+    tiles,
     view,
     wafer_views,
 )
@@ -35,8 +40,6 @@ from csrun.executable.plan import (
     RunMode,
     Store,
 )
-from csrun.executable.sizes import ALIGNMENT_BYTES, aligned, nbytes_of
-from csrun.executable.tiles import row_tiles, tiles
 
 __all__ = [
     "ALIGNMENT_BYTES",

@@ -1,13 +1,26 @@
 """From a plan and memory to the arrays that a program works on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from csrun.executable.plan import Plan
-from csrun.executable.sizes import nbytes_of
+
+ALIGNMENT_BYTES = 64
+
+
+def nbytes_of(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of an array."""
+    return prod(shape) * np.dtype(dtype).itemsize
+
+
+def aligned(nbytes: int) -> int:
+    """Rounded up to the alignment of arrays."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -134,3 +147,38 @@ class Runtime:
 
 BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]
 BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]
+
+
+def tiles(start: int, stop: int, length: int, *arrays: Array) -> list[tuple[Array, ...]]:
+    """Views of the elements start..stop of several flat arrays, `length` at a time.
+
+    Shapes: each array [n], n >= stop -> tuples of views [length], the last ones shorter
+    """
+    pieces = [(at, min(at + length, stop)) for at in range(start, stop, length)]
+    return [tuple(array[first:last] for array in arrays) for first, last in pieces]
+
+
+def row_tiles(
+    rows: int, tile: int, arrays: Sequence[Array], scratch: Sequence[Array]
+) -> list[tuple[slice | Array, ...]]:
+    """The pieces of a loop over rows: where they are, their views of arrays and of scratch arrays.
+
+    Shapes: arrays [rows, ...], scratch [tile, ...] -> views [tile, ...], the last ones shorter
+    """
+    pieces = [slice(at, min(at + tile, rows)) for at in range(0, rows, tile)]
+    return [
+        (piece, *(a[piece] for a in arrays), *(s[: piece.stop - piece.start] for s in scratch))
+        for piece in pieces
+    ]
+
+
+def store_of(plan: Plan, arena: Bytes, store: Bytes | None) -> Bytes:
+    """The store's bytes: the arena's front when the plan says so, else the given block.
+
+    Shapes: arena uint8[plan.arena_bytes] -> uint8[plan.store.nbytes]
+    """
+    if plan.store_in_arena:
+        return arena[: plan.store.nbytes]
+    if store is None:
+        raise ValueError("a plan without the store in its arena needs a store")
+    return store

@@ -3,12 +3,46 @@
 import os
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
-from csrun.launch.interpreters import NOT_YET, mode_of, own_name
 from csrun.site import Site
+
+VERSIONED = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+MODES: dict[str, ExecutionMode] = {
+    "python": ExecutionMode.PIPELINED,
+    "python3": ExecutionMode.PIPELINED,
+    VERSIONED: ExecutionMode.PIPELINED,
+    "python-ws": ExecutionMode.WEIGHT_STREAMING,
+}
+NOT_YET = frozenset({"python-pt"})  # the original's, which this version does not have
+
+
+def mode_of(command: tuple[str, ...]) -> ExecutionMode | None:
+    """The mode that a command's interpreter needs; None when it is not one of csrun's own.
+
+    csrun's own are called by their bare names, or by a path into the folder that csrun's Python is
+    in: the path of another Python is another interpreter.
+    """
+    if is_own_executable(command[0]):
+        return ExecutionMode.PIPELINED
+    return MODES.get(own_name(command[0]))
+
+
+def own_name(word: str) -> str:
+    """The bare name of a path into the folder of csrun's Python; any other word as it is."""
+    path = Path(word)
+    own = path.name != word and path.parent.resolve() == Path(sys.executable).parent.resolve()
+    return path.name if own else word
+
+
+def is_own_executable(word: str) -> bool:
+    """True for the absolute path of the Python that runs csrun."""
+    return Path(word).is_absolute() and word == sys.executable
 
 
 def check_working_dir() -> None:
@@ -71,3 +105,40 @@ def _why_not(program: str) -> str:
     if " " in program:
         return "command not found (a command and its arguments are words of their own)"
     return "no such file" if is_path else "command not found"
+
+
+_PREPARING = ("compile_only", "validate_only")  # modes and switches of a run that needs no system
+_MODE = ("-m", "--mode")
+_TRAIN = "train"
+
+
+def is_preparing(command: tuple[str, ...]) -> bool:
+    """True for a command that only compiles or validates."""
+    return prepared(command) != command
+
+
+def prepared(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The training that a command compiles or validates for."""
+    words: list[str] = []
+    for word in command:
+        name, _, value = word.partition("=")
+        if name in _MODE and value in _PREPARING:
+            words.append(f"{name}={_TRAIN}")
+        elif word in _PREPARING and words and words[-1] in _MODE:
+            words.append(_TRAIN)
+        elif not _is_switch(word):
+            words.append(word)
+    return tuple(words)
+
+
+def option(command: tuple[str, ...], names: tuple[str, ...]) -> str | None:
+    """The value of an option in a command's words, in either form."""
+    for word, following in zip(command, (*command[1:], None), strict=True):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else following
+    return None
+
+
+def _is_switch(word: str) -> bool:
+    return word.startswith("--") and word[2:].replace("-", "_") in _PREPARING

@@ -21,7 +21,7 @@ from csrun.jobs.record import Outcome
 from csrun.jobs.registered_job import Enrolled, enrolled, refusal_of_unwritable_state
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import ENDING_SIGNALS, heeded, raised_as_errors
-from csrun.launch.life.failure import describe_cause, how, summarize
+from csrun.launch.life.first_cause import describe_cause, how, summarize
 from csrun.launch.life.job_state import (
     DeadlinePassed,
     Event,
@@ -38,8 +38,7 @@ from csrun.launch.life.job_state import (
     Wait,
 )
 from csrun.launch.plan import JobPlan, plan
-from csrun.launch.process.prctl import become_subreaper
-from csrun.launch.process.process_tree import kill_descendants
+from csrun.launch.process.process_tree import become_subreaper, kill_descendants
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.process.server import TaskServer, start_server
 from csrun.launch.process.task_output import Shown, shown_tasks

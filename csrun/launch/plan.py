@@ -6,8 +6,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Role, TaskEntry
 from csrun.jobs.request import JobRequest
-from csrun.launch.interpreters import mode_of
-from csrun.launch.preparing import is_preparing
+from csrun.launch.command import is_preparing, mode_of
 from csrun.site import Site
 
 STREAMING_SINGLE_TASK_NODES = 2  # the chief's and MemoryX's

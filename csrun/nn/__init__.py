@@ -22,13 +22,12 @@ from csrun.nn.activations import (
     softplus,
     tanh,
 )
-from csrun.nn.arithmetic import exp, log, mean, sqrt, sum
+from csrun.nn.arithmetic import exp, flatten, log, mean, sqrt, sum
 from csrun.nn.dense import Dense
 from csrun.nn.dropout import Dropout
 from csrun.nn.errors import ShapeError
 from csrun.nn.losses import argmax, softmax_cross_entropy
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
-from csrun.nn.shapes import flatten
 from csrun.nn.tensor import Tensor
 
 TRAIN = RunMode.TRAIN

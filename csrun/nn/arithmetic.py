@@ -4,6 +4,7 @@ from math import prod
 
 from csrun.cirh.ops.elementwise import ExpOp, LogOp, SqrtOp
 from csrun.cirh.ops.reduction import SumOp
+from csrun.cirh.ops.shape import ViewOp
 from csrun.nn.errors import ShapeError, located, user_line
 from csrun.nn.tensor import Tensor
 
@@ -62,3 +63,17 @@ def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
     if not given or not all(-rank <= a < rank for a in given) or len(set(axes)) < len(axes):
         raise ShapeError(f"{user_line()}: {name}: axis {axis} does not fit shape {list(x.shape)}")
     return axes
+
+
+def flatten(x: Tensor) -> Tensor:
+    """All axes but the batch as one.
+
+    Shapes: [B, ...] -> [B, N]
+    """
+    with located("flatten"):
+        return view(x, (x.shape[0], prod(x.shape[1:])))
+
+
+def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same elements in row-major order under another shape; x itself when it has that shape."""
+    return x if x.shape == shape else x.tracer.emit(ViewOp, x, shape=shape)

@@ -5,9 +5,9 @@ from math import prod
 from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.types import text_of, type_of
 from csrun.nn.activations import activation as activation_named
+from csrun.nn.arithmetic import view
 from csrun.nn.errors import ShapeError, TraceError, user_line
 from csrun.nn.initializers import Initializer, glorot_uniform, zeros
-from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor
 
 

@@ -1,5 +1,7 @@
 """Tracing: a model function runs once, and what it computes is written down as CIRH."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -17,10 +19,47 @@ from csrun.cirh.ops.learning import MinimizeOp
 from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, ParameterOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.errors import TraceError, located, user_line, user_location
-from csrun.nn.names import LayerNames
 from csrun.nn.optimizer import TrainOp
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tensor import Tensor
+
+LAYER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(/[A-Za-z_][A-Za-z0-9_.]*)*")
+
+
+class LayerNames:
+    """Hands out each layer name once."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+        self._counts: Counter[str] = Counter()
+
+    def unique(self, base: str) -> str:
+        """`base`, with a number when it is taken."""
+        while True:
+            number = self._counts[base]
+            self._counts[base] += 1
+            name = f"{base}_{number}" if number else base
+            if name not in self._given:
+                self._given.add(name)
+                return name
+
+    def claim(self, name: str) -> str:
+        """A name that the user chose.
+
+        Raises: TraceError when it is malformed or taken
+        """
+        if not LAYER_NAME.fullmatch(name):
+            raise TraceError(
+                f"{user_line()}: a layer's name must be letters, digits, '_', '.' and '/', "
+                f"got {name!r}"
+            )
+        if name in self._given:
+            raise TraceError(
+                f"{user_line()}: layer names must be unique, {name!r} is taken: "
+                "give another name, or none to have one made"
+            )
+        self._given.add(name)
+        return name
 
 
 class Tracer:

@@ -2,7 +2,6 @@
 
 from csrun.params.arguments import Arguments, Mode
 from csrun.params.load import load
-from csrun.params.run import run
-from csrun.params.runconfig import RunConfig
+from csrun.params.run import RunConfig, run
 
 __all__ = ["Arguments", "Mode", "RunConfig", "load", "run"]

@@ -11,7 +11,27 @@ import msgspec
 
 from csrun.base.errors import UsageError
 from csrun.params.load import load
-from csrun.params.option_types import count, text
+
+
+def count(value: str) -> int:
+    """A whole number from 1 on.
+
+    Raises: click.BadParameter
+    """
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"must be a whole number >= 1, got {value}")
+    return int(value)
+
+
+def text(value: str) -> str:
+    """Text that is not empty.
+
+    Raises: click.BadParameter
+    """
+    if not value:
+        raise click.BadParameter("must not be empty; is a variable of the shell unset?")
+    return value
+
 
 P = TypeVar("P", bound=msgspec.Struct)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from csrun.base.errors import CsrunError
 from csrun.context import current
+from csrun.estimator.config import CSRunConfig, Positive
 from csrun.params.arguments import Arguments, parse
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -39,3 +40,18 @@ def run(main: Callable[[Arguments[P]], None], schema: type[P], default_params: P
 def _has_role() -> bool:
     context = current()
     return context is not None and context.mode is not None
+
+
+class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the estimator is configured with, and how far the run goes.
+
+    max_steps: the global step to train up to, whatever was trained before; steps: how many to train
+    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
+    all of the data when absent.
+    """
+
+    model_dir: str = "model_dir"
+    max_steps: Positive | None = None
+    steps: Positive | None = None
+    eval_steps: Positive | None = None
+    checkpoint_path: str | None = None

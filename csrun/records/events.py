@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from csrun.records.disk import writing
+from csrun.base.files import writing
 
 _numbers = count()  # a file's own name tells seconds apart, no more
 

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from csrun.base.files import write_whole
-from csrun.records.disk import writing
+from csrun.base.files import write_whole, writing
 
 
 def write(model_dir: Path, mode: str, params: Any) -> Path:

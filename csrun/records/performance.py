@@ -4,8 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.base.files import write_whole
-from csrun.records.disk import writing
+from csrun.base.files import write_whole, writing
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

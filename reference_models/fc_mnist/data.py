@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from params import Params
 
-from csrun.data import Batch, DataError, Dataset, idx
+from csrun.data import Batch, DataError, Dataset
+from csrun.data.formats import idx
 
 IMAGE_SHAPE = (28, 28)
 SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # rows down, columns right

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csrun.compiler.array import Array
+from csrun.compiler.graph import Array
 from csrun.compiler.kernels.argmax import Argmax
 from csrun.compiler.memory_plan import Life, lives, place
 

@@ -11,8 +11,7 @@ from support.reports import NAMES, report_of
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_model
 from csrun.compiler.passes.run import PASSES
-from csrun.compiler.report.html import render
-from csrun.compiler.report.quantities import count, percent, si
+from csrun.compiler.report.contents import count, percent, render, si
 
 
 def test_a_compile_leaves_its_report_beside_the_program(tmp_path):

@@ -9,7 +9,7 @@ from support.programs import SYSTEM
 from support.reports import NAMES, RECTANGLES, report_of
 
 from csrun.base.mode import ExecutionMode
-from csrun.compiler.report.html import render
+from csrun.compiler.report.contents import render
 
 pytestmark = needs_browser
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from csrun.context import JobFile, Role, TaskEntry, current
-from csrun.data import DataError, idx
+from csrun.data import DataError
+from csrun.data.formats import idx
 
 # two images of 2 by 3 pixels, as the format's description lays them out
 GOLDEN = b"\x00\x00\x08\x03" + struct.pack(">3I", 2, 2, 3) + bytes(range(12))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.estimator.report_link import link_report
+from csrun.estimator.compilation import link_report
 
 LINK = "compile_report.txt"
 

@@ -123,7 +123,9 @@ def test_a_traceback_is_the_users_own_and_shown_once(place: Workplace) -> None:
 
 
 def test_a_users_mistake_is_one_line(place: Workplace) -> None:
-    place.script("from csrun.base.errors import UsageError\nraise UsageError('params.yaml: no key')")
+    place.script(
+        "from csrun.base.errors import UsageError\nraise UsageError('params.yaml: no key')"
+    )
     done = place.run(*SMALL[:3], "1", "python", "run.py")
     assert done.returncode == 2
     assert "Traceback" not in done.stdout + done.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from csrun.launch.preparing import is_preparing, prepared
+from csrun.launch.command import is_preparing, prepared
 
 RUN = ("python-ws", "run.py")
 COMMANDS = [

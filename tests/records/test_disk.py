@@ -6,8 +6,8 @@ import os
 import pytest
 
 from csrun.base.errors import CsrunError
+from csrun.base.files import writing
 from csrun.records import events, params
-from csrun.records.disk import writing
 
 
 def test_an_os_error_becomes_one_line(tmp_path):

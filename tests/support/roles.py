@@ -6,7 +6,7 @@ from dataclasses import replace
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
-from csrun.runtime.roles import memoryx, names, streamer, wafer
+from csrun.runtime.roles import memoryx, peer, streamer, wafer
 from csrun.runtime.roles.peer import take_part
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -26,15 +26,14 @@ class Peers:
         host: Host | None = None,
     ) -> None:
         roles = {
-            names.streamer_name(rank): lambda c: streamer.serve(c, data)
-            for rank in range(streamers)
+            peer.streamer_name(rank): lambda c: streamer.serve(c, data) for rank in range(streamers)
         }
-        roles[names.wafer_name("cs")] = wafer.serve
+        roles[peer.wafer_name("cs")] = wafer.serve
         if mode is ExecutionMode.WEIGHT_STREAMING:
-            roles[names.MEMORYX] = memoryx.serve
+            roles[peer.MEMORYX] = memoryx.serve
         self.results, self.errors = {}, {}
         places = {name: replace(folder, host=host) for name in roles}
-        places[names.wafer_name("cs")] = folder
+        places[peer.wafer_name("cs")] = folder
         self.threads = [
             threading.Thread(target=self._play, args=(places[name], name, serve), daemon=True)
             for name, serve in roles.items()

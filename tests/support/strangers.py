@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.runtime.wire.auth import Challenge, Hello, Proof
-from csrun.runtime.wire.endpoint import Endpoint
+from csrun.runtime.wire.handshake import Challenge, Hello, Proof
+from csrun.runtime.wire.rendezvous import Endpoint
 
 HELD = 300  # connections that are kept open, more than a listener keeps of strangers
 PATIENCE_S = 2.0

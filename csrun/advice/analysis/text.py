@@ -10,9 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from csrun.advice.analysis import wording
-from csrun.advice.analysis.chart import chart_of
+from csrun.advice.analysis.chart import chart_of, plot
 from csrun.advice.analysis.laws import Fitted
-from csrun.advice.analysis.plot import plot
 from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import Layout
 from csrun.advice.analysis.wording import count, deviation, microseconds, percent

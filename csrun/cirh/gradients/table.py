@@ -11,6 +11,9 @@ from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.builder import Builder
 from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.reduction import SumOp
+from csrun.cirh.ops.shape import ViewOp
+from csrun.cirh.types import Tensor, shape_of, type_of
 
 Gradients = list[SSAValue | None]
 
@@ -37,3 +40,13 @@ class Backward:
 
 Rule = Callable[[Backward], Gradients]
 Rules = Mapping[type[CirhOp], Rule]
+
+
+def reduced_to(grad: SSAValue, kind: Tensor, builder: Builder) -> SSAValue:
+    """The gradient of an operand of type `kind` that was broadcast to the shape of `grad`."""
+    own, full = shape_of(kind), shape_of(type_of(grad))
+    padded = (1,) * (len(full) - len(own)) + own
+    dims = tuple(d for d, (a, b) in enumerate(zip(padded, full, strict=True)) if a != b)
+    if dims:
+        grad = builder.emit(SumOp, grad, dims=dims, keepdim=True)
+    return builder.emit(ViewOp, grad, shape=own) if padded != own else grad

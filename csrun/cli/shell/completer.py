@@ -7,9 +7,19 @@ import click
 from click.shell_completion import ShellComplete
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory
 
 from csrun.base.errors import CsrunError
 from csrun.cli.shell.shell import Shell
+
+
+class LineHistory(FileHistory):
+    """A file of lines; one that cannot be kept, on a full disk, is done all the same."""
+
+    def store_string(self, string: str) -> None:
+        """Keep a line."""
+        with suppress(OSError):
+            super().store_string(string)
 
 
 class TreeCompleter(Completer):

@@ -83,7 +83,7 @@ def _history() -> "History":
     """The lines of all the user's shells; of this one alone where none can be kept."""
     from prompt_toolkit.history import InMemoryHistory
 
-    from csrun.cli.shell.history import LineHistory
+    from csrun.cli.shell.completer import LineHistory
 
     path = state_dir() / HISTORY
     try:

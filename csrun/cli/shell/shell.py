@@ -1,9 +1,16 @@
 """What the commands of the admin shell work with."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import update_wrapper
+from typing import Any
+
+import click
+from click.exceptions import NoSuchCommand
 
 from csrun.base.errors import CsrunError
 from csrun.cli.shell.asking import Asking
+from csrun.cli.shell.reply import JSON, TABLE
 from csrun.context.login import LoginRole
 from csrun.site import Site, System
 from csrun.system.find import named
@@ -39,3 +46,78 @@ class Shell:
                 f"'{command}' changes {self.system.name}, and this log-in may only look (role "
                 f"{self.role}): ask an administrator of the system"
             )
+
+
+class Words(click.Group):
+    """A word that wants another one after it."""
+
+    def __init__(self, name: str, commands: Sequence[click.Command], help_text: str) -> None:
+        super().__init__(name, commands, help=help_text, no_args_is_help=False)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Click's own, but a word alone is a mistake that names what may follow."""
+        if not args and not ctx.resilient_parsing:
+            raise click.UsageError(f"'{self.name}' needs one word more, of {self._known()}", ctx)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click's own, but an unknown word without a likeness gets all the known ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            if error.possibilities:
+                raise
+            message = f"{error.message} The known ones are {self._known()}."
+            raise NoSuchCommand(error.command_name, message, ctx=ctx) from error
+
+    def _known(self) -> str:
+        return ", ".join(self.commands)
+
+
+class Leaf(click.Command):
+    """A command that does something; `changes` says whether it does that to a system."""
+
+    changes = False
+
+
+def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]], Leaf]:
+    """Make a command of a function of the Shell, `output_format`, and its own options.
+
+    Only an administrator gets to one that `changes` something.
+    """
+
+    def made(function: Callable[..., None]) -> Leaf:
+        def run(shell: Shell, /, system: str | None, **options: Any) -> None:
+            here = shell.on(system)
+            if changes:
+                here.require_admin(click.get_current_context().command_path.partition(" ")[2])
+            function(here, **options)
+
+        update_wrapper(run, function)
+        command = click.command(name, cls=Leaf)(_common(click.pass_obj(run)))
+        command.changes = changes
+        return command
+
+    return made
+
+
+def _common(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that every leaf has."""
+    system = click.option(
+        "--system", metavar="NAME", shell_complete=_systems, help="Another system of the site."
+    )
+    output_format = click.option(
+        "--output-format",
+        type=click.Choice([TABLE, JSON]),
+        default=TABLE,
+        show_default=True,
+        help="For a person, or for a program.",
+    )
+    return system(output_format(function))
+
+
+def _systems(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    names = (system.name for system in context.obj.site.systems)
+    return [name for name in names if name.startswith(incomplete)]

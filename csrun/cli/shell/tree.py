@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from csrun.base.errors import UsageError
 from csrun.cli.shell.commands import execmode, help, power, session, software, status, telemetry
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import Words
+from csrun.cli.shell.shell import Shell, Words
 
 PROGRAM = "cs"
 

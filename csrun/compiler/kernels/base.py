@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation
 
-from csrun.compiler.array import Array
-from csrun.compiler.phase import Phase
+from csrun.compiler.graph import Array, Phase
 
 if TYPE_CHECKING:
     from csrun.compiler.graph import Graph

@@ -8,8 +8,7 @@ from csrun.cirh.ops.base import BackwardOp, UnaryOp
 from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import TransposeOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph, parameter_of, transposed
+from csrun.compiler.graph import Array, Graph, parameter_of, transposed
 from csrun.compiler.kernels.activation import Activation, activation_of
 from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase

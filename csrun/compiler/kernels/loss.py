@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.model import LossOp
-from csrun.compiler.array import LOSS
-from csrun.compiler.graph import Graph
+from csrun.cirh.ops.model import LossOp, OutputOp
+from csrun.compiler.graph import LOSS, Array, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
 
 
@@ -34,3 +33,24 @@ def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 MATCHERS: dict[str, Matcher] = {LossOp.name: match_loss}
+
+
+@dataclass(frozen=True)
+class CopyOut(UnaryKernel):
+    """out = x; an input of the batch or a buffer may be overwritten before the host reads it.
+
+    Shapes: x, out of one shape
+    """
+
+    kind = "output"
+
+    def emit(self, name: Name) -> list[str]:
+        """One call."""
+        return [f"copyto({name(self.out)}, {name(self.x)})"]
+
+
+def copy_out(operation: OutputOp, graph: Graph) -> CopyOut:
+    """The kernel of an output."""
+    x = graph.array(operation.value)
+    name = f"output/{operation.symbol.data}"
+    return CopyOut(graph.layer_of(operation), x, Array(name, x.shape, x.dtype))

@@ -18,8 +18,7 @@ from csrun.cirh.ops.loss import (
     NllLossForwardOp,
 )
 from csrun.cirh.ops.model import LossOp, RowsOp
-from csrun.compiler.array import LOSS, Array
-from csrun.compiler.graph import Graph
+from csrun.compiler.graph import LOSS, Array, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 

@@ -7,9 +7,8 @@ from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.compiler.graph import Graph, parameter_of
+from csrun.compiler.graph import Graph, Phase, parameter_of
 from csrun.compiler.lair.operators import operands_of, reduced_axes, source_of, space_of
-from csrun.compiler.phase import Phase
 
 
 @dataclass(eq=False)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph, parameter_of
+from csrun.compiler.graph import Array, Graph, parameter_of
 from csrun.compiler.kernels.base import Kernel, Name, Phase
 from csrun.compiler.lair.cluster import Cluster
 from csrun.compiler.lair.loop import Loop

@@ -18,8 +18,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import is_float, shape_of, type_of
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
+from csrun.compiler.graph import Array, Graph
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair.cluster import Cluster
 from csrun.compiler.lair.operators import (

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.compiler.passes.base import Pass
+from csrun.compiler.passes.rewrite import Pass
 from csrun.compiler.passes.rules import PURE
 from csrun.compiler.passes.rules.base import replace_by_value
 

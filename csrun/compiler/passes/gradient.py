@@ -15,7 +15,7 @@ from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of
 from csrun.compiler.errors import CompileError, refused
-from csrun.compiler.passes.base import Pass
+from csrun.compiler.passes.rewrite import Pass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
 from csrun.cirh.ops.learning import AdamOp, ApplyGradientOp, SgdOp, UpdatingOp
 from csrun.cirh.ops.model import ParameterOp
-from csrun.compiler.passes.base import Pass
+from csrun.compiler.passes.rewrite import Pass
 
 UPDATES: dict[type[Algorithm], type[UpdatingOp]] = {SgdAttr: SgdOp, AdamAttr: AdamOp}
 

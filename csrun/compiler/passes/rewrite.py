@@ -1,5 +1,6 @@
 """Graph rewriting: a table of rules, until none matches."""
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,8 +8,23 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from csrun.compiler.passes.base import Pass
 from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION, Rule, Rules
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """Changes a module in place. Fields are its options.
+
+    The docstring of a pass says what holds before and after it; `name` is the stage's, in the
+    compile directory and in the log.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, module: ModuleOp) -> list[str]:
+        """Do it, and return lines for the log."""
+
 
 MAX_MATCHES_PER_OPERATOR = 100  # far above what terminating rules need; a cycle reaches it fast
 

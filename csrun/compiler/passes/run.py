@@ -7,11 +7,10 @@ from time import perf_counter
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.cirh import print_module
-from csrun.compiler.passes.base import Pass
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
-from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode, Fusion
+from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode, Fusion, Pass
 
 #: Forward operators are put in order before the gradient is taken, so that it is of few operators;
 #: what it adds is put in order after.
@@ -96,3 +95,10 @@ def run_passes(
     if show is not None:
         show(stages[-1])
     return Stages(tuple(stages))
+
+
+MATCHING = "matching"
+PLACING = "placing"
+GENERATING = "generating"
+REPORT = "report"
+STAGES = (*(step.name for step in PASSES), MATCHING, PLACING, GENERATING, REPORT)

@@ -3,13 +3,36 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from csrun.base.mode import ExecutionMode
+from csrun.base.pages import page
 from csrun.compiler.passes import Stage
-from csrun.compiler.report.quantities import MISSING, count, percent, si
 from csrun.executable import Layer, LayerEstimate, Plan, Rectangle
 from csrun.site.model import System
+
+MISSING = "-"
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def count(value: float) -> str:
+    """Whole from a hundred on, with three digits below: 479,189 or 0.0421."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share of 1, with four digits: 99.98% or 0.00421%."""
+    return f"{100 * share:.4g}%"
+
+
+def si(value: float, unit: str) -> str:
+    """Three digits and a decimal prefix: 1.54 MB."""
+    power = 0
+    while value >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.3g} {_PREFIXES[power]}{unit}"
+
 
 COLOURS = 8  # those of page.css
 LABEL_HEIGHT = 1 / 36  # of the fabric's width
@@ -205,3 +228,12 @@ _SIZES = (
     Column("Weights", lambda row: row.layer.weight_bytes, _bytes),
     Column("Activations", lambda row: row.layer.activation_bytes, _bytes),
 )
+
+
+HTML_FILE = "compile_report.html"
+PAGE = Path(__file__).with_name("page")
+
+
+def render(report: Report) -> str:
+    """The page's text."""
+    return page(PAGE, {"si": si}, report=report)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -55,3 +56,15 @@ class StreamedFormat(Protocol):
 
 
 Format = IndexedFormat | StreamedFormat
+
+
+INTEGERS = ("i", "u")
+NUMBERS = ("i", "u", "f")
+
+
+def kind_of(dtype: str) -> str:
+    """NumPy's letter for the kind of a dtype (i, u, f, b, ...), empty for what is none."""
+    try:
+        return np.dtype(dtype).kind
+    except TypeError:
+        return ""

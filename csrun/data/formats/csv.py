@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from csrun.data.errors import DataError, require
-from csrun.data.formats.base import Array, Sample
-from csrun.data.formats.dtypes import NUMBERS, kind_of
+from csrun.data.formats.base import NUMBERS, Array, Sample, kind_of
 from csrun.data.formats.lines import require_line_encoding, text_lines
 
 TEXT = "str"

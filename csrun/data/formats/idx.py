@@ -1,11 +1,86 @@
 """IDX files, the format of MNIST."""
 
+import gzip
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from csrun.data import idx
-from csrun.data.errors import require
-from csrun.data.formats.base import Array
+import numpy as np
+import numpy.typing as npt
+
+from csrun.data.cache import decoded
+from csrun.data.errors import DataError, require
+
+GZIP_MAGIC = b"\x1f\x8b"
+DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+Array = npt.NDArray[Any]
+
+
+def read(path: str | Path) -> Array:
+    """The array in an IDX file; within a job it is decoded once and memory-mapped by all tasks.
+
+    Raises: DataError for a file that is missing, or not what its header says.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; set data_dir to the folder of the IDX files")
+    return decoded(path, decode)
+
+
+def find(folder: str | Path, name: str) -> Path:
+    """The file `name` or `name.gz` in a folder.
+
+    Raises: DataError when there is neither.
+    """
+    candidates = [Path(folder) / name, Path(folder) / f"{name}.gz"]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise DataError(f"{folder}: must hold {name} or {name}.gz, has neither; set data_dir")
+
+
+def decode(path: Path) -> Array:
+    """Decode an IDX file into an array of the machine's byte order.
+
+    Raises: DataError when it is not what its header says.
+    """
+    content = _content(path)
+    require(len(content) >= 4, str(path), "an IDX file has at least 4 bytes", len(content))
+    dtype, axes = DTYPES.get(content[2]), content[3]
+    magic = content[:4].hex()
+    rule = "must start as an IDX file (two zero bytes, a type code, the number of axes)"
+    require(content[:2] == b"\0\0" and dtype is not None, str(path), rule, f"0x{magic}")
+    header = 4 + 4 * axes
+    require(len(content) >= header, str(path), f"{axes} axes need {header} bytes", len(content))
+    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", axes, 4))
+    return _values(path, content, header, np.dtype(dtype), shape)
+
+
+def _values(
+    path: Path, content: bytes, header: int, dtype: "np.dtype[Any]", shape: tuple[int, ...]
+) -> Array:
+    count = 1
+    for extent in shape:
+        count *= extent
+    promised = header + count * dtype.itemsize
+    rule = f"shape {list(shape)} of {dtype.newbyteorder('=').name} needs {promised} bytes"
+    require(len(content) == promised, str(path), rule, f"{len(content)}; is it truncated?")
+    values = np.frombuffer(content, dtype, count, header).reshape(shape)
+    return values.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    if not content.startswith(GZIP_MAGIC):
+        rule = "a name that ends in .gz is that of a gzip file"
+        require(path.suffix != ".gz", str(path), rule, f"first bytes 0x{content[:4].hex()}")
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path}: must be a whole gzip file, got: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -17,6 +92,6 @@ class Idx:
 
         Raises: DataError for a file that is missing, or not what its header says
         """
-        array = idx.read(path)
+        array = read(path)
         require(array.ndim > 0, str(path), "samples need a first axis", "a single number")
         return (array,)

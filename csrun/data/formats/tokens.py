@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from csrun.data.errors import DataError, require
-from csrun.data.formats.base import Array
-from csrun.data.formats.dtypes import INTEGERS, kind_of
+from csrun.data.formats.base import INTEGERS, Array, kind_of
 
 
 @dataclass(frozen=True)

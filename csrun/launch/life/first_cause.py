@@ -1,7 +1,9 @@
 """Which of a job's failures was the first; deaths are not reaped in the order they happen. Pure."""
 
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from csrun.context import Role, TaskReport, TaskReportKind
 
@@ -49,3 +51,84 @@ def first_cause(ends: Iterable[TaskEnd]) -> TaskEnd | None:
     failed = [end for end in ends if end.failed and not end.ended_by_launcher]
     causes = [end for end in failed if not end.is_consequence]
     return min(causes or failed, key=lambda end: end.cause_time_s, default=None)
+
+
+LOG_NAME = "forkserver"
+TAIL_LINES = 20
+_TAIL_BYTES = 64 * 1024
+_PREFIX = "csrun_wse: error:"
+
+
+def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
+    """The failure of a job, in full sentences; `log` is the task's, shown already or not."""
+    report = cause.report
+    if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
+        return _describe_report(cause, report, log)
+    lines = [f"{_PREFIX} {who(cause)} {how(cause.exit_code)}"]
+    if not was_forwarded:
+        lines += _tail(log)
+    return "\n".join([*lines, f"log: {log}"])
+
+
+def summarize(cause: TaskEnd) -> str:
+    """The same in one line."""
+    report = cause.report
+    if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
+        return f"{who(cause)}: {report.message}"
+    return f"{who(cause)} {how(cause.exit_code)}"
+
+
+def who(end: TaskEnd) -> str:
+    """Name a task: its rank, role and node, or the system whose wafer it was."""
+    if end.wafer is not None:
+        return f"wafer of {end.wafer} (for rank {end.rank} on {end.node})"
+    return f"rank {end.rank} ({end.role}) on {end.node}"
+
+
+def how(exit_code: int) -> str:
+    """Say how a process ended; negative codes are signals."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    return f"was killed by signal {-exit_code} ({_signal_name(-exit_code)})"
+
+
+def describe_server_loss(exit_code: int, job_dir: Path) -> str:
+    """The failure of a job whose fork server is gone; one that was not killed has said why."""
+    lines = [
+        f"{_PREFIX} the fork server {how(exit_code)}; it held all tasks of the job, which ended "
+        "with it"
+    ]
+    if exit_code > 0:
+        lines += _tail(job_dir / "logs" / f"{LOG_NAME}.log")
+    return "\n".join([*lines, f"logs: {job_dir / 'logs'}"])
+
+
+def describe_srun_loss(exit_code: int, log: Path) -> str:
+    """The failure of a job whose srun is gone before its tasks had ended."""
+    lines = [f"{_PREFIX} srun {how(exit_code)}; the tasks of the job ended with it"]
+    return "\n".join([*lines, *_tail(log), f"log: {log}"])
+
+
+def _describe_report(cause: TaskEnd, report: TaskReport, log: Path) -> str:
+    place = f"{who(cause)}, exit code {cause.job_exit_code}; log: {log}"
+    if report.kind is TaskReportKind.ERROR:
+        return f"{_PREFIX} {who(cause)} {how(cause.exit_code)}\n{report.traceback}log: {log}"
+    return f"{_PREFIX} {report.message}\n  {place}"
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [f"  {line}" for line in text.splitlines()[-TAIL_LINES:]]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

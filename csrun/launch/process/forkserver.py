@@ -26,15 +26,14 @@ from csrun.context.link import LINK_SOCKET
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.forking import (
     DATAGRAM_BYTES,
+    Gate,
     bind_link,
     fork_task,
     receive,
     send_signal,
     signal_pipe,
 )
-from csrun.launch.process.gate import Gate
-from csrun.launch.process.prctl import become_subreaper, set_name
-from csrun.launch.process.process_tree import kill_descendants, reap
+from csrun.launch.process.process_tree import become_subreaper, kill_descendants, reap, set_name
 from csrun.launch.process.protocol import MessageSocket, StartTask, TaskEnded, TasksReady, ToServer
 from csrun.launch.process.task_process import become_task, blas
 from csrun.system import FileLock

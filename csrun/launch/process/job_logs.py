@@ -9,8 +9,7 @@ from csrun.context import JobFile, Role, jobs_dir_of
 from csrun.jobs import register
 from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.jobs.record import JobRecord
-from csrun.launch.process.console import LogTail
-from csrun.launch.process.task_output import log_name, rank_label, shown_ranks
+from csrun.launch.process.task_output import LogTail, log_name, rank_label, shown_ranks
 
 _POLL_S = 0.1
 _WAFER = "wafer-"

@@ -13,7 +13,7 @@ import msgspec
 
 from csrun.context import environment
 from csrun.jobs.folder import JobFolder
-from csrun.launch.life.failure import LOG_NAME, describe_server_loss
+from csrun.launch.life.first_cause import LOG_NAME, describe_server_loss
 from csrun.launch.process.protocol import MessageSocket, ToLauncher, ToServer
 from csrun.system import FileLock
 

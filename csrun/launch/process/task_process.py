@@ -20,9 +20,9 @@ from csrun.base.errors import CsrunError
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
 from csrun.context.link import report_of
 from csrun.jobs.folder import JobFolder
-from csrun.launch.interpreters import mode_of
-from csrun.launch.process.gate import Gate
-from csrun.launch.process.prctl import die_with_parent, set_name
+from csrun.launch.command import mode_of
+from csrun.launch.process.forking import Gate
+from csrun.launch.process.process_tree import die_with_parent, set_name
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.process.task_environment import task_variables
 

@@ -9,6 +9,7 @@ failure only when csrun_wse lets it go: Slurm would end the whole job before its
 import os
 import selectors
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -28,18 +29,41 @@ from csrun.launch.process.forking import (
     send_signal,
     signal_pipe,
 )
-from csrun.launch.process.prctl import become_subreaper, set_name
-from csrun.launch.process.process_tree import kill_descendants, reap
+from csrun.launch.process.process_tree import become_subreaper, kill_descendants, reap, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
-from csrun.launch.slurm.machine import address_towards, machine
-from csrun.launch.slurm.mail import Reader, launcher_box, post, task_box
-from csrun.launch.slurm.messages import (
+from csrun.launch.slurm.mail import (
     FromAttendant,
     LetGo,
+    Reader,
     StartAll,
     TaskReady,
     ToAttendants,
+    launcher_box,
+    post,
+    task_box,
 )
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+_ANY_PORT = 9  # nothing is sent
+
+
+def machine() -> str:
+    """The same for two processes exactly when they run under one kernel, in one network.
+
+    Source: random(4), boot_id; network_namespaces(7): abstract sockets are a network's own
+    """
+    return f"{_BOOT_ID.read_text().strip()} {os.stat(_NETWORK).st_ino}"
+
+
+def address_towards(peer: str) -> str:
+    """This machine's address in the network in which it reaches `peer`, an IP address."""
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as route:
+        route.connect((peer, _ANY_PORT))
+        name: str = route.getsockname()[0]
+    return name
+
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"

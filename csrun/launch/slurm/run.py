@@ -14,20 +14,21 @@ from time import monotonic
 
 import msgspec
 
+from csrun import system
 from csrun.base.errors import CsrunError, UsageError
 from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
+from csrun.launch.command import is_preparing, option
 from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.process.task_output import show
 from csrun.launch.slurm import batch, folders, sinfo
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
-from csrun.launch.slurm.messages import TaskReady
+from csrun.launch.slurm.mail import TaskReady
 from csrun.launch.slurm.srun import Resources, in_container, srun_words, step_words
 from csrun.launch.slurm.step import LOG_NAME, Step
-from csrun.launch.slurm.systems import system_of
 from csrun.site import Site
 
 ATTENDANT = "csrun.launch.slurm.attendant"
@@ -243,3 +244,13 @@ def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobF
 def _say(text: str) -> None:
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
+
+
+def system_of(job_plan: JobPlan, site: Site) -> str | None:
+    """The system that the command names, or the first that is ready; None when it needs none.
+
+    Raises: UsageError, CsrunError when it is unknown, in another mode, or not ACTIVE
+    """
+    if job_plan.mode is None or is_preparing(job_plan.command):
+        return None
+    return system.find(site, option(job_plan.command, ("--cs_ip",)), job_plan.mode).name

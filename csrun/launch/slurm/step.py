@@ -13,8 +13,8 @@ import msgspec
 
 from csrun.context import JobFile, TaskReport, TaskReportKind, environment
 from csrun.jobs.folder import JobFolder
-from csrun.launch.life.failure import describe_srun_loss
-from csrun.launch.process.prctl import die_with_parent
+from csrun.launch.life.first_cause import describe_srun_loss
+from csrun.launch.process.process_tree import die_with_parent
 from csrun.launch.process.protocol import (
     SignalTasks,
     StartTask,
@@ -23,8 +23,17 @@ from csrun.launch.process.protocol import (
     ToLauncher,
     ToServer,
 )
-from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post, task_box
-from csrun.launch.slurm.messages import FromAttendant, LetGo, StartAll, TaskReady
+from csrun.launch.slurm.mail import (
+    MAIL_DIR,
+    FromAttendant,
+    LetGo,
+    Reader,
+    StartAll,
+    TaskReady,
+    launcher_box,
+    post,
+    task_box,
+)
 
 LOG_NAME = "srun"
 LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them

@@ -12,13 +12,12 @@ from typing import TypeVar
 
 from csrun.base.errors import PeerLost
 from csrun.executable import Executable, InputSpec, Plan, state_views
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.remote.store import remote_state
-from csrun.runtime.roles.names import MEMORYX, streamer_name, wafer_name
-from csrun.runtime.step.arena import store_of
+from csrun.runtime.roles.peer import MEMORYX, streamer_name, wafer_name
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import Channel

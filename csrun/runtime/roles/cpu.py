@@ -7,8 +7,8 @@ from threadpoolctl import threadpool_limits
 
 from csrun.data import Dataset
 from csrun.executable import Executable, Runtime, state_views
+from csrun.executable.bind import store_of
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.step.arena import store_of
 from csrun.runtime.step.compute import make_compute
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots

@@ -16,9 +16,8 @@ from csrun.records import checkpoints, events, log_lines, performance
 from csrun.records.throughput import RateTracker
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.roles.machine import Machine
-from csrun.runtime.step.host import HostCall
+from csrun.runtime.step.host import HostCall, Summary, write_summaries
 from csrun.runtime.step.results import StepResult, result_slots
-from csrun.runtime.step.summaries import Summary, write_summaries
 from csrun.runtime.wire.messages import Results, StepsDone
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages

@@ -8,6 +8,18 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder, join
 
+MEMORYX = "memoryx"
+
+
+def streamer_name(rank: int) -> str:
+    """The streamer of a rank."""
+    return f"streamer {rank}"
+
+
+def wafer_name(system: str) -> str:
+    """The wafer of a CS system."""
+    return f"wafer {system}"
+
 
 def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
     """Join the run under `name`, serve until the chief says stop, and return the run's results.

@@ -12,11 +12,10 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from csrun.executable import Plan, RunMode, Runtime, load
+from csrun.executable.bind import store_of
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
-from csrun.runtime.roles.names import wafer_name
-from csrun.runtime.roles.peer import take_part
-from csrun.runtime.step.arena import store_of
+from csrun.runtime.roles.peer import take_part, wafer_name
 from csrun.runtime.step.compute import make_compute
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes

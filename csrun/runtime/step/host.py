@@ -1,10 +1,13 @@
 """The host's part of a step: the user's host_call on the step's outputs, merged over steps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from csrun.base.errors import CsrunError
+from csrun.records.events import EventWriter
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
 
@@ -63,3 +66,23 @@ def _mean_of(metric: Any, rows: int) -> Mean:
     if hasattr(metric, "total") and hasattr(metric, "count"):
         return Mean(float(metric.total), float(metric.count))
     return Mean(float(metric) * rows, rows)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One value to be written: its name in the events, the output that holds it, and how."""
+
+    name: str
+    output: str
+    is_histogram: bool
+
+
+def write_summaries(
+    summaries: Sequence[Summary], result: StepResult, events: EventWriter, step: int
+) -> None:
+    """Write the summaries of one step's result at a global step."""
+    values = {s.name: np.asarray(result.outputs[s.output]) for s in summaries if not s.is_histogram}
+    events.scalars({name: float(value.mean()) for name, value in values.items()}, step)
+    for summary in summaries:
+        if summary.is_histogram:
+            events.histogram(summary.name, result.outputs[summary.output], step)

@@ -16,11 +16,21 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import write_whole
 from csrun.context.link import UNREADABLE
 from csrun.records import log_lines
-from csrun.runtime.wire.auth import Challenge, Hello, Proof, Side, Welcome, new_nonce, proof, proves
 from csrun.runtime.wire.channel import Channel, UnixChannel
-from csrun.runtime.wire.endpoint import Endpoint, bulk_name, new_unix_name
-from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, Frames, send_frame
-from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder
+from csrun.runtime.wire.handshake import (
+    HANDSHAKE_DEADLINE_S,
+    Challenge,
+    Frames,
+    Hello,
+    Proof,
+    Side,
+    Welcome,
+    new_nonce,
+    proof,
+    proves,
+    send_frame,
+)
+from csrun.runtime.wire.rendezvous import SAME_CALLS, Endpoint, RunFolder, bulk_name, new_unix_name
 from csrun.runtime.wire.signal import Patience
 from csrun.runtime.wire.tcp import TcpChannel, tune
 

@@ -17,7 +17,7 @@ from support.examples import examples
 from tensorboardX.record_writer import RecordWriter
 
 from csrun.data import DataError
-from csrun.data.formats import Fixed, TFExample, Variable, tfmessages
+from csrun.data.formats import Fixed, TFExample, Variable, tfexample
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)
@@ -166,7 +166,7 @@ def test_options_state_their_rules(make: Any, message: str) -> None:
 def test_a_missing_library_is_named_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tfmessages.example_class.cache_clear()
+    tfexample.example_class.cache_clear()
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     with pytest.raises(DataError, match=r"google.protobuf.*pip install 'csrun\[tfrecord\]'"):
         read(written(tmp_path, example({})), x=Variable("int8"))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from csrun.launch.life.failure import describe_server_loss
+from csrun.launch.life.first_cause import describe_server_loss
 
 
 def test_a_server_that_was_killed_is_named_with_its_signal(tmp_path: Path) -> None:

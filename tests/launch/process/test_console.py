@@ -6,9 +6,8 @@ from typing import IO, Any
 import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
-from csrun.launch.life.failure import TAIL_LINES, describe_cause, how
-from csrun.launch.life.first_cause import TaskEnd
-from csrun.launch.process.console import LogTail
+from csrun.launch.life.first_cause import TAIL_LINES, TaskEnd, describe_cause, how
+from csrun.launch.process.task_output import LogTail
 
 
 def report(log_bytes: int, kind: TaskReportKind = TaskReportKind.ERROR) -> TaskReport:

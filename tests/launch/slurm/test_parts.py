@@ -13,12 +13,19 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
 from csrun.jobs.folder import KEPT_JOBS
 from csrun.jobs.request import JobOptions, JobRequest
+from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import Layout, plan
-from csrun.launch.preparing import is_preparing, option
 from csrun.launch.process.protocol import SignalTasks, StartTask
 from csrun.launch.slurm import batch, folders, run, sinfo, squeue
-from csrun.launch.slurm.mail import MAIL_DIR, Reader, launcher_box, post
-from csrun.launch.slurm.messages import LetGo, StartAll, ToAttendants
+from csrun.launch.slurm.mail import (
+    MAIL_DIR,
+    LetGo,
+    Reader,
+    StartAll,
+    ToAttendants,
+    launcher_box,
+    post,
+)
 from csrun.site import load
 
 ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))

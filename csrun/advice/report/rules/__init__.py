@@ -1,10 +1,12 @@
-"""The rules of the report: tables, one after the other."""
+"""The rules of the report: tables, one after the other, asked about each operator of a pipeline."""
 
-from csrun.advice.report.rules.ahead import AHEAD_RULES
-from csrun.advice.report.rules.batching import BATCHING_RULES
+from collections.abc import Sequence
+
+from csrun.advice.report.finding import Effect, Finding, Rule, Severity
+from csrun.advice.report.pipeline import Here, Pipeline
 from csrun.advice.report.rules.foreign import FOREIGN_RULES
-from csrun.advice.report.rules.learning import LEARNING_RULES
-from csrun.advice.report.rules.reading import READING_RULES
+from csrun.advice.report.rules.learning import BATCHING_RULES, LEARNING_RULES
+from csrun.advice.report.rules.reading import AHEAD_RULES, READING_RULES
 from csrun.advice.report.rules.sharding import SHARDING_RULES
 from csrun.advice.report.rules.speed import SPEED_RULES
 
@@ -17,3 +19,14 @@ RULES = (
     *AHEAD_RULES,
     *FOREIGN_RULES,
 )
+
+
+def examine(pipeline: Pipeline, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
+    """What could be better, warnings first: what the model learns, then speed, by its gain."""
+    places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
+    found = [finding for here in places for rule in rules if (finding := rule.applied(here))]
+    return tuple(sorted(found, key=_place))
+
+
+def _place(finding: Finding) -> tuple[bool, bool, float]:
+    return finding.severity is Severity.INFO, finding.effect is Effect.SPEED, -finding.gain

@@ -4,8 +4,7 @@ import click
 
 from csrun.base.mode import ExecutionMode
 from csrun.cli.shell import reply
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import leaf
+from csrun.cli.shell.shell import Shell, leaf
 from csrun.system.change import change
 from csrun.system.power import Command, apply
 from csrun.system.state_files import load_state

@@ -4,8 +4,7 @@ import click
 
 from csrun.base.errors import CsrunError
 from csrun.cli.shell import progress, reply
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import leaf
+from csrun.cli.shell.shell import Shell, leaf
 from csrun.system.change import change, drain
 from csrun.system.power import Command, Power, SystemState, apply
 from csrun.system.state_files import load_state

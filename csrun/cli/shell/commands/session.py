@@ -4,8 +4,7 @@ import click
 import msgspec
 
 from csrun.cli.shell import reply
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import leaf
+from csrun.cli.shell.shell import Shell, leaf
 from csrun.jobs.sessions import cancel as cancel_session
 from csrun.jobs.sessions import sessions
 

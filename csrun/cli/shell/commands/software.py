@@ -4,8 +4,7 @@ import platform
 
 from csrun.base.version import VERSION
 from csrun.cli.shell import reply
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import leaf
+from csrun.cli.shell.shell import Shell, leaf
 
 COMPUTES_WITH = ("numpy", "xdsl")
 

@@ -3,8 +3,7 @@
 import time
 
 from csrun.cli.shell import reply
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import leaf
+from csrun.cli.shell.shell import Shell, leaf
 from csrun.jobs.sessions import SessionState, holder, sessions
 from csrun.system.change import drainer
 from csrun.system.power import Power

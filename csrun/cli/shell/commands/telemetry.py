@@ -5,8 +5,7 @@ import time
 import click
 
 from csrun.cli.shell import reply
-from csrun.cli.shell.shell import Shell
-from csrun.cli.shell.words import leaf
+from csrun.cli.shell.shell import Shell, leaf
 from csrun.jobs import sessions
 from csrun.system.state_files import load_state
 

@@ -4,9 +4,8 @@ A rule changes the module around its operator and says so, or leaves it as it is
 they compose with `+`, and earlier rules are tried first.
 """
 
-from csrun.compiler.passes.rules.base import PURE, Rule, Rules
+from csrun.compiler.passes.rules.base import DEAD_CODE, PURE, Rule, Rules
 from csrun.compiler.passes.rules.canonical import CANONICAL
-from csrun.compiler.passes.rules.dead import DEAD_CODE
 from csrun.compiler.passes.rules.folding import FOLDING
 from csrun.compiler.passes.rules.fusion import FUSION
 

@@ -43,3 +43,14 @@ def replace_by_operator(op: Operation, new: Operation) -> bool:
     new.location = op.location
     Rewriter.insert_op(new, InsertPoint.before(op))
     return replace_by_value(op, new.results[0])
+
+
+def erase_dead(op: Operation) -> bool:
+    """Erase an operator whose results nobody uses."""
+    if any(result.first_use for result in op.results):
+        return False
+    Rewriter.erase_op(op)
+    return True
+
+
+DEAD_CODE: Rules = (Rule("dead-code", PURE, erase_dead),)

@@ -1,4 +1,4 @@
-"""Gradients of activation functions: ATen's backward operators, from what each of them saves."""
+"""Gradients of activations, losses and random masks: ATen's backward operators."""
 
 from csrun.cirh.gradients.table import Backward, Gradients, Rule, Rules
 from csrun.cirh.ops.activation import (
@@ -21,7 +21,14 @@ from csrun.cirh.ops.activation import (
     TanhOp,
     ThresholdBackwardOp,
 )
-from csrun.cirh.ops.base import BackwardOp, Plain
+from csrun.cirh.ops.base import BackwardOp, Plain, integer, number
+from csrun.cirh.ops.loss import (
+    LogSoftmaxBackwardOp,
+    LogSoftmaxOp,
+    NllLossBackwardOp,
+    NllLossForwardOp,
+)
+from csrun.cirh.ops.random import MaskedScaleOp
 
 
 def relu(back: Backward) -> Gradients:
@@ -43,7 +50,7 @@ def _options(back: Backward) -> dict[str, Plain]:
     return {name: value for name, value in back.op.properties.items() if name != "scope"}
 
 
-RULES: Rules = {
+ACTIVATION_RULES: Rules = {
     ReluOp: relu,
     SigmoidOp: from_output(SigmoidBackwardOp),
     TanhOp: from_output(TanhBackwardOp),
@@ -54,3 +61,31 @@ RULES: Rules = {
     SoftplusOp: from_input(SoftplusBackwardOp),
     GeluOp: from_input(GeluBackwardOp),
 }
+
+
+def log_softmax(back: Backward) -> Gradients:
+    """g - softmax(x) * sum(g), from the saved result."""
+    dim = integer(back.op.properties, "dim")
+    return [back.builder.emit(LogSoftmaxBackwardOp, back.grad, back.out, dim=dim)]
+
+
+def nll_loss(back: Backward) -> Gradients:
+    """-g at each row's label; labels have no gradient."""
+    ignored = integer(back.op.properties, "ignore_index")
+    grad = back.builder.emit(NllLossBackwardOp, back.grad, *back.operands, ignore_index=ignored)
+    return [grad, None]
+
+
+LOSS_RULES: Rules = {LogSoftmaxOp: log_softmax, NllLossForwardOp: nll_loss}
+
+
+def masked_scale(back: Backward) -> Gradients:
+    """The gradient under the same mask; masks have none."""
+    scale = number(back.op.properties, "scale")
+    grad = back.builder.emit(MaskedScaleOp, back.grad, back.operands[1], scale=scale)
+    return [grad, None]
+
+
+RANDOM_RULES: Rules = {MaskedScaleOp: masked_scale}
+
+NEURAL_RULES: Rules = {**ACTIVATION_RULES, **LOSS_RULES, **RANDOM_RULES}
