@@ -9,7 +9,7 @@ import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler.errors import CompileError
-from csrun.compiler.footprint import Residence, residence
+from csrun.compiler.footprint import Footprint, footprint
 from csrun.compiler.graph import LOSS, Array
 from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
@@ -47,7 +47,7 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     stride = aligned(first_end - base)
     partial = base + options.minibatches * stride
     end = partial + _partial_bytes(layout, options)
-    layers = residence(layout, store, options)
+    layers = footprint(layout, store, options)
     if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
         raise _too_large(layers, alive, end, batch)
     floor_plan = layers.floor_plan(alive) if layout.layers else ()
@@ -95,7 +95,7 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
     return replace(layout, groups=groups), sum(sizes)
 
 
-def _too_large(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> CompileError:
+def _too_large(layers: Footprint, alive: Sequence[Life], arena: int, batch: int) -> CompileError:
     """Names the layer that keeps most, and what helps."""
     options, system = layers.options, layers.options.system
     sizes = layers.layer_bytes(alive)
@@ -116,7 +116,7 @@ def _remedy(mode: ExecutionMode, fits: int) -> str:
     return next(iter(smaller), "give the layer fewer units, or use a larger system")
 
 
-def _largest_batch(layers: Residence, alive: Sequence[Life], arena: int, batch: int) -> int:
+def _largest_batch(layers: Footprint, alive: Sequence[Life], arena: int, batch: int) -> int:
     """The largest batch that fits, 0 when none does; `batch` itself takes an arena of `arena`."""
     options = layers.options
     minibatches = options.minibatches

@@ -16,7 +16,7 @@ from csrun.cirh.ops.shape import PermuteOp, ReshapingOp, TransposeOp
 from csrun.cirh.types import shape_of, type_of
 
 
-class Spread(Enum):
+class BatchDependence(Enum):
     """A value over the batch."""
 
     SAMPLES = auto()  # its first axis is the batch
@@ -25,32 +25,32 @@ class Spread(Enum):
     MIXED = auto()  # none of these: of the batch as a whole
 
 
-SAMPLES, SAME, PART, MIXED = Spread
-Spreads = dict[SSAValue, Spread]
+SAMPLES, SAME, PART, MIXED = BatchDependence
+Dependences = dict[SSAValue, BatchDependence]
 
 
-def spread_of_values(operations: Sequence[Operation]) -> Spreads:
-    """The spread of every value, from the operators in program order."""
-    found: Spreads = {}
+def dependence_of_values(operations: Sequence[Operation]) -> Dependences:
+    """The dependence of every value, from the operators in program order."""
+    found: Dependences = {}
     for op in operations:
         for result in op.results:
-            found[result] = _spread_of(op, [found[operand] for operand in op.operands])
+            found[result] = _dependence_of(op, [found[operand] for operand in op.operands])
     return found
 
 
-def _spread_of(op: Operation, of: list[Spread]) -> Spread:
+def _dependence_of(op: Operation, of: list[BatchDependence]) -> BatchDependence:
     match op:
         case InputOp() | DropoutMaskOp():
             return SAMPLES
         case ParameterOp() | FullOp() | RowsOp():
             return SAME
-        case _ if all(spread is SAME for spread in of):
+        case _ if all(one is SAME for one in of):
             return SAME
         case NegOp() | SumOp() | ReshapingOp() if of[0] is PART:
             return PART
         case AddOp() | SubOp() if of == [PART, PART]:
             return PART
-        case MulOp() if sorted(of, key=lambda spread: spread.value) == [SAME, PART]:
+        case MulOp() if sorted(of, key=lambda one: one.value) == [SAME, PART]:
             return PART
         case DivOp() if of == [PART, SAME]:
             return PART
@@ -68,20 +68,20 @@ def _spread_of(op: Operation, of: list[Spread]) -> Spread:
             return SAMPLES if _is_row_by_row(op, of) else MIXED
 
 
-def _row(bias: SSAValue, spread: Spread) -> bool:
+def _row(bias: SSAValue, of: BatchDependence) -> bool:
     """Whether a bias is the same for all samples, or one of each."""
-    return spread is SAME or (spread is SAMPLES and len(shape_of(type_of(bias))) > 1)
+    return of is SAME or (of is SAMPLES and len(shape_of(type_of(bias))) > 1)
 
 
-def _is_row_by_row(op: Operation, of: list[Spread]) -> bool:
+def _is_row_by_row(op: Operation, of: list[BatchDependence]) -> bool:
     """Whether each sample of the result comes from the same sample of the operands."""
-    if any(spread not in (SAMPLES, SAME) for spread in of):
+    if any(one not in (SAMPLES, SAME) for one in of):
         return False
     out = shape_of(type_of(op.results[0]))
     shapes = [
         shape_of(type_of(operand))
-        for operand, spread in zip(op.operands, of, strict=True)
-        if spread is SAMPLES
+        for operand, one in zip(op.operands, of, strict=True)
+        if one is SAMPLES
     ]
     if "dim" in op.properties and integer(op.properties, "dim") == 0:
         return False

@@ -13,7 +13,7 @@ from csrun.cirh import precision_of
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
-from csrun.compiler.batch_dependence import Spread
+from csrun.compiler.batch_dependence import BatchDependence
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
 from csrun.compiler.graph import LOSS
@@ -22,7 +22,7 @@ from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Begin, Show, Stage, run_passes, unseen
+from csrun.compiler.passes import Begin, Show, Stage, no_progress, run_passes
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
@@ -59,7 +59,7 @@ def compile_model(
     root: Path,
     options: CompileOptions,
     show: Show | None = None,
-    begin: Begin = unseen,
+    begin: Begin = no_progress,
 ) -> CompileResult:
     """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
 
@@ -76,7 +76,7 @@ def compile_model(
     replaced = target.exists()
     begin(MATCHING)
     model = match_kernels(module)
-    _check_spread(model, options)
+    _check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
     files = _back_end(module, model, options, checksum, stages.stages, begin)
@@ -165,7 +165,7 @@ def _plan(
         groups=layout.groups,
         loss_buffer=LOSS.name if model.has_loss else None,
         outputs=tuple(
-            Output(output.name, output.array.name, _COMBINE.get(output.spread, Combine.FIRST))
+            Output(output.name, output.array.name, _COMBINE.get(output.dependence, Combine.FIRST))
             for output in model.outputs
         ),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
@@ -197,12 +197,16 @@ def estimate_of(
     return estimate(work)
 
 
-def _check_spread(model: MatchedModel, options: CompileOptions) -> None:
+def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     """Raises: CompileError for a value that no minibatch knows its part of."""
     if options.minibatches == 1:
         return
-    mixed = [f"output {output.name}" for output in model.outputs if output.spread is Spread.MIXED]
-    if model.has_loss and model.loss_spread is not Spread.PART:
+    mixed = [
+        f"output {output.name}"
+        for output in model.outputs
+        if output.dependence is BatchDependence.MIXED
+    ]
+    if model.has_loss and model.loss_dependence is not BatchDependence.PART:
         mixed.insert(0, "the loss")
     if mixed:
         raise CompileError(
@@ -212,7 +216,7 @@ def _check_spread(model: MatchedModel, options: CompileOptions) -> None:
         )
 
 
-_COMBINE = {Spread.SAMPLES: Combine.SAMPLES, Spread.PART: Combine.SUM}
+_COMBINE = {BatchDependence.SAMPLES: Combine.SAMPLES, BatchDependence.PART: Combine.SUM}
 
 
 def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ...]:

@@ -30,7 +30,7 @@ WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Residence:
+class Footprint:
     """The layers of a model on a system; `alive` are the buffers of one minibatch.
 
     home_of: where in the order of layers the one is that an array lives with; weight_copies: how
@@ -94,7 +94,7 @@ class Residence:
         )
 
 
-def residence(layout: Layout, store: Store, options: CompileOptions) -> Residence:
+def footprint(layout: Layout, store: Store, options: CompileOptions) -> Footprint:
     """Find each array's home, and the wires, by following the kernels."""
     places = {layer.name: place for place, layer in enumerate(layout.layers)}
     home_of: dict[str, int] = {}
@@ -110,7 +110,7 @@ def residence(layout: Layout, store: Store, options: CompileOptions) -> Residenc
     for kernel in chain(*layout.backward):
         _settle(kernel, home_of_scope.get(kernel.layer, home), home_of)
     layers = layout.layers or (WITHOUT_WEIGHTS,)
-    return Residence(layers, options, _weight_copies(store, options), home_of, tuple(wires))
+    return Footprint(layers, options, _weight_copies(store, options), home_of, tuple(wires))
 
 
 def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import dtype_of, text_of, type_of
-from csrun.compiler.batch_dependence import Spread, spread_of_values
+from csrun.compiler.batch_dependence import BatchDependence, dependence_of_values
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import Array, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
@@ -27,15 +27,15 @@ class MatchedOutput:
 
     name: str
     array: Array
-    spread: Spread
+    dependence: BatchDependence
 
 
 @dataclass(frozen=True)
 class MatchedModel:
     """A model as kernels, in program order.
 
-    loss_spread: how the loss depends on the batch; None without a loss. updates: the optimizer of
-    each parameter that is trained, by name.
+    loss_dependence: how the loss depends on the batch; None without a loss. updates: the
+    optimizer of each parameter that is trained, by name.
     """
 
     inputs: tuple[InputOp, ...]
@@ -43,12 +43,12 @@ class MatchedModel:
     kernels: tuple[Kernel, ...]
     outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
-    loss_spread: Spread | None
+    loss_dependence: BatchDependence | None
 
     @property
     def has_loss(self) -> bool:
         """Whether there is a loss."""
-        return self.loss_spread is not None
+        return self.loss_dependence is not None
 
 
 def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
@@ -61,7 +61,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     graph = Graph(module)
     placed: list[tuple[int, Kernel]] = []
     outputs: list[MatchedOutput] = []
-    spreads = spread_of_values(graph.operations)
+    dependences = dependence_of_values(graph.operations)
     updates: dict[str, Optimizer] = {}
     for operation in graph.operations:
         if operation in graph.taken or isinstance(operation, _LEAVES):
@@ -70,8 +70,8 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         if isinstance(operation, OutputOp):
             copy = copy_out(operation, graph)
             placed.append((graph.place_of(operation), copy))
-            spread = spreads[operation.value]
-            outputs.append(MatchedOutput(operation.symbol.data, copy.out, spread))
+            dependence = dependences[operation.value]
+            outputs.append(MatchedOutput(operation.symbol.data, copy.out, dependence))
             graph.take(operation)
         elif isinstance(operation, UpdatingOp):
             graph.take(operation)
@@ -91,8 +91,8 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         kernels=kernels,
         outputs=tuple(outputs),
         updates=updates,
-        loss_spread=next(
-            (spreads[op.value] for op in graph.operations if isinstance(op, LossOp)), None
+        loss_dependence=next(
+            (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
         ),
     )
 

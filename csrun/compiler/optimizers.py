@@ -76,9 +76,9 @@ class Adam:
     def factors(self) -> list[str]:
         """Lines that compute a step's factors from `learning_rate`."""
         lines = [
-            f"spread = ((1 - {self.beta2!r} ** (step.index + 1)) / {1 - self.beta2!r}) ** 0.5",
-            f"epsilon = {self.epsilon!r} * spread",
-            f"rate = learning_rate * spread * {1 - self.beta1!r} / "
+            f"unbias = ((1 - {self.beta2!r} ** (step.index + 1)) / {1 - self.beta2!r}) ** 0.5",
+            f"epsilon = {self.epsilon!r} * unbias",
+            f"rate = learning_rate * unbias * {1 - self.beta1!r} / "
             f"(1 - {self.beta1!r} ** (step.index + 1))",
         ]
         if self.decoupled and self.weight_decay:

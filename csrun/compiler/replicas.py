@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.compiler.arena import alive_in, store_of, with_rows
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.floor_plan import usable_part
-from csrun.compiler.footprint import Residence, residence
+from csrun.compiler.footprint import Footprint, footprint
 from csrun.compiler.layers import lay_out
 from csrun.compiler.memory_plan import Life
 from csrun.compiler.options import CompileOptions
@@ -47,7 +47,7 @@ def choose_replicas(module: ModuleOp, options: CompileOptions) -> Choice:
     layout = lay_out(model, 0)
     if not layout.layers:
         return Choice(1, 1, 1.0)
-    home = residence(layout, store_of(layout, model, options), options)
+    home = footprint(layout, store_of(layout, model, options), options)
     one = _Replica(home, alive_in(layout, model), inputs_of(model))
     most = min(one.rows, usable_part(options.system).pes)
     counts = [count for count in range(1, most + 1) if one.rows % count == 0]
@@ -60,7 +60,7 @@ def choose_replicas(module: ModuleOp, options: CompileOptions) -> Choice:
 class _Replica:
     """One of a model's replicas, with its share of the batch."""
 
-    home: Residence
+    home: Footprint
     alive: Sequence[Life]
     inputs: Sequence[InputSpec]
 

@@ -3,12 +3,12 @@
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.compiler.matching import MatchedModel, match_kernels
-from csrun.compiler.passes import Begin, Show, run_passes, unseen
+from csrun.compiler.passes import Begin, Show, no_progress, run_passes
 from csrun.compiler.passes.run import MATCHING
 
 
 def validate_model(
-    module: ModuleOp, show: Show | None = None, begin: Begin = unseen
+    module: ModuleOp, show: Show | None = None, begin: Begin = no_progress
 ) -> MatchedModel:
     """Run the passes and match kernels; nothing is placed, planned or written.
 

@@ -106,7 +106,7 @@ class Telemetry(msgspec.Struct, frozen=True):
 
     run: e.g. `training`; last_step and step_rate_per_s: None when unknown; detail: e.g. its loss.
 
-    Units: said_s in seconds since the epoch
+    Units: updated_s in seconds since the epoch
     """
 
     system: str
@@ -116,7 +116,7 @@ class Telemetry(msgspec.Struct, frozen=True):
     step_rate_per_s: float | None
     arena_bytes: int
     detail: str
-    said_s: float
+    updated_s: float
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""

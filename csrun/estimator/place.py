@@ -54,8 +54,8 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
             log.warning(log_lines.without_launcher("python-ws"))
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
     here = load_site(context.job.site)
-    told_by = "cs_ip" if cs_ip else "the job's system"
-    found = system.find(here, cs_ip or context.job.system, context.mode, told_by)
+    source = "cs_ip" if cs_ip else "the job's system"
+    found = system.find(here, cs_ip or context.job.system, context.mode, source)
     if context.job.system not in (None, found.name):
         raise UsageError(
             f"cs_ip {cs_ip}: the job was given {context.job.system}, not {found.name}: name the"

@@ -57,5 +57,5 @@ class _Meter:
             step_rate_per_s=rate,
             arena_bytes=self._arena_bytes,
             detail=progress.text,
-            said_s=now,
+            updated_s=now,
         )

@@ -1,4 +1,4 @@
-"""What a site's jobs, nodes and systems are at, from its books."""
+"""What a site's jobs, nodes and systems are at, from its register."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

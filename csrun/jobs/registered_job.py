@@ -1,4 +1,4 @@
-"""A job in its site's books: its id, its folder, its lock and its record, up to its end."""
+"""A job in its site's register: its id, its folder, its lock and its record, up to its end."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ from csrun.jobs.folder import JobFolder, create, job_ids, prune
 from csrun.jobs.launcher import this_process
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved
 from csrun.jobs.request import JobOptions
-from csrun.jobs.signals import EndedBySignalError, HeldBack
+from csrun.jobs.signals import DeferredSignals, EndedBySignalError
 from csrun.site import Site
 from csrun.system import FileLock, lock
 
@@ -28,7 +28,7 @@ EXIT_INTERRUPTED = 130
 
 
 @dataclass
-class Enrolled:
+class RegisteredJob:
     """A job of this process, which alone writes its record."""
 
     site_name: str
@@ -54,7 +54,7 @@ class Enrolled:
         self._keep(ended(self.record, outcome, read_uses(self.folder.path)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
-        with HeldBack():
+        with DeferredSignals():
             self.record = record
             try:
                 register.write(self.site_name, record, durable=durable)
@@ -64,7 +64,7 @@ class Enrolled:
 
 
 @contextmanager
-def enrolled(
+def registered(
     site: Site,
     command: tuple[str, ...],
     options: JobOptions,
@@ -72,7 +72,7 @@ def enrolled(
     tasks: int,
     *,
     keeps_logs: bool = True,
-) -> Iterator[Enrolled]:
+) -> Iterator[RegisteredJob]:
     """A job while it waits and runs. An exception ends it, unless it has ended before.
 
     A job that keeps no logs has its folder only as long as it lives.
@@ -81,10 +81,10 @@ def enrolled(
     """
     draft = _draft(command, options, nodes, tasks)
     with refusal_of_unwritable_state(site):
-        books = _books(site)
-    with HeldBack() as signals:
-        with refusal_of_unwritable_state(site), books:
-            job = _enrol(site, draft, keeps_logs)
+        register = _register_lock(site)
+    with DeferredSignals() as signals:
+        with refusal_of_unwritable_state(site), register:
+            job = _register(site, draft, keeps_logs)
         with job.live:
             try:
                 with signals.let_through():
@@ -128,8 +128,8 @@ def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
         ) from error
 
 
-def _enrol(site: Site, draft: JobRecord, keeps_logs: bool) -> Enrolled:
-    """Draw an id, make and lock the folder, write the record: in one go, under the books' lock.
+def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
+    """Draw an id, make and lock the folder, write the record: in one go, under the register's lock.
 
     So nobody takes a folder for a dead job's between its making and its locking.
     """
@@ -141,17 +141,17 @@ def _enrol(site: Site, draft: JobRecord, keeps_logs: bool) -> Enrolled:
     register.write(site.name, record)
     prune(jobs_dir, lambda dead: register.settle(site.name, dead))
     register.prune(site.name)
-    return Enrolled(site.name, folder, live, record)
+    return RegisteredJob(site.name, folder, live, record)
 
 
-def _leave(job: Enrolled) -> None:
+def _leave(job: RegisteredJob) -> None:
     if job.record.logs:
         job.folder.clear()
     else:
         shutil.rmtree(job.folder.path, ignore_errors=True)
 
 
-def _books(site: Site) -> FileLock:
+def _register_lock(site: Site) -> FileLock:
     return lock(site_state_dir(site.name) / "last_job.lock", f"process {os.getpid()}")
 
 

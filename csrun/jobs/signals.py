@@ -38,7 +38,7 @@ def raised_as_errors() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-class HeldBack:
+class DeferredSignals:
     """A signal that comes in here is delivered afterwards: for what must not be left half done.
 
     By handlers, not by a mask: that would hold for one thread, and for the programs it starts.
@@ -57,7 +57,7 @@ class HeldBack:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Signals come in here, the one that was held back first."""
+        """Signals come in here, the one that was deferred first."""
         try:
             self._deliver()
             yield

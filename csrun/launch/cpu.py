@@ -11,12 +11,12 @@ from csrun.base.errors import UsageError
 from csrun.context import JobFile, Role, TaskEntry, environment
 from csrun.jobs import queue
 from csrun.jobs.record import Outcome, RecordState
-from csrun.jobs.registered_job import Enrolled, enrolled, refusal_of_unwritable_state
+from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobOptions
 from csrun.jobs.signals import raised_as_errors
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.command import check_mounts, check_program, check_working_dir
-from csrun.launch.process.foreground import Attended, Ending, run_attended
+from csrun.launch.process.foreground import Ending, ForegroundCommand, run_in_foreground
 from csrun.launch.process.output_files import OutputFiles, check_pattern
 from csrun.launch.process.task_environment import slurm_variables
 from csrun.launch.slurm.sinfo import require_commands
@@ -61,15 +61,20 @@ class CpuRun:
     def run(self) -> int:
         """Reserve a node when that is asked for, and run the command; its exit code."""
         if not self.request.alloc_node:
-            return run_attended(Attended(self.request.command, self.environment)).exit_code
+            return run_in_foreground(
+                ForegroundCommand(self.request.command, self.environment)
+            ).exit_code
         if self.site.scheduler is Scheduler.SLURM:
-            return run_attended(Attended(self._srun(), self.environment)).exit_code
+            return run_in_foreground(ForegroundCommand(self._srun(), self.environment)).exit_code
         command, options = self.request.command, self.request.options
-        books = enrolled(self.site, command, options, 1, 1, keeps_logs=False)
-        with raised_as_errors(), books as job:
+        registering = registered(self.site, command, options, 1, 1, keeps_logs=False)
+        with raised_as_errors(), registering as job:
             outcome = self._run_on_node(job)
             job.end(outcome)
         return outcome.exit_code
+
+    def _in_foreground(self, argv: tuple[str, ...]) -> int:
+        return run_in_foreground(ForegroundCommand(argv, self.environment)).exit_code
 
     def _srun(self) -> tuple[str, ...]:
         request, site = self.request, self.site
@@ -78,7 +83,7 @@ class CpuRun:
         on_terminal = os.isatty(0) and os.isatty(1)
         return cpu_words(command, request.options, site.gres_node, on_terminal)
 
-    def _run_on_node(self, job: Enrolled) -> Outcome:
+    def _run_on_node(self, job: RegisteredJob) -> Outcome:
         options = self.request.options
         with refusal_of_unwritable_state(self.site):
             allocation = queue.allocate(self.site, 1, job.job_id, _say, job.waits_for)
@@ -89,14 +94,14 @@ class CpuRun:
                 opened = OutputFiles(options.output, job.job_id, job.record.name, job.record.user)
                 output = files.enter_context(opened).of(entry).fileno()
             job.start(allocation.nodes)
-            attended = Attended(
+            attended = ForegroundCommand(
                 self.request.command,
                 self.environment | self._of_node(job.job_id, entry),
                 tuple(lock.fd for lock in (job.live, *allocation.locks)),
                 output,
                 options.time_limit_s,
             )
-            return _outcome(run_attended(attended), options.time_limit_s)
+            return _outcome(run_in_foreground(attended), options.time_limit_s)
 
     def _of_node(self, job_id: int, entry: TaskEntry) -> dict[str, str]:
         job = JobFile(

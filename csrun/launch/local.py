@@ -18,7 +18,7 @@ from csrun.context import Hosts, JobFile, Progress, SpawnWafer
 from csrun.jobs import queue, time_limit
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Outcome
-from csrun.jobs.registered_job import Enrolled, enrolled, refusal_of_unwritable_state
+from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import ENDING_SIGNALS, heeded, raised_as_errors
 from csrun.launch.life.first_cause import describe_cause, how, summarize
@@ -41,7 +41,7 @@ from csrun.launch.plan import JobPlan, plan
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.process.server import TaskServer, start_server
-from csrun.launch.process.task_output import Shown, shown_tasks
+from csrun.launch.process.task_output import TaskOutput, task_output
 from csrun.site import Site
 from csrun.system import FileLock
 
@@ -60,8 +60,8 @@ def plan_job(request: JobRequest, site: Site) -> JobPlan:
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """Run a job on this machine, from waiting for nodes to its exit code."""
     nodes, tasks = job_plan.layout.nodes, len(job_plan.tasks)
-    books = enrolled(site, request.command, request.options, nodes, tasks)
-    with raised_as_errors(), books as job:
+    registering = registered(site, request.command, request.options, nodes, tasks)
+    with raised_as_errors(), registering as job:
         with refusal_of_unwritable_state(site):
             allocation = queue.allocate(site, nodes, job.job_id, _say, job.waits_for)
         with allocation:
@@ -74,15 +74,15 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     return outcome.exit_code
 
 
-def _run_allocated(request: JobRequest, job: Enrolled, nodes: tuple[FileLock, ...]) -> Outcome:
+def _run_allocated(request: JobRequest, job: RegisteredJob, nodes: tuple[FileLock, ...]) -> Outcome:
     job_file = JobFile.read(job.folder.path)
     modules = request.preload if job_file.mode is not None else ()
     become_subreaper()
     with ending_signals() as signals:
-        shown = shown_tasks(job_file, job, request.label)
+        output = task_output(job_file, job, request.label)
         server = start_server(job.folder, modules, (job.live, *nodes))
         limit_s = request.options.time_limit_s
-        return LocalJob(job_file, job.folder, server, signals, shown, limit_s).run()
+        return LocalJob(job_file, job.folder, server, signals, output, limit_s).run()
 
 
 class LocalJob:
@@ -94,14 +94,14 @@ class LocalJob:
         folder: JobFolder,
         server: TaskServer,
         signals: socket.socket,
-        shown: Shown,
+        output: TaskOutput,
         time_limit_s: int | None,
     ) -> None:
         self._folder = folder
         self._server = server
         self._signals = signals
         self._state = JobState(job)
-        self._shown = shown
+        self._output = output
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
@@ -126,8 +126,8 @@ class LocalJob:
         finally:
             self._server.end()
             kill_descendants()
-            self._shown.forward(is_last=True)
-            self._shown.close()
+            self._output.forward(is_last=True)
+            self._output.close()
         if self._output_error is not None:
             raise self._output_error
         self._say_why()
@@ -145,12 +145,12 @@ class LocalJob:
             self._limit_at_s = inf
             self._handle(TimeLimitReached(now_s))
         try:
-            self._shown.forward()
+            self._output.forward()
         except OutputError as error:
             self._output_lost(error, now_s)
 
     def _output_lost(self, error: OutputError, now_s: float) -> None:
-        self._shown.give_up()
+        self._output.give_up()
         if self._state.signum is None:  # Ctrl-C may have ended our reader, too
             self._output_error = error
             self._handle(Interrupted(signal.SIGPIPE, now_s))
@@ -195,7 +195,7 @@ class LocalJob:
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.argv)
                 case Progress():
-                    self._shown.progress(message)
+                    self._output.progress(message)
 
     def _from_signals(self) -> Iterator[Event]:
         for signum in self._signals.recv(64):
@@ -210,7 +210,7 @@ class LocalJob:
     def _say_why(self) -> None:
         state, cause = self._state, self._state.cause
         if cause is not None:
-            shown = self._shown.was_on_console(cause.name)
+            shown = self._output.was_on_console(cause.name)
             _say(describe_cause(cause, self._folder.log(cause.name), shown))
         elif state.server_exit_code is not None:
             _say(self._server.describe_loss(state.server_exit_code, self._folder))

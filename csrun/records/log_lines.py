@@ -16,7 +16,7 @@ STREAMERS_READY = "Streamers are ready"
 INPUT_FINE = "Input Function Report: nothing to improve was found."
 SHOWN_NAMES = 8  # in a line that a person reads
 ANALYZER_SAYS_MORE = "cs_input_analyzer says more"
-LOOK_AT_THE_ODD_ONE = "look at what is special about its node, or about its part of the data"
+LOOK_AT_THE_STRAGGLER = "look at what is special about its node, or about its part of the data"
 BATCHES_UNEVEN = (
     "that is enough on average, so they come late for another reason: batches that take unequally "
     "long, busy CPUs, or the network between the machines"

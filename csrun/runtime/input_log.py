@@ -89,7 +89,7 @@ class InputLog:
 
     def _remedy(self, verdict: Verdict) -> str:
         if verdict.is_alone:
-            return log_lines.LOOK_AT_THE_ODD_ONE
+            return log_lines.LOOK_AT_THE_STRAGGLER
         if self._is_in_vain(verdict):
             return log_lines.STREAM_REPLAYED
         if not self._feeding.streamers:

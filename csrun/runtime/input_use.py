@@ -16,7 +16,7 @@ from csrun.runtime.wire.messages import StepsDone
 MODERATE_SHARE = 0.05  # of the steps' time spent waiting for batches
 BOUND_SHARE = 0.2
 MARGIN = 1.125  # streamers beyond those of the mean times: batches are not all alike
-ODD_RATIO = 1.5  # how much slower than the middle one a streamer must be to be named alone
+STRAGGLER_RATIO = 1.5  # how much slower than the middle one a streamer must be to be named alone
 
 
 class Bound(StrEnum):
@@ -62,7 +62,7 @@ class Verdict:
     @property
     def is_alone(self) -> bool:
         """Whether the slowest one is much slower than most."""
-        return _is_odd(self.slowest.delivered, self.typical)
+        return _is_straggler(self.slowest.delivered, self.typical)
 
     @property
     def keeps_up(self) -> bool:
@@ -98,7 +98,7 @@ class InputUse:
         slowest, typical = ordered[0], ordered[len(ordered) // 2].delivered
         asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
         streamers = len(self._sums)
-        usual = typical if _is_odd(slowest.delivered, typical) else slowest.delivered
+        usual = typical if _is_straggler(slowest.delivered, typical) else slowest.delivered
         return Verdict(
             _bound(share),
             share,
@@ -130,8 +130,8 @@ class _Sum:
         return StreamerRate(streamer, delivered, self.stage, self.stage_s)
 
 
-def _is_odd(delivered: float, typical: float) -> bool:
-    return typical > ODD_RATIO * delivered
+def _is_straggler(delivered: float, typical: float) -> bool:
+    return typical > STRAGGLER_RATIO * delivered
 
 
 def _bound(share: float) -> Bound:

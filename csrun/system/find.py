@@ -9,10 +9,10 @@ from csrun.system.power import Power, SystemState
 from csrun.system.state_files import load_state
 
 
-def find(site: Site, cs_ip: str | None, mode: ExecutionMode, told_by: str = "cs_ip") -> System:
+def find(site: Site, cs_ip: str | None, mode: ExecutionMode, source: str = "cs_ip") -> System:
     """The system that `cs_ip` names (host, host:port or name), or the first one that is ready.
 
-    One that boots into the mode will be ready; it is taken when no other is. `told_by` is where the
+    One that boots into the mode will be ready; it is taken when no other is. `source` is where the
     name comes from.
 
     Raises: UsageError for an unknown system or one in another mode; CsrunError for one in STANDBY
@@ -20,7 +20,7 @@ def find(site: Site, cs_ip: str | None, mode: ExecutionMode, told_by: str = "cs_
     if cs_ip is None:
         return _first_in_mode(site, mode)
     system = _by_address(site, cs_ip)
-    require_usable(site, system, load_state(site, system), mode, f"{told_by} {cs_ip}: ")
+    require_usable(site, system, load_state(site, system), mode, f"{source} {cs_ip}: ")
     return system
 
 

@@ -20,7 +20,7 @@ FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py
 BINARIES = Path(sys.executable).parent
 ROUNDS = 5
 POLL_S = 0.002
-PATIENCE_S = 120.0
+STALL_S = 120.0
 WATCH_S = 5.0
 LAUNCH_LIMIT_S = 2.0
 MEMORY_LIMIT_MB = 3 * 1024
@@ -109,7 +109,7 @@ def _until_marked(command: Callable[[Path, Path], list[str]]) -> float:
         ) as launcher:  # fmt: skip
             while marks.stat().st_size < TASKS:
                 time.sleep(POLL_S)
-                if time.perf_counter() - started_s > PATIENCE_S:
+                if time.perf_counter() - started_s > STALL_S:
                     raise TimeoutError(f"{command.__name__}: not all tasks came to life")
             taken_s = time.perf_counter() - started_s
             launcher.wait()

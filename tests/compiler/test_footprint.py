@@ -11,7 +11,7 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileError, compile_model
 from csrun.compiler.floor_plan import Wire, usable_part
-from csrun.compiler.footprint import residence
+from csrun.compiler.footprint import footprint
 from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
@@ -25,7 +25,7 @@ def test_operators_without_weights_live_with_the_layer_before_them():
     module = Network(dropout=0.1).trace()
     run_passes(module)
     store = Store(0, 0, 0, (("momentum", 0),))
-    found = residence(lay_out(match_kernels(module), group_bytes=1), store, options_of())
+    found = footprint(lay_out(match_kernels(module), group_bytes=1), store, options_of())
     assert found.wires == (Wire(0, 1), Wire(1, 2))
     homes = {"dense/relu": 0, "dropout/dropout_mask": 0, "dropout_1/dropout_mask/words": 1}
     at_the_end = {"loss": 2, "model/log_softmax_backward_data": 2, "dense_2/mm": 2}

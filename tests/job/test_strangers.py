@@ -11,7 +11,7 @@ from support.strangers import Strangers
 
 LAYOUT = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1")
 STEPS = 60
-GROWTH_BYTES = 32 << 20  # of the chief, while the crowd is there
+GROWTH_BYTES = 32 << 20  # of the chief, while the flood is there
 COME_LATE = """
 import os, time
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_crowd_at_the_doors(place: FcMnist, count: int, per_s: int) -> None:
     run = place.path / script
     run.write_text(COME_LATE + run.read_text())
     layout = ("--site", "separate.yaml", *LAYOUT)
-    with place.start(*layout, "python-ws", script, *place.own(("-o", "crowd"))) as job:
+    with place.start(*layout, "python-ws", script, *place.own(("-o", "flood"))) as job:
         folder = place.jobs / "1" / "runs" / "0"
         until((folder / "endpoint").exists)
         chief = psutil.Process(place.processes(job.pid)["rank-00000"])
@@ -47,5 +47,5 @@ def test_a_crowd_at_the_doors(place: FcMnist, count: int, per_s: int) -> None:
     assert job.returncode == 0, err
     assert strangers.let_in > count // 2
     assert "Waiting for 2 streamer(s)" in out
-    assert len(losses(place.path / "crowd")) == STEPS
-    assert losses(place.path / "crowd") == losses(place.path / "cpu")
+    assert len(losses(place.path / "flood")) == STEPS
+    assert losses(place.path / "flood") == losses(place.path / "cpu")

@@ -1,4 +1,4 @@
-"""A job in its site's books: whenever it is interrupted, its record has the last word."""
+"""A job in its site's register: whenever it is interrupted, its record has the last word."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from csrun.base.errors import CsrunError
 from csrun.jobs import register
 from csrun.jobs.record import JobRecord
-from csrun.jobs.registered_job import enrolled
+from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
 from csrun.jobs.signals import ENDING_SIGNALS, EndedBySignalError, raised_as_errors
 from csrun.site import load
@@ -26,11 +26,11 @@ def stored(state: str) -> dict[str, object]:
 
 
 def test_a_job_has_its_options_or_its_programs_name(state: str) -> None:
-    with enrolled(SITE, COMMAND, JobOptions(time_limit_s=90), 2, 5) as job:
+    with registered(SITE, COMMAND, JobOptions(time_limit_s=90), 2, 5) as job:
         found = stored(state)
         assert (found["state"], found["name"], found["time_limit_s"]) == ("PENDING", "true", 90)
         assert (found["nodes"], found["tasks"]) == (2, 5)
-    with enrolled(SITE, COMMAND, JobOptions("mine"), 1, 1) as job:
+    with registered(SITE, COMMAND, JobOptions("mine"), 1, 1) as job:
         assert job.record.name == "mine"
 
 
@@ -54,7 +54,7 @@ def test_a_signal_while_the_job_is_entered_cancels_it(
             os.kill(os.getpid(), signum)
 
     monkeypatch.setattr(register, "write", interrupted)
-    with pytest.raises(error), raised_as_errors(), enrolled(SITE, COMMAND, JobOptions(), 1, 1):
+    with pytest.raises(error), raised_as_errors(), registered(SITE, COMMAND, JobOptions(), 1, 1):
         raise AssertionError("the job must not begin")
     assert (stored(state)["state"], stored(state)["exit_code"]) == ("CANCELLED", code)
     assert [signal.getsignal(s) for s in ENDING_SIGNALS] == before
@@ -65,14 +65,14 @@ def test_a_signal_while_the_job_is_entered_cancels_it(
     [(CsrunError("no way"), "no way"), (ValueError("a bug"), "ValueError: a bug")],
 )
 def test_an_error_of_the_launcher_is_the_cause(error: Exception, cause: str, state: str) -> None:
-    with pytest.raises(type(error)), enrolled(SITE, COMMAND, JobOptions(), 1, 1):
+    with pytest.raises(type(error)), registered(SITE, COMMAND, JobOptions(), 1, 1):
         raise error
     found = stored(state)
     assert (found["state"], found["exit_code"], found["cause"]) == ("FAILED", 1, cause)
 
 
 def test_a_job_without_logs_leaves_no_folder(state: str) -> None:
-    with enrolled(SITE, COMMAND, JobOptions(), 1, 1, keeps_logs=False) as job:
+    with registered(SITE, COMMAND, JobOptions(), 1, 1, keeps_logs=False) as job:
         assert job.folder.path.is_dir()
     assert not job.folder.path.exists()
     assert stored(state)["logs"] is None

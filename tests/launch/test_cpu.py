@@ -102,8 +102,8 @@ def test_ctrl_c_before_the_command_has_begun_is_ctrl_c() -> None:
         "become = foreground._become\n"
         "def late(*arguments):\n    os.kill(os.getpid(), signal.SIGINT)\n    become(*arguments)\n"
         "foreground._become = late\n"
-        "command = foreground.Attended(('true',), {'PATH': os.defpath})\n"
-        "sys.exit(foreground.run_attended(command).exit_code)\n"
+        "command = foreground.ForegroundCommand(('true',), {'PATH': os.defpath})\n"
+        "sys.exit(foreground.run_in_foreground(command).exit_code)\n"
     )
     done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

@@ -21,7 +21,7 @@ JOBS = 50
 KILLED = JOBS // 3
 SEED = 11
 LONGEST_PAUSE_S = 1.5  # between two kills: jobs are met while they wait, compile and train
-PATIENCE_S = 400
+STALL_S = 400
 PIPELINED = ("--total-nodes", "1", "--tasks-per-node", "1")
 STREAMING = ("--total-nodes", "3", "--tasks-per-node", "1")
 SYSTEMS = {"cs2-01", "cs2-02"}
@@ -33,7 +33,7 @@ Record = dict[str, Any]
 
 
 @contextmanager
-def crowd(folder: Path) -> Iterator[list[Launcher]]:
+def many_launchers(folder: Path) -> Iterator[list[Launcher]]:
     """The jobs, all started at once, in folders of their own on one site."""
     (folder / "state").mkdir()
     with ExitStack() as started:
@@ -85,8 +85,8 @@ def works_in(process: psutil.Process, places: set[str]) -> bool:
 
 
 def test_all_run_and_none_shares_a_system(tmp_path: Path) -> None:
-    with crowd(tmp_path) as launchers:
-        said = [launcher.communicate(timeout=PATIENCE_S)[1] for launcher in launchers]
+    with many_launchers(tmp_path) as launchers:
+        said = [launcher.communicate(timeout=STALL_S)[1] for launcher in launchers]
         codes = [launcher.returncode for launcher in launchers]
     assert codes == [0] * JOBS, said
     found = records(tmp_path)
@@ -104,7 +104,7 @@ def test_all_run_and_none_shares_a_system(tmp_path: Path) -> None:
 def test_a_third_is_killed_and_all_others_run(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     killed: dict[int, datetime] = {}
-    with crowd(tmp_path) as launchers:
+    with many_launchers(tmp_path) as launchers:
         while len(killed) < KILLED:
             time.sleep(LONGEST_PAUSE_S * chance.random())
             living = [launcher for launcher in launchers if launcher.poll() is None]
@@ -113,7 +113,7 @@ def test_a_third_is_killed_and_all_others_run(tmp_path: Path) -> None:
             killed[victim.pid] = datetime.now(UTC)
             victim.kill()
             victim.wait()
-        said = [launcher.communicate(timeout=PATIENCE_S)[1] for launcher in launchers]
+        said = [launcher.communicate(timeout=STALL_S)[1] for launcher in launchers]
         codes = [la.returncode for la in launchers if la.pid not in killed]
     assert codes == [0] * (JOBS - KILLED), said
     assert_nothing_is_left(tmp_path)

@@ -130,27 +130,27 @@ def test_silent_strangers_keep_nobody_waiting(folder, afar):
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     with ExitStack() as strangers:
-        crowd = [strangers.enter_context(raw_connection(afar)) for _ in range(MAX_STRANGERS + 9)]
+        flood = [strangers.enter_context(raw_connection(afar)) for _ in range(MAX_STRANGERS + 9)]
         right = join(afar, "streamer 1")
         accepting.join(5)
-        assert crowd[0].recv(1) == b""
+        assert flood[0].recv(1) == b""
     assert isinstance(right, Channel)
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
 
 
-def test_who_was_crowded_out_tries_again(folder, afar, monkeypatch):
-    """The first connections are dropped whatever they say, as by a crowd of strangers."""
+def test_who_was_turned_away_tries_again(folder, afar, monkeypatch):
+    """The first connections are dropped whatever they say, as by a flood of strangers."""
     listener = Listener(folder)
     let_in, dropped = Listener._let_in, []
 
-    def crowded(self, door) -> None:
+    def oversubscribed(self, door) -> None:
         if len(dropped) < 3:
             dropped.append(door.accept()[0].close())
         else:
             let_in(self, door)
 
-    monkeypatch.setattr(Listener, "_let_in", crowded)
+    monkeypatch.setattr(Listener, "_let_in", oversubscribed)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     right = join(afar, "streamer 1")
     accepting.join(5)

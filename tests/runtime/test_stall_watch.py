@@ -36,7 +36,7 @@ class Hanging(Data):
 @pytest.fixture
 def hung(monkeypatch, caplog):
     """An event that is set when two lines have been logged about the wait."""
-    monkeypatch.setattr(signal, "PATIENCE_S", 0.4)
+    monkeypatch.setattr(signal, "STALL_S", 0.4)
     event = threading.Event()
 
     def watch() -> None:
@@ -102,9 +102,9 @@ def test_the_time_between_two_lines_doubles(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(signal, "monotonic", lambda: now[0])
     told = []
-    patience = signal.Patience(told.append)
+    stall_watch = signal.StallWatch(told.append)
     for _ in range(250):
-        left_s = patience.look()
+        left_s = stall_watch.look()
         assert 0 < left_s <= 240
         now[0] += 1
     assert told == [30.0, 60.0, 120.0, 240.0]

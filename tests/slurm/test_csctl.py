@@ -1,4 +1,4 @@
-"""csctl where Slurm keeps the books."""
+"""csctl where Slurm keeps the register."""
 
 import json
 from pathlib import Path

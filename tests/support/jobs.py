@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-PATIENCE_S = 20.0  # for what must come; tests do not measure it
+STALL_S = 20.0  # for what must come; tests do not measure it
 END_S = 5.0  # the promise: by then nothing of a job is left
 
 
@@ -82,7 +82,7 @@ class Workplace:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + STALL_S
     while not condition():
         assert time.monotonic() < deadline_s, "it never came"
         time.sleep(0.01)

@@ -14,7 +14,7 @@ from csrun.runtime.wire.handshake import Challenge, Hello, Proof
 from csrun.runtime.wire.rendezvous import Endpoint
 
 HELD = 300  # connections that are kept open, more than a listener keeps of strangers
-PATIENCE_S = 2.0
+STALL_S = 2.0
 RANDOM = random.Random(7)
 
 
@@ -61,7 +61,7 @@ MANNERS: list[Callable[[socket.socket], None]] = [
 
 
 class Strangers:
-    """A crowd at the doors of one run, at a bounded rate.
+    """A flood at the doors of one run, at a bounded rate.
 
     `let_in` counts the connections that a door took, `refused` those that came to a shut one.
     """
@@ -106,7 +106,7 @@ class Strangers:
     def _tcp(self) -> socket.socket:
         assert self._endpoint.host is not None
         address = (self._endpoint.host.address, self._endpoint.port)
-        return socket.create_connection(address, PATIENCE_S)
+        return socket.create_connection(address, STALL_S)
 
     def _datagram(self) -> socket.socket:
         """To the launcher's socket, which any task may write to, and then to the chief's port."""
@@ -117,7 +117,7 @@ class Strangers:
 
 def _connect(kind: int, address: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, kind)
-    connection.settimeout(PATIENCE_S)
+    connection.settimeout(STALL_S)
     try:
         connection.connect(address)
     except OSError:

@@ -91,13 +91,13 @@ class _Machine:
         return self.left * min(self.fit.at(workers), self._in_turn(workers))
 
     def _in_turn(self, workers: float) -> float:
-        """Batches are taken in turn: the workers of the most crowded CPUs set the pace of all."""
+        """Batches are taken in turn: the most oversubscribed CPUs set the pace of all."""
         if self.cpus is None or self.fit.ceiling is None:
             return inf
         each, alone = self.fit.cpus, self.fit.at(1)
         wanted = min(each, alone * self.cpus / self.fit.ceiling)
-        crowd = max(1, ceil(workers * each / self.cpus))
-        return workers * alone * min(1.0, each / (crowd * wanted))
+        oversubscription = max(1, ceil(workers * each / self.cpus))
+        return workers * alone * min(1.0, each / (oversubscription * wanted))
 
     @property
     def alone(self) -> float:

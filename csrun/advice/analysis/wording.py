@@ -141,7 +141,7 @@ def outcome(analysis: Analysis) -> list[str]:
         margin = percent(rate / target.samples_per_s - 1)
         return [f"{delivered}: the target is reached, with a margin of {margin} only.", limit]
     return [
-        f"{delivered}, the most that can be had: the target with its margin is"
+        f"{delivered}, the maximum on this site: the target with its margin is"
         f" {solution.missing:.3g} times as much.",
         limit,
         *_speedup(analysis),

@@ -1,5 +1,5 @@
 """Passes over CIRH: each a file, run in order, verified and written down after each."""
 
-from csrun.compiler.passes.run import PASSES, Begin, Show, Stage, Stages, run_passes, unseen
+from csrun.compiler.passes.run import PASSES, Begin, Show, Stage, Stages, no_progress, run_passes
 
-__all__ = ["PASSES", "Begin", "Show", "Stage", "Stages", "run_passes", "unseen"]
+__all__ = ["PASSES", "Begin", "Show", "Stage", "Stages", "no_progress", "run_passes"]

@@ -41,7 +41,7 @@ Show = Callable[[Stage], None]
 Begin = Callable[[str], None]
 
 
-def unseen(name: str) -> None:
+def no_progress(name: str) -> None:
     """Nobody watches which stage begins."""
 
 
@@ -73,7 +73,7 @@ def run_passes(
     module: ModuleOp,
     passes: Sequence[Pass] = PASSES,
     show: Show | None = None,
-    begin: Begin = unseen,
+    begin: Begin = no_progress,
 ) -> Stages:
     """Run the passes over `module`, which is changed.
 

@@ -83,7 +83,7 @@ _SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; s
 
 
 @dataclass(frozen=True)
-class Attended:
+class ForegroundCommand:
     """A command, its environment, and the descriptors to keep as long as it lives.
 
     output: a descriptor that gets what the command writes, in the terminal's place.
@@ -105,7 +105,7 @@ class Ending:
     timed_out: bool = False
 
 
-def run_attended(command: Attended) -> Ending:
+def run_in_foreground(command: ForegroundCommand) -> Ending:
     """Run a command on this terminal.
 
     `kept_fds` stay open until nothing of the command lives, even if this process is killed.
@@ -128,7 +128,9 @@ def run_attended(command: Attended) -> Ending:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _guard(command: Attended, front: int, terminal: Terminal | None, mask: Iterable[int]) -> None:
+def _guard(
+    command: ForegroundCommand, front: int, terminal: Terminal | None, mask: Iterable[int]
+) -> None:
     """The guardian: starts the command, waits for it, and is gone with its exit code."""
     code = 1
     try:
@@ -145,7 +147,7 @@ def _guard(command: Attended, front: int, terminal: Terminal | None, mask: Itera
         os._exit(code)
 
 
-def _become(command: Attended, mask: Iterable[int]) -> None:
+def _become(command: ForegroundCommand, mask: Iterable[int]) -> None:
     # Python ignores these two; another program expects their defaults.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
@@ -169,8 +171,8 @@ def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> En
     limit_at_s = inf if time_limit_s is None else monotonic() + time_limit_s
     deadline_s = inf
     while True:
-        patience_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
-        info = signal.sigtimedwait(_WATCHED, max(0.0, patience_s))
+        timeout_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
+        info = signal.sigtimedwait(_WATCHED, max(0.0, timeout_s))
         if (code := reap().get(pid)) is not None:
             ending.exit_code = 128 - code if code < 0 else code
             return ending

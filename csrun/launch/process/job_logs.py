@@ -9,7 +9,7 @@ from csrun.context import JobFile, Role, jobs_dir_of
 from csrun.jobs import register
 from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.jobs.record import JobRecord
-from csrun.launch.process.task_output import LogTail, log_name, rank_label, shown_ranks
+from csrun.launch.process.task_output import LogTail, log_name, rank_label, visible_ranks
 
 _POLL_S = 0.1
 _WAFER = "wafer-"
@@ -105,6 +105,6 @@ def _wafers(folder: JobFolder) -> list[tuple[str, str]]:
 
 def _of_role(job: JobFile, role: Role | None) -> list[tuple[str, str]]:
     chosen = [task.rank for task in job.tasks if task.role is role]
-    ranks = shown_ranks(job) if role is None else chosen
+    ranks = visible_ranks(job) if role is None else chosen
     several = len(ranks) > 1
     return [(log_name(rank), rank_label(rank, len(job.tasks)) if several else "") for rank in ranks]

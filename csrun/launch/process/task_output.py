@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from csrun.context import JobFile, Progress, Role, TaskReport
 from csrun.jobs.folder import JobFolder
-from csrun.jobs.registered_job import Enrolled
+from csrun.jobs.registered_job import RegisteredJob
 from csrun.jobs.request import JobOptions
 from csrun.launch.process.output_files import OutputFiles, is_of_tasks
 from csrun.launch.process.protocol import StartTask
@@ -117,7 +117,7 @@ class _Way:
     write: Callable[[bytes], None]
 
 
-class Shown:
+class TaskOutput:
     """The tasks whose logs are shown, and where each one's goes."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Shown:
         self._closing.close()
 
 
-def shown_tasks(job_file: JobFile, job: Enrolled, label: bool) -> Shown:
+def task_output(job_file: JobFile, job: RegisteredJob, label: bool) -> TaskOutput:
     """What a job shows by its options.
 
     Raises: UsageError when a file of --output cannot be written
@@ -191,25 +191,25 @@ def shown_tasks(job_file: JobFile, job: Enrolled, label: bool) -> Shown:
 
 def show(
     job_file: JobFile, folder: JobFolder, options: JobOptions, user: str, label: bool
-) -> Shown:
+) -> TaskOutput:
     """What a job of this name and user shows.
 
     Raises: UsageError when a file of --output cannot be written
     """
-    shown, pattern = Shown(), options.output
+    output, pattern = TaskOutput(), options.output
     everyone = range(len(job_file.tasks))
     per_task = pattern is not None and is_of_tasks(pattern)
-    ranks = everyone if label or per_task else shown_ranks(job_file)
+    ranks = everyone if label or per_task else visible_ranks(job_file)
     labels = {rank: rank_label(rank, len(everyone)) if label else "" for rank in ranks}
     if pattern is None:
-        shown.to_console(folder, labels)
+        output.to_console(folder, labels)
     else:
         files = OutputFiles(pattern, job_file.job_id, options.job_name or "", user)
-        shown.to_files(folder, labels, job_file, files)
-    return shown
+        output.to_files(folder, labels, job_file, files)
+    return output
 
 
-def shown_ranks(job: JobFile) -> list[int]:
+def visible_ranks(job: JobFile) -> list[int]:
     """The chief's log speaks for a training; of another command, every task's does."""
     return [task.rank for task in job.tasks if task.role in (Role.CHIEF, Role.TASK)]
 

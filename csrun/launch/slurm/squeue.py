@@ -1,4 +1,4 @@
-"""The jobs, nodes and CS systems of a cluster, as Slurm and the systems' books tell them.
+"""The jobs, nodes and CS systems of a cluster, as Slurm and the systems' register tell them.
 
 Source: squeue(1), --json; later versions wrap a number that may be unset, and list a job's states
 """

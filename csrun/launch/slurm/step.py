@@ -180,10 +180,10 @@ class Step:
             self._silence.daemon = True
             self._silence.start()
 
-    def _wait(self, patience_s: float) -> None:
+    def _wait(self, timeout_s: float) -> None:
         for _ in range(2):
             try:
-                self._process.wait(patience_s)
+                self._process.wait(timeout_s)
                 return
             except subprocess.TimeoutExpired:
                 self._process.terminate()

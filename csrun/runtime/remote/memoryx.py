@@ -21,7 +21,7 @@ from csrun.runtime.wire.shared_memory import SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly, receive_into
 
 
-def serve_afar(control: TcpChannel, executable: Executable, request: LoadStore) -> Results:
+def serve_remote(control: TcpChannel, executable: Executable, request: LoadStore) -> Results:
     """Make the store, and obey the wafer and the chief until the chief says stop."""
     nbytes = executable.plan.store.nbytes
     with closing(SharedMemory.create("store", nbytes)) as store:

@@ -41,7 +41,7 @@ from csrun.runtime.wire.messages import (
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.ring import RingReader, slot_bytes
 from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import Patience
+from csrun.runtime.wire.signal import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel
 
 BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
@@ -238,7 +238,7 @@ class Cluster:
         """A streamer's word that its first batch is there."""
         channel = self._channels[name]
         self._await(
-            channel, Patience(lambda seconds: log.warning(log_lines.first_awaited(name, seconds)))
+            channel, StallWatch(lambda seconds: log.warning(log_lines.first_awaited(name, seconds)))
         )
         return channel.expect(Primed)[0]
 
@@ -248,7 +248,7 @@ class Cluster:
         self._await(channel)
         return channel.expect(kind, descriptors)
 
-    def _await(self, wanted: Channel, patience: Patience | None = None) -> None:
+    def _await(self, wanted: Channel, stall_watch: StallWatch | None = None) -> None:
         """Until a peer has something to say, while the others have nothing to say but their end.
 
         Raises: PeerLost when any of them is lost meanwhile
@@ -258,7 +258,7 @@ class Cluster:
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in patience.poll(poll) if patience else poll.poll():
+            for descriptor, _ in stall_watch.poll(poll) if stall_watch else poll.poll():
                 channel = by_descriptor[descriptor]
                 if channel is wanted:
                     return

@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from csrun.executable import Runtime, Step, UpdateProgram, load
-from csrun.runtime.remote.memoryx import serve_afar
+from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import LoadStore, Results, Stop, StoreReady
 from csrun.runtime.wire.shared_memory import SharedMemory
@@ -26,7 +26,7 @@ def serve(control: Channel) -> Results:
     executable = load(Path(request.directory))
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):
-        return serve_afar(control, executable, request)
+        return serve_remote(control, executable, request)
     nbytes = executable.plan.store.nbytes
     with (
         closing(SharedMemory.create("store", nbytes)) as store,

@@ -41,7 +41,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Listener → connector: you are in; without it a connector was crowded out, and tries again."""
+    """Listener → connector: you are in; without it a connector was turned away, and tries again."""
 
 
 def new_nonce() -> bytes:

@@ -31,7 +31,7 @@ from csrun.runtime.wire.handshake import (
     send_frame,
 )
 from csrun.runtime.wire.rendezvous import SAME_CALLS, Endpoint, RunFolder, bulk_name, new_unix_name
-from csrun.runtime.wire.signal import Patience
+from csrun.runtime.wire.signal import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
 MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room
@@ -83,14 +83,14 @@ class Listener:
         joined: dict[str, Channel] = {}
         missing = set(expected)
         look_s = monotonic() + LOOK_FOR_ENDED_S
-        patience = Patience(
+        stall_watch = StallWatch(
             lambda seconds: log.warning(log_lines.joining_awaited(sorted(missing), seconds))
         )
         while missing:
             events = self._poll.poll(LOOK_FOR_ENDED_S * 1000)
             if monotonic() >= look_s:  # strangers who come all the time are no reason not to look
                 self._require_living(missing)
-                patience.look()
+                stall_watch.look()
                 look_s = monotonic() + LOOK_FOR_ENDED_S
             for descriptor, _ in events:
                 if descriptor in self._doors:

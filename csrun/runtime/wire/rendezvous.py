@@ -65,7 +65,7 @@ def bulk_name(peer: str) -> str:
 
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
 RAREST_LOOK_S = 0.25
-RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being crowded out by strangers
+RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being turned away by strangers
 CHIEF = "chief"
 SAME_CALLS = "every task must make the same calls of the estimator"
 
@@ -177,7 +177,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
 
 
 def _proven(folder: RunFolder, name: str) -> socket.socket:
-    """A connection that has passed the challenge; one crowded out by strangers is tried again."""
+    """A connection that has passed the challenge; one turned away by strangers is tried again."""
     endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
     for pause_s in RETRY_PAUSES_S:
         try:

@@ -12,7 +12,7 @@ from time import monotonic
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Stop
 
-PATIENCE_S = 30.0  # a wait as long as this is worth a line
+STALL_S = 30.0  # a wait as long as this is worth a line
 
 Overdue = Callable[[float], None]
 
@@ -45,13 +45,13 @@ class Counter:
         os.close(self.descriptor)
 
 
-class Patience:
-    """Tells of a wait that does not end: after `PATIENCE_S`, and each time that has doubled."""
+class StallWatch:
+    """Tells of a wait that does not end: after `STALL_S`, and each time that has doubled."""
 
     def __init__(self, overdue: Overdue) -> None:
         self._overdue = overdue
         self._began_s = monotonic()
-        self._next_s = PATIENCE_S
+        self._next_s = STALL_S
 
     def look(self) -> float:
         """Tell of the wait if it is time to; the seconds until it will be."""
@@ -94,8 +94,8 @@ class Waiter:
         self._available -= 1
 
     def _wait(self) -> None:
-        patience = Patience(self._overdue) if self._overdue else None
-        for descriptor, _ in patience.poll(self._poll) if patience else self._poll.poll():
+        stall_watch = StallWatch(self._overdue) if self._overdue else None
+        for descriptor, _ in stall_watch.poll(self._poll) if stall_watch else self._poll.poll():
             if descriptor == self._control.fileno():
                 message, _ = self._control.expect(Stop)
                 raise Interrupted(message)

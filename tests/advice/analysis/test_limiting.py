@@ -13,10 +13,10 @@ SLEEPS = (StageCost("batch", 1e-6, 1e-6), StageCost("map nap", 16e-6, 0.1e-6))
 
 
 def test_it_is_the_stage_with_the_largest_share_of_the_least_disturbed_worker() -> None:
-    crowded = tuple(StageCost(stage.name, 1e-3, 1e-6) for stage in STAGES)
+    oversubscribed = tuple(StageCost(stage.name, 1e-3, 1e-6) for stage in STAGES)
     points = (
-        *points_of(float, (4,), stages=crowded),
-        *points_of(float, (1,), cpus=2, stages=crowded),
+        *points_of(float, (4,), stages=oversubscribed),
+        *points_of(float, (1,), cpus=2, stages=oversubscribed),
         *points_of(float, (1,), cpus=1),
     )
     stages = stages_of(measured(points))

@@ -60,7 +60,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
 
 def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> None:
     shown = " ".join(report(analysis_of(target=Target(400_000, "here"))).split())
-    assert "200,000 samples/s, the most that can be had: the target with its margin is 2.2" in shown
+    assert "200,000 samples/s, the maximum on this site: the target with its margin is 2.2" in shown
     assert "What limits is the CPUs" in shown
     assert "map load alone would have to be 4.53 times as fast" in shown  # 0.7 / (1 / 2.2 - 0.3)
     near = " ".join(report(analysis_of(target=Target(190_000, "here"))).split())

@@ -13,10 +13,10 @@ def end(
     exit_code: int,
     seen_s: float,
     kind: TaskReportKind | None = None,
-    said_s: float = 0.0,
+    updated_s: float = 0.0,
     ours: bool = False,
 ) -> TaskEnd:
-    report = TaskReport(rank, kind, "", "", exit_code, said_s, 0) if kind else None
+    report = TaskReport(rank, kind, "", "", exit_code, updated_s, 0) if kind else None
     return TaskEnd(f"rank-{rank}", rank, Role.TASK, "node1", exit_code, seen_s, ours, report)
 
 

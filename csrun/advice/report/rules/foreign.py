@@ -40,8 +40,8 @@ def _workers(here: Here) -> Advice | None:
     now = f"each streamer starts {workers} worker processes beside itself{in_all}"
     option = "num_workers=0" if pipeline.has(*LOADER) else "leave mp_prefetch out"
     change = f"{option}, and run more streamers (csrun_wse --tasks-per-node)"
-    crowded = pipeline.cpus is not None and pipeline.cpus <= workers
-    return Advice(now, change, Severity.WARNING if crowded else Severity.INFO)
+    oversubscribed = pipeline.cpus is not None and pipeline.cpus <= workers
+    return Advice(now, change, Severity.WARNING if oversubscribed else Severity.INFO)
 
 
 def _started_anew(here: Here) -> Advice | None:

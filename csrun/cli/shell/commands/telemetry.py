@@ -51,5 +51,5 @@ def _facts(shell: Shell) -> reply.Record:
         "holder": sessions.holder(shell.site, shell.system),
         **{name: getattr(run, name, None) for name in OF_A_RUN},
         "sram_bytes": shell.system.sram_bytes,
-        "age_s": max(0.0, time.time() - run.said_s) if run else None,
+        "age_s": max(0.0, time.time() - run.updated_s) if run else None,
     }
