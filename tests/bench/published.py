@@ -15,7 +15,7 @@ from csrun.compiler import CompileOptions, compile_model
 from csrun.compiler.performance import Constants, Work, estimate
 from csrun.estimator.trace import trace_model
 from csrun.executable import Layer, nbytes_of
-from csrun.params import run
+from csrun.params import load
 from csrun.site import load as load_site
 
 CONFIGS = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "configs"
@@ -80,7 +80,7 @@ def fc_mnist(config: str) -> Work:
     from model import model_fn
     from params import Params
 
-    params = run(Params, CONFIGS / config)
+    params = load(Params, CONFIGS / config)
     traced = trace_model(model_fn, train_input_fn(params), RunMode.TRAIN, params, "float32")
     options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN, system=SYSTEM)
     with tempfile.TemporaryDirectory() as folder:

@@ -77,9 +77,9 @@ def bench(workload: Workload, threads: int = 1) -> None:
     from data import train_input_fn
     from params import Params
 
-    from csrun.params import run
+    from csrun.params import load
 
-    params = run(Params, workload.params_path)
+    params = load(Params, workload.params_path)
     batches = tensors(list(islice(train_input_fn(params).batches(), BATCHES)))
     torch.set_num_threads(threads)
     sides: dict[str, Callable[[], float]] = {

@@ -14,7 +14,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.estimator.trace import trace_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
-from csrun.params import run
+from csrun.params import load
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.initial_weights import initialize
 
@@ -118,7 +118,7 @@ def start(fc_mnist: Path, tmp_path: Path) -> Start:
 
     def start_training(mode: ExecutionMode, precision: str) -> Training:
         data, model, schema = _modules()
-        params = run(schema.Params, fc_mnist / "configs" / "params.yaml")
+        params = load(schema.Params, fc_mnist / "configs" / "params.yaml")
         dataset = data.train_input_fn(params)
         traced = trace_model(model.model_fn, dataset, RunMode.TRAIN, params, precision)
         made = compile_model(traced.module, tmp_path, options_of(mode)).executable

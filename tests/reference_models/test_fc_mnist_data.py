@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from csrun.data import ArraySpec, DataError
-from csrun.params import run
+from csrun.params import load
 
 TRAIN, TEST = 1437, 360
 
@@ -28,7 +28,7 @@ def data(fc_mnist: Path) -> ModuleType:
 def params(fc_mnist: Path) -> msgspec.Struct:
     from params import Params
 
-    return run(Params, fc_mnist / "configs" / "params.yaml")
+    return load(Params, fc_mnist / "configs" / "params.yaml")
 
 
 def with_train(params: msgspec.Struct, **values: object) -> msgspec.Struct:

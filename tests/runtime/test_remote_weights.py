@@ -118,7 +118,7 @@ def test_gradients_that_have_left_take_no_memory():
 
 def test_large_gradients_are_given_back(afar, monkeypatch):
     plan, weights, _, memory, state, chief = afar
-    monkeypatch.setattr(weights, "PREFETCH_BYTES", 1)
+    monkeypatch.setattr("csrun.runtime.remote.weights.PREFETCH_BYTES", 1)
     given = []
     monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
     weights.acquire(1)
