@@ -15,7 +15,7 @@ from csrun.advice.analysis import result as results
 from csrun.advice.analysis.measurements import Fed, FeedRequest, Measurements, MeasureRequest
 from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import SiteFacts
-from csrun.advice.analysis.solve import Target, least_nodes, runnable
+from csrun.advice.analysis.solve import Target, least_nodes
 from csrun.advice.folder import analysis_folder
 from csrun.advice.other_work import OtherWork
 from csrun.base.errors import CsrunError, UsageError
@@ -187,7 +187,7 @@ def _verified(
     analysis: Analysis, request: AnalysisRequest, site: Site, folder: Path
 ) -> tuple[int, Analysis]:
     """Run the layout, or a part of it, without the wafer; the job's exit code, and the result."""
-    layout, whole = runnable(analysis), analysis.solution.layout
+    layout, whole = results.runnable(analysis), analysis.solution.layout
     if layout != whole:
         print(
             f"Verifying {layout.streamers} of the {whole.streamers} streamers, what this machine"

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import STREAMING_SINGLE_NODES, Layout, Limit, Scaling
 
 MARGIN = 0.1  # above the target, for what a short measurement cannot see
@@ -85,26 +84,3 @@ def _powers(fewest: int, most: int) -> list[int]:
         counts += [count] if count > fewest else []
         count *= 2
     return [*counts, most]
-
-
-STREAMERS_PER_CPU = 16  # each is a process with the data set in its hands
-
-
-def runnable(analysis: Analysis) -> Layout:
-    """The recommended layout, or the largest part of it that this machine can carry.
-
-    Where the nodes are machines of their own, they carry it.
-    """
-    wanted = analysis.solution.layout
-    most = STREAMERS_PER_CPU * analysis.measurements.machine_cpus
-    if not analysis.site.one_machine or wanted.streamers <= most:
-        return wanted
-    scaling = Scaling(analysis.measurements, analysis.site)
-    parts = (
-        scaling.layout(nodes, tasks, wanted.cpus_per_task)
-        for nodes in range(1, wanted.nodes + 1)
-        for tasks in range(1, wanted.tasks_per_node + 1)
-    )
-    return max(
-        (part for part in parts if 0 < part.streamers <= most), key=lambda part: part.streamers
-    )

@@ -11,9 +11,9 @@ from support.pipelines import CLUSTER, STAGES, analysis_of, bound_by_cpus, measu
 
 from csrun.advice.analysis import html, text
 from csrun.advice.analysis.measurements import Fed, StageCost
-from csrun.advice.analysis.result import Analysis, verified
+from csrun.advice.analysis.result import Analysis, runnable, verified
 from csrun.advice.analysis.scaling import Layout
-from csrun.advice.analysis.solve import Target, runnable
+from csrun.advice.analysis.solve import Target
 
 WIDTH = 80
 RECOMMENDED = Layout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
