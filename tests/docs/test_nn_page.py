@@ -1,0 +1,57 @@
+"""docs/nn.md names what csrun.nn has: no name less, none more."""
+
+from inspect import getmembers, isfunction
+from types import ModuleType, SimpleNamespace
+
+from support.pages import CHECKOUT, blocks, first_cells
+
+from csrun import nn
+from csrun.estimator import CSEstimatorSpec
+from csrun.nn.tracer import Tracer
+
+PAGE = CHECKOUT / "docs" / "nn.md"
+
+
+def functions_of(module: ModuleType) -> set[str]:
+    """The functions that a module defines for others."""
+    return {
+        name
+        for name, function in getmembers(module, isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def public_names() -> set[str]:
+    modules = {"initializers", "metrics", "summary"}
+    names = {f"nn.{name}" for name in set(nn.__all__) - modules - {"schedules"}}
+    for module in modules:
+        names |= {f"nn.{module}.{name}" for name in functions_of(getattr(nn, module))}
+    return names | {f"nn.schedules.{schedule.__name__}" for schedule in nn.schedules.SCHEDULES}
+
+
+def test_the_page_names_exactly_the_public_names() -> None:
+    named = first_cells(PAGE.read_text())
+    assert sorted(named) == sorted(public_names())
+
+
+def test_the_words_of_a_params_file_are_those_of_the_classes() -> None:
+    words = {}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
+        if line.startswith("| `nn.") and len(cells) == 3 and cells[1]:
+            words[cells[0].rpartition(".")[2]] = cells[1]
+    tagged = (nn.SGD, nn.Adam, nn.AdamW, *nn.schedules.SCHEDULES)
+    assert words == {kind.__name__: kind.__struct_config__.tag for kind in tagged}
+
+
+def test_the_example_can_be_traced_in_every_mode() -> None:
+    script = next(block for block in blocks(PAGE.read_text()) if "def model_fn" in block)
+    given = {"nn": nn, "CSEstimatorSpec": CSEstimatorSpec}
+    exec(script, given)
+    for mode in (nn.TRAIN, nn.EVAL, nn.PREDICT):
+        with Tracer() as tracer:
+            features = tracer.input("features", (8, 28, 28), "float32")
+            labels = tracer.input("labels", (8,), "int32")
+            spec = given["model_fn"](features, labels, mode, SimpleNamespace())
+            outputs = list((spec.predictions or {}).items())
+            tracer.finish(mode, spec.loss, spec.train_op, outputs)
