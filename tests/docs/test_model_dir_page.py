@@ -27,7 +27,8 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> FcMnist:
 
 
 def event_tags(folder: Path) -> set[str]:
-    return {tag for path in folder.glob("events.*") for _, values in scalars(path) for tag in values}
+    files = folder.glob("events.*")
+    return {tag for path in files for _, values in scalars(path) for tag in values}
 
 
 def test_the_files_of_the_tables_are_there(after: FcMnist) -> None:
