@@ -32,4 +32,12 @@ class OutputError(CsrunError):
 
 
 class PeerLost(CsrunError):  # noqa: N818  an event, not an error
-    """A task lost the connection to another task of its job; never the first cause of a failure."""
+    """A task lost another task of its job; never the first cause of a failure.
+
+    `peer` is the lost one's name among the roles of the run, where it is known: it may be the first
+    cause though it ended with exit code 0.
+    """
+
+    def __init__(self, message: str, peer: str = "") -> None:
+        super().__init__(message)
+        self.peer = peer

@@ -33,6 +33,16 @@ class Role(StrEnum):
     TASK = "task"  # a command that is not one of csrun's interpreters: no role in a training
 
 
+def peer_name(role: Role, rank: int = 0, system: str | None = None) -> str:
+    """How the roles of a run call each other: there are many streamers, and a wafer a system."""
+    match role:
+        case Role.STREAMER:
+            return f"{role} {rank}"
+        case Role.WAFER:
+            return f"{role} {system}"
+    return role.value
+
+
 class Hosts(StrEnum):
     """Which machines the tasks of a job run on, and so which wires go between them."""
 

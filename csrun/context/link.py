@@ -39,7 +39,8 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task's own word on why it ends. `time_s` is CLOCK_MONOTONIC, comparable on one machine.
 
     `log_bytes` is the length of the task's log before the traceback was written to it, so that the
-    launcher forwards what came before and shows the traceback once, at the end.
+    launcher forwards what came before and shows the traceback once, at the end. `lost` is the name
+    of the peer that a PEER_LOST is about.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exit_code: int
     time_s: float
     log_bytes: int
+    lost: str = ""
 
     def write(self, job_dir: Path, name: str | None = None) -> None:
         """Write the report into the job's folder, whole or not at all."""
@@ -136,7 +138,8 @@ def report_of(rank: int, error: BaseException, traceback_text: str, log_bytes: i
         kind, code, message = TaskReportKind.USER_ERROR, error.exit_code, _with_notes(error)
     elif isinstance(error, SystemExit):
         kind, code, message = TaskReportKind.EXIT, exit_code_of(error), "sys.exit was called"
-    return TaskReport(rank, kind, message, traceback_text, code, monotonic(), log_bytes)
+    lost = error.peer if isinstance(error, PeerLost) else ""
+    return TaskReport(rank, kind, message, traceback_text, code, monotonic(), log_bytes, lost)
 
 
 def _with_notes(error: CsrunError) -> str:

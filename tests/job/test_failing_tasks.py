@@ -62,6 +62,24 @@ def test_a_bug_in_the_input_of_one_streamer_in_the_middle_of_a_training(place: F
     assert "Training interrupted: the next run in model_dir resumes from" in done.stdout
 
 
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
+def test_a_streamer_that_ends_well_in_the_middle_is_the_cause(place: FcMnist, ending: str) -> None:
+    where = "        variant, sample = np.divmod("
+    early = (
+        "        import os, sys\n"
+        '        if os.environ["SLURM_PROCID"] == "3" and os.path.exists("model_dir/checkpoint"):\n'
+        f"            {ending}\n"
+    )
+    script = place.copy(data=DATA_TEXT.replace(where, early + where))
+    place.configure(runconfig__max_steps=10**6)
+    done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
+    assert done.returncode == 1
+    said, missed, log = done.stderr.splitlines()[-3:]
+    assert said == "csrun_wse: error: rank 3 (streamer) on node3 ended early, exit code 0"
+    assert missed == "  rank 0 (chief) on node1: lost the connection to streamer 3"
+    assert log.endswith("/logs/rank-00003.log")
+
+
 @pytest.mark.parametrize("condition", ["True", 'rank == "0"', 'rank == "3"'])
 def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> None:
     code, _, err = run_with(place, f"if {condition}: sys.exit(3)")
@@ -81,6 +99,10 @@ def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> No
 def test_nobody_waits_for_a_task_that_left_early(place: FcMnist, rank: int, message: str) -> None:
     code, _, err = run_with(place, f'if rank == "{rank}": sys.exit(0)')
     assert code == 1
+    role = {0: "chief", 1: "memoryx", 3: "streamer"}[rank]
+    node = min(rank, 2) + 1
+    early = f"csrun_wse: error: rank {rank} ({role}) on node{node} ended early, exit code 0\n"
+    assert early in err
     assert message in err
     assert "Traceback" not in err
 

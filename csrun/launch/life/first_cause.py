@@ -2,15 +2,19 @@
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csrun.context import Role, TaskReport, TaskReportKind
+from csrun.context.job import peer_name
 
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """How one task ended. `exit_code` is negative for a signal's number; times are monotonic."""
+    """How one task ended. `exit_code` is negative for a signal's number; times are monotonic.
+
+    `missed` is the end of a task that lost this one, which had ended well but too early.
+    """
 
     name: str
     rank: int
@@ -21,6 +25,7 @@ class TaskEnd:
     ended_by_launcher: bool = False
     report: TaskReport | None = None
     wafer: str | None = None
+    missed: "TaskEnd | None" = None
 
     @property
     def failed(self) -> bool:
@@ -34,23 +39,42 @@ class TaskEnd:
 
     @property
     def job_exit_code(self) -> int:
-        """The exit code of a job whose first cause this is: 128 + signal for a killed task."""
-        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code
+        """The exit code of a job whose first cause this is: 128 + signal for a killed task.
+
+        1 for a task that ended too early, with an exit code that is no failure's.
+        """
+        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code or 1
 
     @property
     def is_consequence(self) -> bool:
-        """True when the task only lost a peer."""
-        return self.report is not None and self.report.kind is TaskReportKind.PEER_LOST
+        """True when the task only lost a peer, or was missed by one that did."""
+        lost_one = self.report is not None and self.report.kind is TaskReportKind.PEER_LOST
+        return lost_one or self.missed is not None
+
+    @property
+    def peer_name(self) -> str:
+        """How its peers call the task."""
+        return peer_name(self.role, self.rank, self.wafer)
 
 
 def first_cause(ends: Iterable[TaskEnd]) -> TaskEnd | None:
     """The failure that came first; None when no task failed by itself.
 
-    Tasks that the launcher ended do not count. A lost peer counts when there is nothing else.
+    Tasks that the launcher ended do not count. Where all have only lost a peer, it is the task that
+    they lost: one that was let go before its end would not have been missed. A lost peer counts
+    itself when there is nothing else.
     """
-    failed = [end for end in ends if end.failed and not end.ended_by_launcher]
+    by_themselves = [end for end in ends if not end.ended_by_launcher]
+    failed = sorted((end for end in by_themselves if end.failed), key=lambda end: end.cause_time_s)
     causes = [end for end in failed if not end.is_consequence]
-    return min(causes or failed, key=lambda end: end.cause_time_s, default=None)
+    return next(iter(causes or _missed(failed, by_themselves) or failed), None)
+
+
+def _missed(lost_peers: Iterable[TaskEnd], ends: Iterable[TaskEnd]) -> list[TaskEnd]:
+    """Who ended well and was missed by one of these. Of a system's wafers the last is meant."""
+    ended_well = {end.peer_name: end for end in ends if not end.failed}
+    missing = ((end, end.report.lost) for end in lost_peers if end.report is not None)
+    return [replace(ended_well[lost], missed=end) for end, lost in missing if lost in ended_well]
 
 
 LOG_NAME = "forkserver"
@@ -64,7 +88,9 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
     report = cause.report
     if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
         return _describe_report(cause, report, log)
-    lines = [f"{_PREFIX} {who(cause)} {how(cause.exit_code)}"]
+    lines = [f"{_PREFIX} {summarize(cause)}"]
+    if cause.missed is not None and cause.missed.report is not None:
+        lines += [f"  {who(cause.missed)}: {cause.missed.report.message}"]
     if not was_forwarded:
         lines += _tail(log)
     return "\n".join([*lines, f"log: {log}"])
@@ -73,6 +99,8 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
 def summarize(cause: TaskEnd) -> str:
     """The same in one line."""
     report = cause.report
+    if cause.missed is not None:
+        return f"{who(cause)} ended early, exit code {cause.exit_code}"
     if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
         return f"{who(cause)}: {report.message}"
     return f"{who(cause)} {how(cause.exit_code)}"

@@ -78,7 +78,7 @@ class StoreLink:
     def check(self) -> None:
         """Raises: PeerLost when MemoryX is lost."""
         if self._error is not None:
-            raise PeerLost("lost the connection to memoryx") from self._error
+            raise PeerLost("lost the connection to memoryx", "memoryx") from self._error
 
     def close(self) -> None:
         """End the threads and close the connection."""

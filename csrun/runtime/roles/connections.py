@@ -263,7 +263,7 @@ class Cluster:
                 if channel is wanted:
                     return
                 if channel.has_ended():
-                    raise PeerLost(f"lost the connection to {channel.peer}")
+                    raise PeerLost(f"lost the connection to {channel.peer}", channel.peer)
                 poll.unregister(descriptor)  # an early answer: it will be asked for later
 
     def stop(self, results: Results) -> None:

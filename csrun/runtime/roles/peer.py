@@ -4,21 +4,23 @@ from collections.abc import Callable
 from contextlib import closing
 
 from csrun.base.errors import CsrunError
+from csrun.context import Role
+from csrun.context.job import peer_name
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import SAME_CALLS, RunFolder, join
 
-MEMORYX = "memoryx"
+MEMORYX = peer_name(Role.MEMORYX)
 
 
 def streamer_name(rank: int) -> str:
     """The streamer of a rank."""
-    return f"streamer {rank}"
+    return peer_name(Role.STREAMER, rank)
 
 
 def wafer_name(system: str) -> str:
     """The wafer of a CS system."""
-    return f"wafer {system}"
+    return peer_name(Role.WAFER, system=system)
 
 
 def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:

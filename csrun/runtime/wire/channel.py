@@ -95,7 +95,7 @@ class Channel(ABC):
         """Wait for one whole message; an OSError at the end of the connection."""
 
     def _lost(self) -> PeerLost:
-        return PeerLost(f"lost the connection to {self.peer}")
+        return PeerLost(f"lost the connection to {self.peer}", self.peer)
 
 
 class UnixChannel(Channel):

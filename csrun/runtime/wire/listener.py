@@ -12,7 +12,7 @@ from time import monotonic
 
 import msgspec
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, PeerLost
 from csrun.base.files import write_whole
 from csrun.context.link import UNREADABLE
 from csrun.records import log_lines
@@ -78,7 +78,7 @@ class Listener:
     def accept(self, expected: set[str]) -> dict[str, Channel]:
         """Wait until all expected peers have joined, those of other machines with their bulk.
 
-        Raises: CsrunError when one of them has ended instead.
+        Raises: PeerLost when one of them has ended instead.
         """
         joined: dict[str, Channel] = {}
         missing = set(expected)
@@ -118,7 +118,8 @@ class Listener:
     def _require_living(self, missing: set[str]) -> None:
         for peer in sorted(missing):
             if self._folder.has_ended(peer):
-                raise CsrunError(f"{peer} has ended without taking part in this run: {SAME_CALLS}")
+                said = f"{peer} has ended without taking part in this run: {SAME_CALLS}"
+                raise PeerLost(said, peer)
 
     def _let_in(self, door: socket.socket) -> None:
         try:

@@ -133,8 +133,8 @@ def announce_failed(folder: RunFolder, error: Exception) -> None:
 def join(folder: RunFolder, me: str) -> Channel | Results:
     """Connect to the run's chief as the peer `me`, or get the results of a run that is over.
 
-    Raises: PeerLost when the chief went away, has given the run up, or is no chief of this job (a
-    ChiefRefused where it gave up with a UsageError); CsrunError when it has ended before this run.
+    Raises: PeerLost when the chief went away, has given the run up, has ended before it, or is no
+    chief of this job (a ChiefRefused where it gave up with a UsageError).
     """
     pause = FIRST_LOOK_S
     while True:
@@ -145,7 +145,7 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
         if folder.endpoint.exists():
             return _connect(folder, me)
         if is_too_late:
-            raise CsrunError(f"{me}: the chief has ended without this run: {SAME_CALLS}")
+            raise PeerLost(f"{me}: the chief has ended without this run: {SAME_CALLS}", CHIEF)
         sleep(pause)
         pause = min(2 * pause, RAREST_LOOK_S)
 
@@ -172,7 +172,8 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
         if folder.done.exists():
             return msgspec.json.decode(folder.done.read_bytes(), type=Results)
         _raise_failure(folder)
-        raise PeerLost(f"{me}: lost the connection to the chief while joining: {error}") from error
+        message = f"{me}: lost the connection to the chief while joining: {error}"
+        raise PeerLost(message, CHIEF) from error
     return channel
 
 

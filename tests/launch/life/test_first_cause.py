@@ -1,9 +1,11 @@
 """The first cause, from tables of ends."""
 
+from pathlib import Path
+
 import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
-from csrun.launch.life.first_cause import TaskEnd, first_cause
+from csrun.launch.life.first_cause import TaskEnd, describe_cause, first_cause, summarize
 
 LOST, ERROR, EXIT = TaskReportKind.PEER_LOST, TaskReportKind.ERROR, TaskReportKind.EXIT
 
@@ -38,6 +40,48 @@ def test_first_cause(story: str, ends: list[TaskEnd], rank: int | None) -> None:
     for order in (ends, ends[::-1]):
         cause = first_cause(order)
         assert (cause.rank if cause else None) == rank
+
+
+def role_end(
+    role: Role, rank: int, exit_code: int, seen_s: float, lost: str = "", wafer: str | None = None
+) -> TaskEnd:
+    message = f"lost the connection to {lost}"
+    report = TaskReport(rank, LOST, message, "", exit_code, seen_s, 0, lost) if lost else None
+    name = f"rank-{rank}"
+    return TaskEnd(name, rank, role, "node1", exit_code, seen_s, report=report, wafer=wafer)
+
+
+CHIEF = role_end(Role.CHIEF, 0, 1, 3.0, "streamer 3")
+MEMORYX = role_end(Role.MEMORYX, 1, 1, 3.1, "chief")
+LET_GO = role_end(Role.STREAMER, 2, 0, 1.0)
+MISSED = role_end(Role.STREAMER, 3, 0, 2.0)
+
+
+def test_who_ended_early_is_the_one_that_was_missed() -> None:
+    """Not the chief that lost it, and not one that ended earlier still, but was let go."""
+    cause = first_cause([LET_GO, MISSED, CHIEF, MEMORYX])
+    assert cause is not None
+    assert (cause.rank, cause.job_exit_code, cause.is_consequence) == (3, 1, True)
+    assert summarize(cause) == "rank 3 (streamer) on node1 ended early, exit code 0"
+    assert describe_cause(cause, Path("its.log"), False).splitlines() == [
+        "csrun_wse: error: rank 3 (streamer) on node1 ended early, exit code 0",
+        "  rank 0 (chief) on node1: lost the connection to streamer 3",
+        "log: its.log",
+    ]
+
+
+def test_who_was_missed_is_no_cause_beside_a_failure() -> None:
+    killed = role_end(Role.MEMORYX, 1, -9, 2.5)
+    cause = first_cause([MISSED, CHIEF, killed])
+    assert cause is not None
+    assert cause.rank == 1
+
+
+def test_a_wafer_that_ended_early_is_known_by_its_system() -> None:
+    chief = role_end(Role.CHIEF, 0, 1, 3.0, "wafer cs2-02")
+    cause = first_cause([chief, LET_GO, role_end(Role.WAFER, 0, 0, 2.0, wafer="cs2-02")])
+    assert cause is not None
+    assert summarize(cause) == "wafer of cs2-02 (for rank 0 on node1) ended early, exit code 0"
 
 
 @pytest.mark.parametrize(("exit_code", "job_code"), [(3, 3), (-9, 137), (-15, 143), (1, 1)])
