@@ -1,12 +1,16 @@
-"""The rooms of csrun import only downwards, and two of them alone read the environment."""
+"""Rooms import only downwards, two read the environment, and modules named in strings are there."""
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import csrun
+from csrun.compiler import compile_directory
 
 ROOT = Path(csrun.__file__).parent
 EVERYTHING = frozenset(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists())
@@ -31,6 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "site": frozenset(),
     "base": frozenset(),
 }
+A_PROTOBUF_PACKAGE = "csrun.tensorflow"  # what a string may name that is no module
 READ_THE_ENVIRONMENT = {"site", "context"}
 
 
@@ -62,6 +67,13 @@ def reads_environment(text: str) -> bool:
     return False
 
 
+def modules_named(text: str) -> set[str]:
+    """Modules of csrun whose names are strings in a module's text."""
+    strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    names = {str(value) for value in strings if re.fullmatch(r"csrun(\.\w+)+", str(value))}
+    return names - {A_PROTOBUF_PACKAGE}
+
+
 def test_every_room_has_a_row() -> None:
     assert set(MAY_IMPORT) == EVERYTHING
 
@@ -81,12 +93,26 @@ def test_the_environment_is_read_in_two_rooms(room: str) -> None:
     assert not [p for p in modules_of(room) if reads_environment(p.read_text())]
 
 
+def test_every_module_named_in_a_string_imports() -> None:
+    """They are imported in another process, in a job: a move would break them in silence."""
+    named = set().union(*(modules_named(path.read_text()) for path in ROOT.rglob("*.py")))
+    assert {"csrun.runtime.roles.wafer", "csrun.launch.local", "csrun.estimator"} <= named
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    run = [sys.executable, "-c", code, *sorted(named)]
+    assert subprocess.run(run, capture_output=True, text=True).stderr == ""
+
+
+def test_the_checksum_of_a_compile_covers_what_the_compiler_imports() -> None:
+    assert set(compile_directory.ROOMS) == MAY_IMPORT["compiler"] | {"compiler", "base"}
+
+
 def test_the_checks_see_what_they_look_for() -> None:
     assert rooms_imported("from csrun.launch.plan import plan\nimport csrun.cli") == {
         "launch",
         "cli",
     }
     assert rooms_imported("from csrun import launch") == {"launch"}
+    assert modules_named("RUN = ('-m', 'csrun.cli')\nx = 'csrun. is'") == {"csrun.cli"}
     assert reads_environment("import os\nos.environ['A']")
     assert reads_environment("from os import environ")
     assert not reads_environment("import os\nos.getpid()")

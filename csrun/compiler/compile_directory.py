@@ -38,17 +38,30 @@ def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
 _IDENTITY = ("name", "address", "mode")
 
 
+#: Rooms whose code decides what a compile leaves: the compiler's own and all that it imports.
+ROOMS = ("base", "cirh", "compiler", "executable", "site")
+_SOURCES = (".py", ".html", ".css", ".js")  # the last three are the report's page
+
+
 @cache
 def _sources() -> str:
-    """What the rooms that make an Executable are; a checkout changes between versions, too."""
+    """A checkout changes between versions, too; its place comes from the import system.
+
+    A path relative to this file would be wrong after a move of it, find nothing, and leave a
+    checksum that no change of the compiler reaches: stale compiles would be reused in silence.
+    """
+    return digest_of_sources(Path(csrun.__path__[0]))
+
+
+def digest_of_sources(package: Path) -> str:
+    """What the rooms of a csrun package are that make an Executable: names and every byte."""
     digest = hashlib.sha256()
-    for room in ("cirh", "compiler", "executable"):
-        for source in sorted(_CSRUN.joinpath(room).rglob("*.py")):
-            digest.update(source.read_bytes())
+    for room in ROOMS:
+        for source in sorted(package.joinpath(room).rglob("*")):
+            if source.suffix in _SOURCES:
+                content = source.read_bytes()
+                digest.update(f"{source.relative_to(package)}:{len(content)}:".encode() + content)
     return digest.hexdigest()
-
-
-_CSRUN = Path(csrun.__path__[0])
 
 
 def path_of(root: Path, checksum: str) -> Path:
