@@ -1,10 +1,6 @@
 """Site files: the shipped one, and every way in which one can be wrong."""
 
 import math
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -122,19 +118,3 @@ def test_a_path_resolves_to_what_holds_in_every_folder(
     monkeypatch.chdir(tmp_path)
     assert resolve("site.yaml") == str(tmp_path / "site.yaml")
     assert resolve("local") == "local"
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_the_sites_and_the_page_of_the_report(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("csrun", "site_configs", "setup.cfg", "pyproject.toml", "README.md"):
-        if (CHECKOUT / name).exists():
-            subprocess.run(["cp", "-r", CHECKOUT / name, source], check=True)
-    (source / "README.md").touch()
-    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*wheel, "-w", tmp_path, source], check=True, env={**os.environ})
-    (built,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(built).namelist())
-    page = {f"csrun/compiler/report/page/page.{kind}" for kind in ("html", "css", "js")}
-    assert {"csrun/site/configs/local.yaml", *page} <= held

@@ -1,0 +1,60 @@
+"""setup.cfg agrees with the tree: commands, files that are no code, and what a wheel holds."""
+
+import importlib
+import re
+import subprocess
+import sys
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+SETUP = ConfigParser()
+SETUP.read(CHECKOUT / "setup.cfg")
+COMMANDS = SETUP["options.entry_points"]["console_scripts"].split("\n")[1:]
+DATA = SETUP["options.package_data"]
+
+
+def folder_of(package: str) -> Path:
+    """Where a package lies in the checkout."""
+    return CHECKOUT.joinpath(*package.split("."))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_console_command_has_its_function_and_its_module(line: str) -> None:
+    command, module, function = re.fullmatch(r"(\S+) = (\S+):(\w+)", line).groups()
+    assert callable(getattr(importlib.import_module(module), function))
+    assert callable(importlib.import_module(f"csrun.cli.{command.replace('-', '_')}").main)
+
+
+@pytest.mark.parametrize("package", DATA)
+def test_files_that_are_no_code_lie_where_the_packaging_says(package: str) -> None:
+    assert importlib.import_module(package).__path__ == [str(folder_of(package))]
+    assert list(folder_of(package).glob(DATA[package]))
+
+
+def test_the_license_is_the_one_that_the_packaging_names() -> None:
+    assert SETUP["metadata"]["license"] == "Apache-2.0"
+    text = (CHECKOUT / SETUP["metadata"]["license_files"]).read_text()
+    head, *_, end = (line.strip() for line in text.splitlines() if line.strip())
+    assert (head, end) == ("Apache License", "limitations under the License.")
+    assert "Version 2.0, January 2004" in text
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("csrun", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        subprocess.run(["cp", "-r", CHECKOUT / name, source], check=True)
+    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*wheel, "-w", tmp_path, source], check=True)
+    (built,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(built).namelist())
+    files = [p for package, wanted in DATA.items() for p in folder_of(package).glob(wanted)]
+    assert {str(path.relative_to(CHECKOUT)) for path in files} <= held
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
