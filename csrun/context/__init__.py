@@ -2,9 +2,11 @@
 
 from csrun.context.environment import (
     DebugLevel,
+    Preparation,
     analysis_dir,
     debug_level,
     jobs_dir_of,
+    preparation,
     site_state_dir,
     state_dir,
 )
@@ -24,6 +26,7 @@ __all__ = [
     "Hosts",
     "JobFile",
     "JobLink",
+    "Preparation",
     "Progress",
     "Role",
     "SpawnWafer",
@@ -39,6 +42,7 @@ __all__ = [
     "interpreter_mode",
     "interpreter_options",
     "jobs_dir_of",
+    "preparation",
     "site_state_dir",
     "state_dir",
 ]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 
 from csrun.base.errors import UsageError
@@ -16,6 +16,7 @@ RANK = "SLURM_PROCID"
 ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the system that its job was given
 NO_SYSTEM = "-"
 ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # of cs_input_analyzer: where to leave what was measured
+PREPARATION = "CSRUN_PREPARATION"  # what the command's words ask for in place of a run
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,22 @@ def analysis_dir() -> Path | None:
     """The folder of the analysis that this process is run for, if it is."""
     given = os.environ.get(ANALYSIS_DIR)
     return Path(given) if given else None
+
+
+class Preparation(StrEnum):
+    """What a command may ask for in place of a run: no CS system is needed, and no step taken."""
+
+    COMPILE_ONLY = "compile_only"
+    VALIDATE_ONLY = "validate_only"
+
+
+def preparation() -> Preparation | None:
+    """What the command asks for that a launcher of csrun's runs this process for; None for a run.
+
+    A script need not read its own command line for these words to hold.
+    """
+    given = os.environ.get(PREPARATION)
+    return Preparation(given) if given else None
 
 
 def for_srun() -> dict[str, str]:

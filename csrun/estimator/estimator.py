@@ -1,5 +1,6 @@
 """CerebrasEstimator: the user's handle on training and evaluation."""
 
+import logging
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -10,7 +11,15 @@ import numpy.typing as npt
 
 from csrun.advice.analysis.measurements import FeedRequest
 from csrun.base.errors import UsageError
-from csrun.context import Role, TaskContext, TaskEntry, analysis_dir, current
+from csrun.context import (
+    Preparation,
+    Role,
+    TaskContext,
+    TaskEntry,
+    analysis_dir,
+    current,
+    preparation,
+)
 from csrun.context.job import ended_file
 from csrun.data import Dataset, as_dataset
 from csrun.estimator.chief import Chief
@@ -25,6 +34,8 @@ from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done, announce_failed
 
+log = logging.getLogger("csrun")
+
 InputFunction = Callable[[Any], Any]
 Prediction = dict[str, npt.NDArray[Any]]
 
@@ -37,6 +48,10 @@ class CerebrasEstimator:
     Every task of a job makes the same estimator and calls the same methods; each call is a run, in
     which the task plays its own role. All tasks get the run's results. Without a launcher the run
     takes place in this process, on the CPU.
+
+    Where a launcher's command says compile_only or validate_only, the first run of a script that
+    does not read these words is compiled or validated instead, and the script ends there, as there
+    are no results for it to go on with.
     """
 
     def __init__(
@@ -72,7 +87,11 @@ class CerebrasEstimator:
         if steps is not None and max_steps is not None:
             raise UsageError("train: give steps or max_steps, not both")
         path = Path(checkpoint_path) if checkpoint_path is not None else None
-        return self._play(input_fn, lambda chief, data: chief.train(data, steps, max_steps, path))
+        return self._run(
+            input_fn,
+            RunMode.TRAIN,
+            lambda chief, data: chief.train(data, steps, max_steps, path),
+        )
 
     def evaluate(
         self,
@@ -89,7 +108,9 @@ class CerebrasEstimator:
         """
         _require_positive("evaluate", steps=steps)
         path = Path(checkpoint_path) if checkpoint_path is not None else None
-        return self._play(input_fn, lambda chief, data: chief.evaluate(data, steps, path))
+        return self._run(
+            input_fn, RunMode.EVAL, lambda chief, data: chief.evaluate(data, steps, path)
+        )
 
     def evaluate_all(self, input_fn: InputFunction, steps: int | None = None) -> list[Results]:
         """`evaluate` for every checkpoint that model_dir keeps, oldest first.
@@ -123,8 +144,10 @@ class CerebrasEstimator:
         _require_positive("train_and_eval", max_steps=max_steps, eval_steps=eval_steps)
         evaluated: Results = {}
         while True:
-            trained = self._play(
-                train_input_fn, lambda chief, data: chief.train_to_checkpoint(data, max_steps)
+            trained = self._run(
+                train_input_fn,
+                RunMode.TRAIN,
+                lambda chief, data: chief.train_to_checkpoint(data, max_steps),
             )
             step = trained["global_step"]
             if step == evaluated.get("global_step"):  # the data had ended
@@ -158,7 +181,9 @@ class CerebrasEstimator:
                 for row in range(result.rows)
             )
 
-        self._play(input_fn, lambda chief, data: chief.predict(data, steps, path, take))
+        self._run(
+            input_fn, RunMode.PREDICT, lambda chief, data: chief.predict(data, steps, path, take)
+        )
         return found
 
     def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
@@ -168,6 +193,24 @@ class CerebrasEstimator:
     def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
         """Compile the model for `mode` and leave the artifacts in model_dir; needs no system."""
         return self._play(input_fn, lambda chief, data: chief.compile_only(data, mode))
+
+    def _run(
+        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[Chief, Dataset], Results]
+    ) -> Results:
+        """A run that takes steps, or what the launcher's command asks for in its place."""
+        only = preparation()
+        if only is None:
+            return self._play(input_fn, lead)
+
+        def prepare(chief: Chief, data: Dataset) -> Results:
+            compiles = only is Preparation.COMPILE_ONLY
+            results = (chief.compile_only if compiles else chief.validate_only)(data, mode)
+            done = "compiled" if compiles else "validated"
+            log.info(f"{only}: the model was {done} for {mode}; no step was run")
+            return results
+
+        self._play(input_fn, prepare)
+        sys.exit(0)
 
     def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
         """This task's part of one run.

@@ -9,6 +9,7 @@ from pathlib import Path
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
+from csrun.context import Preparation
 from csrun.site import Site
 
 VERSIONED = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -107,27 +108,43 @@ def _why_not(program: str) -> str:
     return "no such file" if is_path else "command not found"
 
 
-_PREPARING = ("compile_only", "validate_only")  # modes and switches of a run that needs no system
 _MODE = ("-m", "--mode")
 _TRAIN = "train"
+_PREPARATIONS = {each.value: each for each in Preparation}
 
 
 def is_preparing(command: tuple[str, ...]) -> bool:
     """True for a command that only compiles or validates."""
-    return prepared(command) != command
+    return preparation_of(command) is not None
+
+
+def preparation_of(command: tuple[str, ...]) -> Preparation | None:
+    """What a command's words, a mode or a switch, ask for in place of a run."""
+    asked = (_asked(word, before) for word, before in zip(command, ("", *command), strict=False))
+    return next(filter(None, asked), None)
+
+
+def _asked(word: str, before: str) -> Preparation | None:
+    name, equals, value = word.partition("=")
+    if name in _MODE and equals:
+        text = value
+    elif before in _MODE:
+        text = word
+    else:
+        text = word[2:].replace("-", "_") if word.startswith("--") else ""
+    return _PREPARATIONS.get(text)
 
 
 def prepared(command: tuple[str, ...]) -> tuple[str, ...]:
     """The training that a command compiles or validates for."""
     words: list[str] = []
-    for word in command:
-        name, _, value = word.partition("=")
-        if name in _MODE and value in _PREPARING:
-            words.append(f"{name}={_TRAIN}")
-        elif word in _PREPARING and words and words[-1] in _MODE:
-            words.append(_TRAIN)
-        elif not _is_switch(word):
+    for word, before in zip(command, ("", *command), strict=False):
+        if _asked(word, before) is None:
             words.append(word)
+        elif before in _MODE:
+            words.append(_TRAIN)
+        elif "=" in word:
+            words.append(f"{word.partition('=')[0]}={_TRAIN}")
     return tuple(words)
 
 
@@ -138,7 +155,3 @@ def option(command: tuple[str, ...], names: tuple[str, ...]) -> str | None:
         if name in names:
             return value if equals else following
     return None
-
-
-def _is_switch(word: str) -> bool:
-    return word.startswith("--") and word[2:].replace("-", "_") in _PREPARING

@@ -15,7 +15,7 @@ from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state
 from csrun.jobs.request import JobOptions
 from csrun.jobs.signals import raised_as_errors
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
-from csrun.launch.command import check_mounts, check_program, check_working_dir
+from csrun.launch.command import check_mounts, check_program, check_working_dir, preparation_of
 from csrun.launch.process.foreground import Ending, ForegroundCommand, run_in_foreground
 from csrun.launch.process.output_files import OutputFiles, check_pattern
 from csrun.launch.process.task_environment import slurm_variables
@@ -133,6 +133,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     dropped = {*UNSET, *_OF_A_JOB}
     variables = {name: value for name, value in inherited.items() if name not in dropped}
     variables[environment.SITE] = request.site
+    variables[environment.PREPARATION] = preparation_of(request.command) or ""
     variables["PATH"] = _own_programs_first(inherited.get("PATH", os.defpath))
     check_program(request.command[0], variables["PATH"])
     return CpuRun(request, site, variables, tuple(name for name in UNSET if name in inherited))

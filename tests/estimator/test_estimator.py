@@ -401,3 +401,25 @@ def test_predicting_needs_predictions_and_a_checkpoint(trained, tmp_path):
     bare = CerebrasEstimator(lambda *_: CSEstimatorSpec(mode=nn.PREDICT), trained)
     with pytest.raises(UsageError, match="needs predictions to predict, got none"):
         bare.predict(eval_input)
+
+
+@pytest.mark.parametrize("method", ["train", "evaluate", "predict"])
+def test_a_command_that_only_compiles_ends_the_script_with_its_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setenv("CSRUN_PREPARATION", "compile_only")
+    with pytest.raises(SystemExit) as ended:
+        getattr(estimator(tmp_path / "run"), method)(train_input, steps=1)
+    assert ended.value.code == 0
+    assert list(tmp_path.glob("run/tfcs_*/program.py"))
+    assert not list(tmp_path.glob("run/*.safetensors"))
+
+
+def test_a_command_that_only_validates_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CSRUN_PREPARATION", "validate_only")
+    with pytest.raises(SystemExit) as ended:
+        estimator(tmp_path / "run").train(train_input, max_steps=2)
+    assert ended.value.code == 0
+    assert not (tmp_path / "run").exists()

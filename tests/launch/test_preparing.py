@@ -2,7 +2,8 @@
 
 import pytest
 
-from csrun.launch.command import is_preparing, prepared
+from csrun.context import Preparation
+from csrun.launch.command import is_preparing, preparation_of, prepared
 
 RUN = ("python-ws", "run.py")
 COMMANDS = [
@@ -28,3 +29,11 @@ def test_a_compiling_command_is_known_and_so_is_the_training_it_prepares(
 def test_a_training_stays_as_it_is(words: tuple[str, ...]) -> None:
     assert not is_preparing((*RUN, *words))
     assert prepared((*RUN, *words)) == (*RUN, *words)
+
+
+def test_what_is_asked_for_is_told_apart() -> None:
+    compiles = [(*RUN, *words) for words in (("--compile-only",), ("-m", "compile_only"))]
+    validates = [(*RUN, *words) for words in (("--validate_only",), ("--mode=validate_only",))]
+    assert {preparation_of(command) for command in compiles} == {Preparation.COMPILE_ONLY}
+    assert {preparation_of(command) for command in validates} == {Preparation.VALIDATE_ONLY}
+    assert preparation_of((*RUN, "--mode", "train")) is None

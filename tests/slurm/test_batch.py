@@ -41,6 +41,27 @@ def test_a_submitted_job_compiles_before_it_asks_for_the_system(
     assert not list(cluster_place.jobs.rglob("secret"))
 
 
+def test_the_compile_before_a_script_that_ignores_the_word_trains_nothing(
+    cluster_place: Workplace,
+) -> None:
+    cluster_place.script(
+        "import numpy as np\n"
+        "from csrun import nn\n"
+        "from csrun.estimator import CerebrasEstimator, CSEstimatorSpec\n"
+        "def model_fn(features, labels, mode, params):\n"
+        "    loss = nn.softmax_cross_entropy(nn.Dense(2, name='out')(features), labels)\n"
+        "    return CSEstimatorSpec(mode, loss=loss, train_op=nn.SGD(0.1).minimize(loss))\n"
+        "batch = np.ones((8, 4), 'f'), np.zeros(8, 'i')\n"
+        "CerebrasEstimator(model_fn).train(lambda params: [batch] * 9, max_steps=3)\n"
+    )
+    done = cluster_place.run("--compile-first", "--total-nodes", "3", "python-ws", "run.py")
+    assert done.returncode == 0, done.stderr
+    compiling, training = done.stdout.split("no step was run")
+    assert "global_step" not in compiling
+    assert "Cached compilation found" in training
+    assert "Loss for final step" in training
+
+
 def test_a_submitted_job_ends_with_the_code_of_its_first_cause(
     cluster_place: Workplace, testbed: Testbed
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from csrun.context import JobFile, TaskEntry
 from csrun.context import environment as names
+from csrun.launch.command import preparation_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ VARIABLES: Table = {
     **SLURM_VARIABLES,
     names.JOB_DIR: lambda place: str(place.job_dir),
     names.SITE: lambda place: place.job.site,
+    names.PREPARATION: lambda place: preparation_of(place.job.command) or "",
     "OMP_NUM_THREADS": lambda place: place.threads,
     "OPENBLAS_NUM_THREADS": lambda place: place.threads,
     "MKL_NUM_THREADS": lambda place: place.threads,
