@@ -1,17 +1,45 @@
-"""YAML files as plain values; what is wrong with a text is said with its line and a remedy."""
+"""YAML files as plain values; what is wrong with a text is said with its line and a remedy.
+
+Values are those of YAML 1.2's core schema. What YAML 1.1 took for a number of base 8 or 60 is
+refused, rather than read as something else than its author meant; so is a text that would cost
+memory or time out of proportion to its length.
+"""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
 from csrun.base.errors import UsageError
 
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$")
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+MAX_BYTES = 1 << 20  # the largest params file seen in the field has 12 KB
+MAX_DEPTH = 64  # levels; the parser takes a few frames of Python's stack for each
+MAX_VALUES = 100_000  # after each alias and merge is written out
+_MAX_DIGITS = 400  # more than any float has before its point
+_SHOWN = 40  # characters of a value in a message
+
+_TAG = "tag:yaml.org,2002:"
+# Each type's pattern, and the characters that its values begin with; int is tried before float.
+# Source: YAML 1.2.2, section 10.3.2, the tag resolution of the core schema
+_CORE = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<", ["<"]),
+}
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+(?:\.[0-9_]*)?")
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _HINTS = {
     r"found character '\t'": "indent with spaces, not with tabs",
@@ -23,17 +51,30 @@ _HINTS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader with the floats of YAML 1.2 (1e-2), no dates, and no key given twice.
+    """YAML's safe loader with the core schema, limits, and no key given twice."""
 
-    Source: YAML 1.2.2, section 10.3.2, tag resolution, and section 3.2.1.3, node comparison
-    """
+    yaml_implicit_resolvers = {}  # noqa: RUF012  PyYAML's name and type
+    yaml_constructors = {
+        _TAG + name: yaml.SafeLoader.yaml_constructors[_TAG + name]
+        for name in ("null", "str", "seq", "map")
+    } | {None: yaml.SafeLoader.construct_undefined}
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's name and type
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """One more level: a text nested too deeply would end in Python's own recursion limit."""
+        if self._depth > MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} levels deep: is a bracket not closed?"
+            raise ComposerError(None, None, problem, self._next().start_mark)
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping. Source: YAML 1.2.2, section 3.2.1.3: no two keys of it are equal."""
         node = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
@@ -46,17 +87,92 @@ class _Loader(yaml.SafeLoader):
                 raise ComposerError(None, None, problem, key.start_mark)
         return node
 
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        """A value; one that YAML 1.1 took for a number of another base is refused."""
+        plain = self._next().style is None and self._next().implicit[0]
+        node = super().compose_scalar_node(anchor)
+        if plain and _LEADING_ZERO.fullmatch(node.value):
+            problem = f"{node.value}: write the number without leading zeros, or quote it as text"
+            raise ComposerError(None, None, problem, node.start_mark)
+        if plain and _BASE_60.fullmatch(node.value):
+            problem = f"{node.value} is no number: quote it as text, or write it out"
+            raise ComposerError(None, None, problem, node.start_mark)
+        if _SURROGATE.search(node.value):
+            problem = "half of a surrogate pair, which is no character"
+            raise ComposerError(None, None, problem, node.start_mark)
+        return node
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    def _next(self) -> Any:
+        return self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs lack it
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document, when writing it out stays within bounds."""
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and self._values_in(node, {}) > MAX_VALUES:
+            problem = f"more than {MAX_VALUES:,} values with its aliases written out"
+            raise ComposerError(None, None, problem, node.start_mark)
+        return node
+
+    def _values_in(self, node: yaml.Node, known: dict[int, int | None]) -> int:
+        """Values below a node, those of an alias counted at each of its places."""
+        if id(node) in known:
+            count = known[id(node)]
+            if count is None:
+                problem = "an alias stands inside of what it names"
+                raise ComposerError(None, None, problem, node.start_mark)
+            return count
+        known[id(node)] = None
+        below = [] if isinstance(node, yaml.ScalarNode) else node.value
+        parts = (part for item in below for part in (item if isinstance(item, tuple) else (item,)))
+        count = 1 + sum(self._values_in(part, known) for part in parts)
+        known[id(node)] = count
+        return count
+
+
+def _bool(text: str) -> bool:
+    return text[0] in "tT"
+
+
+def _int(text: str) -> int:
+    return int(text, 0 if text.startswith(("0o", "0x")) else 10)
+
+
+def _float(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_MAKERS: dict[str, Callable[[str], Any]] = {"bool": _bool, "int": _int, "float": _float}
+
+
+def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """A scalar of a tag, written or resolved: what does not look like one is refused."""
+    name, text = node.tag.removeprefix(_TAG), str(loader.construct_scalar(node))
+    if len(text) > _MAX_DIGITS or not re.fullmatch(_CORE[name][0], text):
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise ConstructorError(None, None, f"{shown} is no {name}", node.start_mark)
+    return _MAKERS[name](text)
+
+
+def _install() -> None:
+    for name, (pattern, first) in _CORE.items():
+        _Loader.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), first)
+    for name in _MAKERS:
+        _Loader.add_constructor(_TAG + name, _construct)
+
+
+_install()
 
 
 def read(path: Path) -> Any:
-    """The plain values of a YAML file.
+    """The plain values of a YAML file; a pipe is read once.
 
-    Raises: UsageError when it cannot be read, is not YAML, or gives a key twice
+    Raises: UsageError when it cannot be read, is not YAML, is too large, or gives a key twice
     """
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UsageError(f"{path}: must be at most {MAX_BYTES:,} bytes of YAML, and is larger")
         return yaml.load(content, _Loader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error

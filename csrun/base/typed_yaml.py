@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Collection, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,8 @@ def convert(raw: Any, kind: type[S], path: Path) -> S:
     Raises: UsageError with the file, the path of the key, the rule and the value; for an unknown
     key or choice with a guess at what was meant
     """
+    if endless := _not_finite(raw, ""):
+        raise UsageError(f"{path}: {endless}")
     root = inspect.type_info(kind)
     if unknown := _unknown_in(raw, root, ""):
         raise UsageError(f"{path}: {unknown}")
@@ -32,6 +35,16 @@ def convert(raw: Any, kind: type[S], path: Path) -> S:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_explain(error, raw, root)}") from error
+
+
+def _not_finite(value: Any, path: str) -> str | None:
+    """The first number in `value` that is none to compute with, as a sentence."""
+    if isinstance(value, float) and not isfinite(value):
+        return f"{path}: must be a finite number, got {value}"
+    if not isinstance(value, dict | list):
+        return None
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return next(filter(None, (_not_finite(v, _join(path, k)) for k, v in items)), None)
 
 
 def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:

@@ -1,9 +1,19 @@
 """YAML files as plain values: the numbers of YAML 1.2, and texts that must be refused."""
 
+import os
+import threading
+
 import pytest
 
 from csrun.base.errors import UsageError
-from csrun.base.plain_yaml import read
+from csrun.base.plain_yaml import MAX_BYTES, read
+
+BOMB = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 10)
+)
+MERGES = b"a0: &a0 {x: 1, y: 2}\n" + b"".join(
+    b"a%d: &a%d {<<: [%s]}\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 8)
+)
 
 
 @pytest.fixture
@@ -32,6 +42,14 @@ def path(tmp_path):
         ("2022-04-01", "2022-04-01"),
         ("~", None),
         ("true", True),
+        ("yes", "yes"),
+        ("0o17", 15),
+        ("1_000", "1_000"),
+        ("-.INF", float("-inf")),
+        ("0", 0),
+        ("0.5", 0.5),
+        ("-0", 0),
+        ("a: !!str 017", {"a": "017"}),
     ],
 )
 def test_values_are_those_of_yaml_1_2(path, text, value):
@@ -59,7 +77,19 @@ def test_a_merged_key_may_be_given_again(path):
         (b"a: 1\n  b: 2\n", "line 2, column 4: not YAML: mapping values are not allowed here; is"),
         (b"a: 1\nb: caf\xe9\n", "line 2: not text in UTF-8: byte 0xe9; save the file as UTF-8"),
         (b"a: 1\nb: \x00\n", "line 2: not text in UTF-8: byte 0x00"),
-        (b"a: !!timestamp 2022-13-01\n", "not YAML: month must be in 1..12"),
+        (b"a: !!timestamp x\n", "line 1, column 4: not YAML: could not determine a constructor"),
+        (b"a: !!bool x\n", "line 1, column 4: not YAML: x is no bool"),
+        (b"a: !!int 1_000\n", "line 1, column 4: not YAML: 1_000 is no int"),
+        (b"a: 017\n", "line 1, column 4: not YAML: 017: write the number without leading zeros"),
+        (b"a: -08.5\n", "line 1, column 4: not YAML: -08.5: write the number without leading"),
+        (b"a: 1:30:00\n", "line 1, column 4: not YAML: 1:30:00 is no number: quote it"),
+        (b'a: "\\uD800"\n', "line 1, column 4: not YAML: half of a surrogate pair"),
+        (b"a: " + b"9" * 5000, "line 1, column 4: not YAML: " + "9" * 40 + "… is no int"),
+        (b"[" * 900, "line 1, column 66: not YAML: nested more than 64 levels deep"),
+        (b"- " * 900 + b"x", "line 1, column 131: not YAML: nested more than 64 levels deep"),
+        (b"&a [*a]", "line 1, column 1: not YAML: an alias stands inside of what it names"),
+        (BOMB, "line 1, column 1: not YAML: more than 100,000 values with its aliases written out"),
+        (MERGES, "line 1, column 1: not YAML: more than 100,000 values with its aliases written"),
         (b"a: !!python/object:os.system {}\n", "line 1, column 4: not YAML: could not determine"),
         (b"a: 1\n---\nb: 1\n", "line 2, column 1: not YAML: but found another document"),
     ],
@@ -74,3 +104,18 @@ def test_what_is_wrong_with_a_text_is_said_with_its_line(path, text, message):
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         read(tmp_path)
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("a: 1\n",))
+    writer.start()
+    assert read(pipe) == {"a": 1}
+    writer.join()
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(path):
+    path.write_bytes(b"# " + b"x" * MAX_BYTES)
+    with pytest.raises(UsageError, match="at most 1,048,576 bytes of YAML, and is larger"):
+        read(path)

@@ -106,3 +106,17 @@ def test_what_is_wanted_is_said_in_words(raw: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         convert(raw, Outer, FILE)
     assert str(caught.value).startswith(f"some.yaml: {message}")
+
+
+@pytest.mark.parametrize(
+    ("raw", "where", "got"),
+    [
+        ({"size": float("inf")}, "size", "inf"),
+        ({"weights": {"a": 1.0, "b": float("nan")}}, "weights.b", "nan"),
+        ({"shapes": [{"shape": "circle", "radius": -float("inf")}]}, "shapes[0].radius", "-inf"),
+    ],
+)
+def test_numbers_are_finite(raw: Any, where: str, got: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        convert(raw, Outer, FILE)
+    assert str(caught.value) == f"{FILE}: {where}: must be a finite number, got {got}"

@@ -67,7 +67,7 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         ("{optimizer_type: sgd, learning_rate: -1}", "optimizer.learning_rate: "),
         (
             "{optimizer_type: sgd, learning_rate: .nan}",
-            "optimizer.learning_rate: must be a number >= 0 or a mapping with the key sched",
+            "optimizer.learning_rate: must be a finite number, got nan",
         ),
         ("{optimizer_type: sgd, learning_rate: 1, nesterov: true}", "nesterov needs a momentum"),
         (
