@@ -258,9 +258,14 @@ def joining_awaited(names: Sequence[str], seconds: float) -> str:
     )
 
 
-def first_awaited(name: str, seconds: float) -> str:
-    """For a streamer that has not made its first batch yet."""
-    return f"Still waiting for {name} to make its first batch, after {seconds:.0f} s"
+def peer_awaited(name: str, task: str, seconds: float) -> str:
+    """For a peer of the chief that does not answer; task: what it was asked to do."""
+    return f"The chief has waited for {name} to {task} for {seconds:.0f} s"
+
+
+def weights_awaited(seconds: float) -> str:
+    """For a MemoryX that does not answer the wafer, in the middle of a run."""
+    return f"The wafer has waited for memoryx to update the weights for {seconds:.0f} s"
 
 
 def batch_awaited(name: str, seconds: float, stage: str | None) -> str:

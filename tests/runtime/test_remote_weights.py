@@ -17,6 +17,7 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
+from csrun.runtime.wire.signal import Waiter
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def afar(tmp_path):
         chief.expect(StoreReady)
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)
-        weights = RemoteWeights(plan, arena, memory, link, wafer_control)
+        weights = RemoteWeights(plan, arena, memory, link, Waiter(link.arrived, wafer_control))
         yield plan, weights, arena, memory, remote_state(plan, chief), chief
 
 

@@ -1,20 +1,28 @@
 """A wait that does not end is told of: who is awaited, for how long; nothing is aborted."""
 
 import re
+import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 from support.handmade import Data, make
 from support.roles import Peers
 
 from csrun.base.mode import ExecutionMode
+from csrun.context import Host
+from csrun.executable import Executable, UpdateProgram
+from csrun.runtime.remote.store import RemoteTensor
 from csrun.runtime.roles import peer
 from csrun.runtime.roles.connections import Cluster, RunRequest
+from csrun.runtime.step.engine import Engine
 from csrun.runtime.wire import signal
 from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.tcp import TcpChannel
 
-PIPELINED = ExecutionMode.PIPELINED
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+HOSTS = (Host("node1", "127.0.0.1"), Host("node2", "127.0.0.1"))
 BATCHES = 6
 
 
@@ -54,10 +62,10 @@ def waits(caplog):
     return [text for text in caplog.messages if "wait" in text.lower() and " s" in text]
 
 
-def run(tmp_path, data):
-    folder = RunFolder(tmp_path / "run", "1", b"secret")
-    peers = Peers(folder, data, 2, PIPELINED)
-    request = RunRequest(make(tmp_path / "exe", PIPELINED), 1, 0, None, (0, 1), "cs", 9)
+def run(tmp_path, data, mode=PIPELINED, hosts=(None, None)):
+    folder = RunFolder(tmp_path / "run", "1", b"secret", host=hosts[0])
+    peers = Peers(folder, data, 2, mode, hosts[1])
+    request = RunRequest(make(tmp_path / "exe", mode), 1, 0, None, (0, 1), "cs", 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         for array in machine.state.values():
@@ -80,7 +88,8 @@ def test_a_first_batch_that_does_not_come(tmp_path, caplog, hung):
     run(tmp_path, Hanging(1, hung))
     lines = waits(caplog)
     for line in lines:
-        assert re.match(r"Still waiting for streamer 1 to make its first batch, after", line), lines
+        said = r"The chief has waited for streamer 1 to make its first batch for \d+ s"
+        assert re.fullmatch(said, line), lines
 
 
 def test_a_streamer_whose_input_function_does_not_return(tmp_path, caplog, hung, monkeypatch):
@@ -95,6 +104,53 @@ def test_a_streamer_whose_input_function_does_not_return(tmp_path, caplog, hung,
     run(tmp_path, Data(BATCHES))
     for line in waits(caplog):
         assert line.startswith("Still waiting for streamer 0 after "), line
+
+
+@pytest.mark.parametrize("hosts", [(None, None), HOSTS], ids=["shared", "separate"])
+def test_a_memoryx_that_is_silent(tmp_path, caplog, hung, monkeypatch, hosts):
+    """The wafer, which waits for it, says so; the chief, which waits for the wafer, does not."""
+    real = Executable.update_program
+
+    def update_program(executable, store, runtime):
+        first, second = real(executable, store, runtime).update
+
+        def hanging(step):
+            if step.index == 2:
+                hung.wait(30)
+            first(step)
+
+        return UpdateProgram([hanging, second])
+
+    monkeypatch.setattr(Executable, "update_program", update_program)
+    run(tmp_path, Data(BATCHES), STREAMING, hosts)
+    for line in waits(caplog):
+        said = r"The wafer has waited for memoryx to update the weights for \d+ s"
+        assert re.fullmatch(said, line), waits(caplog)
+
+
+def test_a_wafer_that_is_silent(tmp_path, caplog, hung, monkeypatch):
+    real = Engine.run
+
+    def hanging(engine, first, count):
+        hung.wait(30)
+        return real(engine, first, count)
+
+    monkeypatch.setattr(Engine, "run", hanging)
+    monkeypatch.setattr(signal, "OWN_WORD_S", 0.1)
+    run(tmp_path, Data(BATCHES))
+    for line in waits(caplog):
+        said = r"The chief has waited for wafer cs to run step 1 for \d+ s"
+        assert re.fullmatch(said, line), waits(caplog)
+
+
+def test_a_memoryx_that_does_not_send_its_weights(caplog, hung):
+    mine, its = socket.socketpair()
+    threading.Thread(target=lambda: (hung.wait(30), its.sendall(bytes(8))), daemon=True).start()
+    tensor = RemoteTensor(TcpChannel(mine, "memoryx"), 0, (2,), "float32")
+    with mine, its:
+        assert np.asarray(tensor).tolist() == [0, 0]
+    for line in waits(caplog):
+        assert re.fullmatch(r"The chief has waited for memoryx to send its weights for \d+ s", line)
 
 
 def test_the_time_between_two_lines_doubles(monkeypatch):

@@ -9,7 +9,6 @@ from csrun.executable import Plan, Step, flat_views
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
 from csrun.runtime.step.weights import PREFETCH_BYTES, slot_views
-from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.signal import Waiter
 
 
@@ -45,14 +44,14 @@ class RemoteWeights:
         arena: Bytes,
         memory: GradientMemory,
         link: StoreLink,
-        control: Channel,
+        arrived: Waiter,
     ) -> None:
         self._plan = plan
         self._memory = memory
         self._link = link
         self._slots = slot_views(plan, arena)
         self._flat = flat_views(plan, memory.bytes)
-        self._waiter = Waiter(link.arrived, control)
+        self._waiter = arrived  # of the link's counter
         self._holds: list[int | None] = [None, None]
         self._coming: deque[int | None] = deque()  # None: the answer to SETTLE
         self._answer = np.empty_like(SETTLED)

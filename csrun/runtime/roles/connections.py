@@ -37,6 +37,7 @@ from csrun.runtime.wire.messages import (
     Stop,
     StoreReady,
     WaferReady,
+    WeightsAwaited,
 )
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.ring import RingReader, slot_bytes
@@ -52,6 +53,13 @@ log = logging.getLogger("csrun")
 M = TypeVar("M", bound=AnyMessage)
 Notify = Callable[[str], None]
 Descriptors = tuple[int, int, int]  # of a ring: memory, filled, free
+Awaited = BatchAwaited | WeightsAwaited  # what a wafer says of its own waits
+_TASKS: dict[type, str] = {  # what a peer is asked for before the first step, in words
+    RingReady: "make its ring",
+    StoreReady: "make its store",
+    WaferReady: "load the program",
+    Primed: "make its first batch",
+}
 
 
 @dataclass(frozen=True)
@@ -218,37 +226,34 @@ class Cluster:
         """A peer's memory, mapped until the cluster is left."""
         return self._resources.enter_context(closing(SharedMemory.attach(descriptor))).bytes
 
-    def order(
-        self, name: str, order: RunSteps, awaited: Callable[[BatchAwaited], None]
-    ) -> StepsDone:
+    def order(self, name: str, order: RunSteps, awaited: Callable[[Awaited], None]) -> StepsDone:
         """Give an order to a wafer and wait for its answer; `awaited` hears what it waits for.
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
         channel = self._channels[name]
         channel.send(order)
+        overdue = _overdue(name, f"run step {order.first + 1}")
+        stall_watch = StallWatch.of_reporter(overdue)
         while True:
-            self._await(channel)
+            self._await(channel, stall_watch)
             message, descriptors = channel.receive()
-            if not isinstance(message, BatchAwaited):
+            if not isinstance(message, Awaited):
                 return channel.require(StepsDone, 0, message, descriptors)[0]
             awaited(message)
+            stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
 
     def _primed(self, name: str) -> Primed:
         """A streamer's word that its first batch is there."""
-        channel = self._channels[name]
-        self._await(
-            channel, StallWatch(lambda seconds: log.warning(log_lines.first_awaited(name, seconds)))
-        )
-        return channel.expect(Primed)[0]
+        return self._expect(name, Primed, 0)[0]
 
     def _expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
         """The next message of one peer."""
         channel = self._channels[name]
-        self._await(channel)
+        self._await(channel, StallWatch(_overdue(name, _TASKS[kind])))
         return channel.expect(kind, descriptors)
 
-    def _await(self, wanted: Channel, stall_watch: StallWatch | None = None) -> None:
+    def _await(self, wanted: Channel, stall_watch: StallWatch) -> None:
         """Until a peer has something to say, while the others have nothing to say but their end.
 
         Raises: PeerLost when any of them is lost meanwhile
@@ -258,7 +263,7 @@ class Cluster:
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in stall_watch.poll(poll) if stall_watch else poll.poll():
+            for descriptor, _ in stall_watch.poll(poll):
                 channel = by_descriptor[descriptor]
                 if channel is wanted:
                     return
@@ -304,7 +309,10 @@ class ClusterMachine:
         """The result of the last call's step number `slot`."""
         return self._results.read(slot, step)
 
-    def _say_awaited(self, awaited: BatchAwaited) -> None:
+    def _say_awaited(self, awaited: Awaited) -> None:
+        if isinstance(awaited, WeightsAwaited):
+            log.warning(log_lines.weights_awaited(awaited.waited_s))
+            return
         name = self.feeding.streamers[awaited.streamer]
         stage = self.feeding.stage(awaited.streamer, awaited.stage)
         log.warning(log_lines.batch_awaited(name, awaited.waited_s, stage))
@@ -318,6 +326,10 @@ def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
     """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES."""
     in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
     return max(LEAST_RING_SLOTS, min(in_bytes, BATCHES_AHEAD // streamers))
+
+
+def _overdue(name: str, task: str) -> Callable[[float], None]:
+    return lambda seconds: log.warning(log_lines.peer_awaited(name, task, seconds))
 
 
 def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:

@@ -30,6 +30,7 @@ from csrun.runtime.wire.messages import (
     RunSteps,
     Stop,
     WaferReady,
+    WeightsAwaited,
 )
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.ring import RingReader
@@ -66,18 +67,25 @@ def _load(
     slots = resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
     runtime = Runtime(request.seed)
     weights: Weights
+
+    def weights_overdue(waited_s: float) -> None:
+        control.send(WeightsAwaited(waited_s))
+
     if request.remote_store:
         gradients = GradientMemory(plan.store.nbytes)
         store = gradients.bytes
         connection = socket.socket(fileno=store_parts[0])
         link = resources.enter_context(closing(StoreLink(connection)))
-        weights = RemoteWeights(plan, arena.bytes, gradients, link, control)
+        arrived = Waiter(link.arrived, control, weights_overdue)
+        weights = RemoteWeights(plan, arena.bytes, gradients, link, arrived)
     elif store_parts:
         memory, delivered, updates = store_parts
         store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
         weights = StreamedWeights(
             resources.enter_context(closing(Slots(plan, arena.bytes, store))),
-            updates=Waiter(resources.enter_context(closing(Counter(updates))), control),
+            updates=Waiter(
+                resources.enter_context(closing(Counter(updates))), control, weights_overdue
+            ),
             gradients=resources.enter_context(closing(Counter(delivered))),
         )
     else:

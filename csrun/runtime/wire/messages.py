@@ -113,6 +113,12 @@ class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     stage: int = -1
 
 
+class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Wafer → chief, amid an order: MemoryX has not updated or sent weights for long."""
+
+    waited_s: float
+
+
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: run `count` steps, the first of which is global step `first`."""
 
@@ -171,6 +177,7 @@ AnyMessage = (
     | AddRing
     | WaferReady
     | BatchAwaited
+    | WeightsAwaited
     | RunSteps
     | StepsDone
     | Stop

@@ -13,6 +13,7 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Stop
 
 STALL_S = 30.0  # a wait as long as this is worth a line
+OWN_WORD_S = 1.0  # who is awaited may wait itself: its own word on that comes first
 
 Overdue = Callable[[float], None]
 
@@ -46,12 +47,24 @@ class Counter:
 
 
 class StallWatch:
-    """Tells of a wait that does not end: after `STALL_S`, and each time that has doubled."""
+    """Tells of a wait that does not end: after `STALL_S`, and each time that has doubled.
 
-    def __init__(self, overdue: Overdue) -> None:
+    `after_s` is another time than that; it doubles, too.
+    """
+
+    def __init__(self, overdue: Overdue, after_s: float | None = None) -> None:
         self._overdue = overdue
         self._began_s = monotonic()
-        self._next_s = STALL_S
+        self._next_s = STALL_S if after_s is None else after_s
+
+    @staticmethod
+    def of_reporter(overdue: Overdue, waited_s: float = 0.0) -> "StallWatch":
+        """The watch over a peer that reports its own waits, `waited_s` long at its last report.
+
+        Its next report would come when that has doubled, or after STALL_S if there was none: a peer
+        that is silent for longer neither waits nor works, or works for very long.
+        """
+        return StallWatch(overdue, (waited_s or STALL_S) + OWN_WORD_S)
 
     def look(self) -> float:
         """Tell of the wait if it is time to; the seconds until it will be."""

@@ -4,6 +4,7 @@ A peer on another machine has a second connection as well, its *bulk*, for raw d
 sides know the size of: batches, weights, gradients. Machines of one job have the same byte order.
 """
 
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from csrun.executable.bind import Array
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
+from csrun.runtime.wire.signal import Overdue, StallWatch
 
 LENGTH = struct.Struct(">I")
 KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
@@ -44,10 +46,13 @@ class TcpChannel(Channel):
         except OSError as error:
             raise self._lost() from error
 
-    def receive_array(self, array: Array) -> None:
-        """Wait until a contiguous array is filled with raw data; PeerLost as above."""
+    def receive_array(self, array: Array, overdue: Overdue | None = None) -> None:
+        """Wait until a contiguous array is filled with raw data; PeerLost as above.
+
+        `overdue` is told when nothing comes for long.
+        """
         try:
-            receive_into(self._socket, raw(array))
+            receive_into(self._socket, raw(array), overdue)
         except OSError as error:
             raise self._lost() from error
 
@@ -81,13 +86,26 @@ def receive_exactly(connection: socket.socket, nbytes: int) -> bytes:
     return bytes(data)
 
 
-def receive_into(connection: socket.socket, memory: memoryview) -> None:
-    """Fill the memory; ConnectionResetError when the connection ends before."""
+def receive_into(
+    connection: socket.socket, memory: memoryview, overdue: Overdue | None = None
+) -> None:
+    """Fill the memory; ConnectionResetError when the connection ends before.
+
+    `overdue` is told of each wait for a part of it that does not end.
+    """
     while memory:
-        received = connection.recv_into(memory, flags=socket.MSG_WAITALL)
+        if overdue:
+            _await(connection, overdue)
+        received = connection.recv_into(memory, flags=0 if overdue else socket.MSG_WAITALL)
         if not received:
             raise ConnectionResetError("the connection has ended")
         memory = memory[received:]
+
+
+def _await(connection: socket.socket, overdue: Overdue) -> None:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    StallWatch(overdue).poll(poll)
 
 
 def tune(connection: socket.socket) -> None:
