@@ -58,5 +58,5 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CsrunError(
             f"{error.filename or path}: cannot be written: {error.strerror}; "
-            "make room or choose another --model_dir"
+            "make room or choose another model_dir"
         ) from error

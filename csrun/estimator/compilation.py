@@ -1,4 +1,4 @@
-"""CIRH to an Executable in model_dir."""
+"""A run's model function to an Executable in its model_dir."""
 
 import logging
 from contextlib import suppress
@@ -16,19 +16,63 @@ from csrun.compiler import Begin, CompileOptions, Stage, choose_replicas, compil
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, debug_level
 from csrun.estimator.config import CSRunConfig
+from csrun.estimator.input_report import describe, readers
 from csrun.estimator.place import Target
+from csrun.estimator.progress import compile_display
+from csrun.estimator.run import Run
+from csrun.estimator.trace import TracedModel, trace_model
 from csrun.executable import Executable, RunMode
-from csrun.records import log_lines
+from csrun.records import log_lines, params
 
 log = logging.getLogger("csrun")
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """An Executable, and how long it took to get it."""
+    """An Executable, how long it took to get it, and what it was traced from."""
 
     executable: Executable
     seconds: float
+    traced: TracedModel
+
+
+def compile_run(
+    run: Run, run_mode: RunMode, target: Target, last: int | None = None, runs: bool = True
+) -> Compiled:
+    """Compile what a run needs, and report on its input function.
+
+    runs: whether a run follows at once, up to step `last`.
+    """
+    options = compile_options(run.config, run_mode, target)
+    traced = trace_run(run, options)
+    if run.config.multireplica:
+        options = with_replicas(traced.module, options)
+        if options.replicas > 1:
+            traced = trace_run(run, options)
+    if run.params is not None:
+        params.write(run.model_dir, run_mode, run.params)
+    with compile_display(run.context) as begin:
+        compiled = _compile_traced(traced, run.model_dir, options, begin)
+    wanted = compiled.executable.plan.estimate.samples_per_sec
+    pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
+    run.reports.give(pipeline, compiled.executable.directory)
+    return compiled
+
+
+def trace_run(run: Run, options: CompileOptions) -> TracedModel:
+    """Call the run's model function on tensors shaped as the options ask for."""
+    log.info(log_lines.RUNNING_CLIENT)
+    log.info(log_lines.CALLING_MODEL_FN)
+    traced = trace_model(
+        run.model_fn,
+        run.dataset,
+        options.run_mode,
+        run.params,
+        run.config.precision,
+        options.minibatches,
+    )
+    log.info(log_lines.DONE_CALLING_MODEL_FN)
+    return traced
 
 
 def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
@@ -84,8 +128,8 @@ def show_stage(stage: Stage) -> None:
         log.info(f"after {stage.name}:\n{stage.text}")
 
 
-def compile_traced(
-    module: ModuleOp, model_dir: Path, options: CompileOptions, begin: Begin
+def _compile_traced(
+    traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
     """Compile, or take the artifacts of an equal compile from model_dir.
 
@@ -93,7 +137,7 @@ def compile_traced(
     name of each stage that begins.
     """
     started = perf_counter()
-    result = compile_model(module, model_dir, options, show_stage, begin)
+    result = compile_model(traced.module, model_dir, options, show_stage, begin)
     seconds = perf_counter() - started
     folder = result.executable.directory
     link_report(folder)
@@ -103,7 +147,7 @@ def compile_traced(
         log.info(log_lines.compile_found(folder))
     else:
         log.info(log_lines.compiled(folder, seconds))
-    return Compiled(result.executable, seconds)
+    return Compiled(result.executable, seconds, traced)
 
 
 def link_report(compiled: Path) -> None:

@@ -22,9 +22,10 @@ from csrun.context import (
 )
 from csrun.context.job import ended_file
 from csrun.data import Dataset, as_dataset
-from csrun.estimator.chief import Chief
+from csrun.estimator import evaluate, feed, prepare, train
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
+from csrun.estimator.run import Run
 from csrun.estimator.trace import ModelFunction
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
@@ -90,7 +91,7 @@ class CerebrasEstimator:
         return self._run(
             input_fn,
             RunMode.TRAIN,
-            lambda chief, data: chief.train(data, steps, max_steps, path),
+            lambda run: train.train(run, steps, max_steps, path),
         )
 
     def evaluate(
@@ -108,9 +109,7 @@ class CerebrasEstimator:
         """
         _require_positive("evaluate", steps=steps)
         path = Path(checkpoint_path) if checkpoint_path is not None else None
-        return self._run(
-            input_fn, RunMode.EVAL, lambda chief, data: chief.evaluate(data, steps, path)
-        )
+        return self._run(input_fn, RunMode.EVAL, lambda run: evaluate.evaluate(run, steps, path))
 
     def evaluate_all(self, input_fn: InputFunction, steps: int | None = None) -> list[Results]:
         """`evaluate` for every checkpoint that model_dir keeps, oldest first.
@@ -140,14 +139,14 @@ class CerebrasEstimator:
         Raises: UsageError without max_steps; else as `train` and `evaluate`.
         """
         if max_steps is None:
-            raise UsageError("train_and_eval: needs max_steps: give --max_steps")
+            raise UsageError("train_and_eval: needs max_steps, got None")
         _require_positive("train_and_eval", max_steps=max_steps, eval_steps=eval_steps)
         evaluated: Results = {}
         while True:
             trained = self._run(
                 train_input_fn,
                 RunMode.TRAIN,
-                lambda chief, data: chief.train_to_checkpoint(data, max_steps),
+                lambda run: train.train_to_checkpoint(run, max_steps),
             )
             step = trained["global_step"]
             if step == evaluated.get("global_step"):  # the data had ended
@@ -181,38 +180,36 @@ class CerebrasEstimator:
                 for row in range(result.rows)
             )
 
-        self._run(
-            input_fn, RunMode.PREDICT, lambda chief, data: chief.predict(data, steps, path, take)
-        )
+        self._run(input_fn, RunMode.PREDICT, lambda run: evaluate.predict(run, steps, path, take))
         return found
 
     def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
         """See whether every operator of the model has a kernel, and stop there; needs no system."""
-        return self._play(input_fn, lambda chief, data: chief.validate_only(data, mode))
+        return self._play(input_fn, lambda run: prepare.validate_only(run, mode))
 
     def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
         """Compile the model for `mode` and leave the artifacts in model_dir; needs no system."""
-        return self._play(input_fn, lambda chief, data: chief.compile_only(data, mode))
+        return self._play(input_fn, lambda run: prepare.compile_only(run, mode))
 
     def _run(
-        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[Chief, Dataset], Results]
+        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[Run], Results]
     ) -> Results:
         """A run that takes steps, or what the launcher's command asks for in its place."""
         only = preparation()
         if only is None:
             return self._play(input_fn, lead)
 
-        def prepare(chief: Chief, data: Dataset) -> Results:
+        def prepared(run: Run) -> Results:
             compiles = only is Preparation.COMPILE_ONLY
-            results = (chief.compile_only if compiles else chief.validate_only)(data, mode)
+            results = (prepare.compile_only if compiles else prepare.validate_only)(run, mode)
             done = "compiled" if compiles else "validated"
             log.info(f"{only}: the model was {done} for {mode}; no step was run")
             return results
 
-        self._play(input_fn, prepare)
+        self._play(input_fn, prepared)
         sys.exit(0)
 
-    def _play(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
+    def _play(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
         """This task's part of one run.
 
         A job that is to feed only does that in the place of its first run, and then ends; data that
@@ -225,30 +222,38 @@ class CerebrasEstimator:
         def endless(params: Any) -> Dataset:
             return as_dataset(input_fn(params)).repeat()
 
-        self._part(endless, lambda chief, data: chief.feed(data, asked, analysis))
+        self._part(endless, lambda run: feed.feed(run, asked, analysis))
         sys.exit(0)
 
-    def _part(self, input_fn: InputFunction, lead: Callable[[Chief, Dataset], Results]) -> Results:
+    def _part(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
         context = current()
         folder = _run_folder(context) if context and context.mode else None
         role = _role_in_training(context)
         if folder is None or role is Role.CHIEF:
-            chief = Chief(
-                self._model_fn,
-                self._model_dir,
-                self._config,
-                self._params,
-                context,
-                folder,
-                self._reports,
-                lambda: as_dataset(input_fn(self._params)),
-            )
-            return _led(folder, lambda: lead(chief, chief.make()))
+            return _led(folder, lambda: lead(self._given(input_fn, context, folder)))
         if role is Role.MEMORYX:
             return take_part(folder, MEMORYX, memoryx.serve)
         dataset = as_dataset(input_fn(self._params))
         name = streamer_name(context.rank if context else 0)
         return take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
+
+    def _given(
+        self, input_fn: InputFunction, context: TaskContext | None, folder: RunFolder | None
+    ) -> Run:
+        def make() -> Dataset:
+            return as_dataset(input_fn(self._params))
+
+        return Run(
+            self._model_fn,
+            self._model_dir,
+            self._config,
+            self._params,
+            context,
+            folder,
+            self._reports,
+            make(),
+            make,
+        )
 
     def _learn(self, find: Callable[[], Results]) -> Results:
         """What the chief finds, in every task: a run that needs no machine."""

@@ -5,22 +5,22 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from csrun import system
-from csrun.advice.feed import drain
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.job import SECRET_FILE
 from csrun.context.system_uses import UseLog
-from csrun.data import Dataset
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import Layout
+from csrun.estimator.progress import Show, progress_display, telemetry_published
+from csrun.estimator.run import Run
 from csrun.executable import Executable
 from csrun.records import log_lines
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.roles.machine import Machine
+from csrun.runtime.roles.loop import Machine
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.site import Site, System
@@ -84,36 +84,29 @@ def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
     return Target(context, None, found, mode)
 
 
-def fed_by_streamers(
-    executable: Executable,
-    dataset: Dataset,
-    config: CSRunConfig,
-    target: Target,
-    folder: RunFolder,
-    seconds: float,
-) -> tuple[int, float]:
-    """What this job's streamers deliver in so many seconds, without a system: samples, seconds."""
-    with ExitStack() as stack:
-        cluster = _cluster(stack, dataset, target, folder)
-        request = _request(executable, dataset, config, 0, None, target)
-        fed = drain(cluster.feed(request), seconds)
-        cluster.stop({})
-    return fed
+@contextmanager
+def machine_for(
+    run: Run, executable: Executable, target: Target, first: int, last: int | None
+) -> Iterator[tuple[Machine, Show]]:
+    """The Executable loaded, ready to run from step `first`, and what shows how far that is."""
+    in_job = target.context if target.site else None
+    job_dir, arena_bytes = in_job.job_dir if in_job else None, executable.plan.arena_bytes
+    with (
+        progress_display(run.context) as show,
+        loaded_machine(run, executable, target, first, last) as machine,
+        telemetry_published(show, job_dir, target.system.name, arena_bytes) as show_everywhere,
+    ):
+        yield machine, show_everywhere
 
 
 @contextmanager
 def loaded_machine(
-    executable: Executable,
-    dataset: Dataset,
-    config: CSRunConfig,
-    first: int,
-    last: int | None,
-    target: Target,
-    folder: RunFolder | None,
+    run: Run, executable: Executable, target: Target, first: int, last: int | None
 ) -> Iterator[Machine]:
-    """The Executable, loaded and ready to run from step `first`; the system is leased meanwhile."""
-    if target.site is None or target.context is None or folder is None:
-        yield CpuMachine(executable, dataset, config.seed, first, config.check_numerics)
+    """The Executable on its system, which is leased meanwhile, or in this process."""
+    if target.site is None or target.context is None or run.folder is None:
+        config = run.config
+        yield CpuMachine(executable, run.dataset, config.seed, first, config.check_numerics)
         return
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.job_dir)
@@ -123,42 +116,40 @@ def loaded_machine(
         lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
         stack.enter_context(lease)
         stack.enter_context(uses.held())
-        cluster = _cluster(stack, dataset, target, folder)
-        request = _request(executable, dataset, config, first, last, target)
-        yield cluster.start(request, lambda: _spawn_wafer(target, folder), log.info)
+        cluster = cluster_for(stack, run, target)
+        request = run_request(run, executable, target, first, last)
+        yield cluster.start(request, partial(_spawn_wafer, target, run.folder), log.info)
 
 
-def _cluster(stack: ExitStack, dataset: Dataset, target: Target, folder: RunFolder) -> Cluster:
+def cluster_for(stack: ExitStack, run: Run, target: Target) -> Cluster:
     """The peers of the run, with the streamer of this process if it is one."""
     context = _context(target)
-    cluster = Cluster(folder)  # listens from here on: a streamer waits for that without end
+    if run.folder is None:
+        raise ValueError("a cluster needs a job")
+    cluster = Cluster(run.folder)  # listens from here on: a streamer waits for that without end
     if context.rank in context.streamers:
-        stack.enter_context(OwnStreamer(folder, dataset))
+        stack.enter_context(OwnStreamer(run.folder, run.dataset))
     # left first: that ends the streamer, which is waited for
     return stack.enter_context(cluster)
 
 
-def _request(
-    executable: Executable,
-    dataset: Dataset,
-    config: CSRunConfig,
-    first: int,
-    last: int | None,
-    target: Target,
+def run_request(
+    run: Run, executable: Executable, target: Target, first: int, last: int | None
 ) -> RunRequest:
+    """What a cluster must know of the run."""
     context = _context(target)
     nodes = (target.site or load_site(context.job.site)).nodes
     return RunRequest(
         executable,
-        config.seed,
+        run.config.seed,
         first,
         last,
         context.streamers,
         target.system.name,
         target.system.usable_cores,
         Layout.of(context.job, nodes).options_for,
-        config.check_numerics,
-        dataset.replayed,
+        run.config.check_numerics,
+        run.dataset.replayed,
     )
 
 

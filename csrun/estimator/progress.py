@@ -1,15 +1,18 @@
-"""Where a run shows how far it is: its launcher, this terminal, or nowhere."""
+"""Where a run shows how far it is: its launcher, this terminal, and its system's admin shell."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Lock, Timer
-from time import monotonic
 
 from csrun.compiler import STAGES, Begin
-from csrun.context import Progress, TaskContext
+from csrun.context import Progress, TaskContext, Telemetry
+from csrun.context.job import TELEMETRY_FILE
 
 LEAST_INTERVAL_S = 0.2
+TELEMETRY_INTERVAL_S = 0.5  # of a file that a person watches
 APPEARS_AFTER_S = 0.4  # a compile that is done sooner would only flicker
 
 Show = Callable[[Progress], None]
@@ -89,8 +92,61 @@ def _seldom(show: Show) -> Show:
 
     def show_seldom(progress: Progress) -> None:
         nonlocal last
-        if monotonic() - last >= LEAST_INTERVAL_S or progress.done == progress.total:
-            last = monotonic()
+        if time.monotonic() - last >= LEAST_INTERVAL_S or progress.done == progress.total:
+            last = time.monotonic()
             show(progress)
 
     return show_seldom
+
+
+@contextmanager
+def telemetry_published(
+    show: Show, job_dir: Path | None, system: str, arena_bytes: int
+) -> Iterator[Show]:
+    """A function that shows progress and leaves it in the job's folder, too, if there is one.
+
+    There the admin shell of the system finds it, while the run holds the system.
+    """
+    if job_dir is None:
+        yield show
+        return
+    meter = _Meter(system, arena_bytes)
+
+    def show_and_publish(progress: Progress) -> None:
+        show(progress)
+        if (telemetry := meter.read(progress, time.time())) is not None:
+            with suppress(OSError):  # a full disk is no reason to end a run
+                telemetry.write(job_dir)
+
+    try:
+        yield show_and_publish
+    finally:
+        (job_dir / TELEMETRY_FILE).unlink(missing_ok=True)
+
+
+class _Meter:
+    """Progress now and then as telemetry, with the rate since the time before."""
+
+    def __init__(self, system: str, arena_bytes: int) -> None:
+        self._system = system
+        self._arena_bytes = arena_bytes
+        self._last: tuple[int, float] | None = None  # step, time
+
+    def read(self, progress: Progress, now: float) -> Telemetry | None:
+        rate = None
+        if self._last is not None:
+            step, then = self._last
+            if now - then < TELEMETRY_INTERVAL_S:
+                return None
+            rate = (progress.done - step) / (now - then)
+        self._last = (progress.done, now)
+        return Telemetry(
+            system=self._system,
+            run=progress.what,
+            step=progress.done,
+            last_step=progress.total or None,
+            step_rate_per_s=rate,
+            arena_bytes=self._arena_bytes,
+            detail=progress.text,
+            updated_s=now,
+        )

@@ -65,29 +65,6 @@ def restoring(path: Path) -> str:
     return f"Restoring parameters from {path}"
 
 
-def resumed_differently(checkpoint: str, name: str, then: str, now: str) -> str:
-    """For a resumed training that draws other batches or random numbers than it would have."""
-    return (
-        f"{name} was {then} when {checkpoint} was written and is {now} now: "
-        "the training goes on with other data than without the change"
-    )
-
-
-def warm_started(path: Path, count: int) -> str:
-    """After taking a part of a checkpoint."""
-    return f"Warm start: {count} tensors from {path}"
-
-
-def validated(layers: int, kernels: int) -> str:
-    """After kernel matching, when that is all that was asked for."""
-    return f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel"
-
-
-def predicted(count: int, step: int) -> str:
-    """After the last prediction."""
-    return f"Predicted {count} samples with the weights of global step {step}"
-
-
 def saving_checkpoint(step: int) -> str:
     """Before writing a checkpoint."""
     return f"Saving checkpoint at global step {step}"
@@ -112,16 +89,6 @@ def wafer_measured(rate: float) -> str:
 def point_measured(tasks: int, cpus: int, rate: float) -> str:
     """Of an analysis of the input pipeline."""
     return f"Measured: {tasks} task(s) with {cpus} CPU(s) each deliver {rate:,.0f} samples/s"
-
-
-def feeding(streamers: int, seconds: float) -> str:
-    """For a job that only streams."""
-    return f"Taking what {streamers} streamer(s) deliver for {seconds:g} seconds"
-
-
-def fed(rate: float) -> str:
-    """What that was."""
-    return f"The streamers delivered {rate:,.0f} samples/s"
 
 
 def system_taken(name: str, address: str, mode: str) -> str:
@@ -279,13 +246,6 @@ def final_loss(loss: float) -> str:
     return f"Loss for final step: {loss:.6g}."
 
 
-def interrupted(model_dir: Path, checkpoint: str | None) -> str:
-    """For a training that ends before its last step."""
-    if checkpoint is None:
-        return f"Training interrupted: {model_dir} has no checkpoint, the next run starts anew"
-    return f"Training interrupted: the next run in {model_dir} resumes from {checkpoint}"
-
-
 def checkpoint_discarded(step: int) -> str:
     """For a checkpoint that could not be finished."""
     return f"Checkpoint at global step {step} discarded"
@@ -296,22 +256,9 @@ def checkpoint_finished(step: int) -> str:
     return f"Checkpoint at global step {step} finished before the end"
 
 
-def already_trained(model_dir: Path, at: int, limit: int) -> str:
-    """For a run that has nothing to do."""
-    return (
-        f"{model_dir} is at global step {at}, and max_steps is {limit}: nothing to train; "
-        "raise --max_steps or choose another --model_dir"
-    )
-
-
 def evaluated(results: Mapping[str, float]) -> str:
     """The results of an evaluation, as TensorFlow's estimator prints them."""
     values = dict(results)
     at = int(values.pop("global_step"))
     listed = ", ".join(f"{name} = {value:.6g}" for name, value in sorted(values.items()))
     return f"Saving dict for global step {at}: {listed}"
-
-
-def evaluation_not_kept(error: Exception) -> str:
-    """For results that have been printed, and could not be written as events."""
-    return f"The results of the evaluation are not among the events: {error}"

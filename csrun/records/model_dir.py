@@ -43,8 +43,7 @@ def prepare(model_dir: Path) -> None:
         os.unlink(probe)
     except OSError as error:
         raise UsageError(
-            f"model_dir {model_dir}: cannot be written: {error.strerror}; give another with "
-            "--model_dir"
+            f"model_dir {model_dir}: cannot be written: {error.strerror}; choose another model_dir"
         ) from error
 
 
@@ -73,8 +72,8 @@ def _lock(path: Path, holder: str) -> IO[str]:
             other = file.read() or "another process"
             file.close()
             raise UsageError(
-                f"model_dir {path.parent}: {other} is training in it; wait for its end, or give "
-                "another with --model_dir"
+                f"model_dir {path.parent}: {other} is training in it; wait for its end, or "
+                "choose another model_dir"
             )
         if _is_there(path, file):
             file.truncate(0)

@@ -14,7 +14,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
-from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig, WarmStart, chief
+from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig, WarmStart, place
 from csrun.estimator.compilation import minibatches_in_flight
 from csrun.records import checkpoints
 
@@ -102,7 +102,7 @@ def test_the_checkpoint_is_chosen_when_the_machine_is_there(
 ):
     """While an evaluation compiles and waits for a system, a training goes on beside it."""
     folder = shutil.copytree(trained, tmp_path / "m")
-    loaded_machine = chief.loaded_machine
+    loaded_machine = place.loaded_machine
 
     @contextmanager
     def after_a_wait(*arguments):
@@ -111,7 +111,7 @@ def test_the_checkpoint_is_chosen_when_the_machine_is_there(
         with loaded_machine(*arguments) as machine:
             yield machine
 
-    monkeypatch.setattr(chief, "loaded_machine", after_a_wait)
+    monkeypatch.setattr(place, "loaded_machine", after_a_wait)
     with caplog.at_level("INFO", "csrun"):
         getattr(estimator(folder), method)(eval_input)
     assert checkpoints.kept_steps(folder) == (40,)
@@ -137,6 +137,15 @@ def test_a_resumed_training_says_what_has_changed(trained, tmp_path, caplog):
         "seed was 1 when model-ckpt-31 was written and is 9 now",
         "batch_size was 8 when model-ckpt-31 was written and is 10 now",
     ]
+
+
+def test_a_finished_training_says_what_to_change_in_words_of_any_script(trained, caplog):
+    """A script of one's own need not have the options of csrun.params."""
+    with caplog.at_level("INFO", "csrun"):
+        estimator(trained).train(train_input, max_steps=30)
+    said = caplog.messages[-1]
+    assert said.endswith("nothing to train; raise max_steps or choose another model_dir")
+    assert "--" not in said
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def test_no_streamer_of_its_own_waits_for_a_chief_that_cannot_listen(tmp_path, m
     leased = SimpleNamespace(name="cs2-01")
     target = place.Target(context, object(), leased, None)
     folder = RunFolder(tmp_path / "runs" / "0", "1", b"secret")
+    run = SimpleNamespace(folder=folder, dataset=None)
     with pytest.raises(NotADirectoryError):
-        place.loaded_machine(None, None, 1, 0, None, target, folder).__enter__()
+        place.loaded_machine(run, None, target, 0, None).__enter__()
     assert not started

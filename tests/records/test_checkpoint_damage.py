@@ -69,7 +69,7 @@ def test_damage_is_refused_by_name(
         restore_latest(folder)
     text = str(caught.value)
     assert text.startswith(f"{folder / 'model-ckpt-200.safetensors'} is damaged: ")
-    assert f"{folder / 'model-ckpt-100.safetensors'}: give it with --checkpoint_path" in text
+    assert f"{folder / 'model-ckpt-100.safetensors'}: give it as checkpoint_path" in text
 
 
 def test_tensors_that_are_not_there_are_gone_not_damaged(folder: Path) -> None:
@@ -83,7 +83,7 @@ def test_tensors_that_are_not_there_are_gone_not_damaged(folder: Path) -> None:
             read()
         text = str(caught.value)
         assert text.startswith(f"{found.path} is gone: removed by a training that goes on?; ")
-        assert f"{folder / 'model-ckpt-100.safetensors'}: give it with --checkpoint_path" in text
+        assert f"{folder / 'model-ckpt-100.safetensors'}: give it as checkpoint_path" in text
         assert "damaged" not in text
 
 
@@ -132,7 +132,7 @@ def test_the_last_one_damaged_leaves_nothing_to_offer(folder: Path) -> None:
 
 def test_a_broken_index_is_named(folder: Path) -> None:
     (folder / "checkpoint").write_text("{")
-    with pytest.raises(CsrunError, match=r"checkpoint: cannot be read.*--checkpoint_path"):
+    with pytest.raises(CsrunError, match=r"checkpoint: cannot be read.*as checkpoint_path"):
         checkpoints.latest(folder)
 
 

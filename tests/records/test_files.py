@@ -67,7 +67,7 @@ def test_a_model_dir_is_made_and_left_empty(tmp_path: Path) -> None:
 def test_a_model_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
-        UsageError, match=r"file/x: cannot be written: Not a directory.*--model_dir"
+        UsageError, match=r"file/x: cannot be written: Not a directory.*choose another model_dir"
     ):
         model_dir.prepare(tmp_path / "file" / "x")
     with pytest.raises(UsageError, match="file: cannot be written: File exists"):

@@ -1,10 +1,8 @@
 """Log lines, as users of the original know them."""
 
 import logging
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 from csrun.records import log_lines
 from csrun.records.throughput import Rates
@@ -37,11 +35,6 @@ def test_the_coordinators_line_is_the_published_one() -> None:
         "Coordinator fully up. Waiting for Streaming "
         "(using 0.42% out of 308274 cores on the fabric)"
     )
-
-
-def test_a_finished_model_dir_says_what_to_do() -> None:
-    line = log_lines.already_trained(Path("model_dir"), 100, 100)
-    assert re.search("model_dir is at global step 100.*raise --max_steps or choose", line)
 
 
 SCRIPT = """

@@ -79,7 +79,7 @@ class Checkpoint:
             more = len(lines) - SHOWN_DIFFERENCES
             raise CsrunError(
                 f"{self.path} is of another model: {shown}{f'; and {more} more' * (more > 0)}; "
-                "choose another --model_dir, or undo the change"
+                "choose another model_dir, or undo the change"
             )
 
     def take(self, arrays: Mapping[str, Array]) -> None:
@@ -168,8 +168,8 @@ def _index(model_dir: Path) -> Index | None:
         return read_index(model_dir)
     except (msgspec.DecodeError, OSError) as error:
         raise CsrunError(
-            f"{model_dir / INDEX_FILE}: cannot be read: {error}; give a checkpoint with "
-            "--checkpoint_path"
+            f"{model_dir / INDEX_FILE}: cannot be read: {error}; give a checkpoint as "
+            "checkpoint_path"
         ) from error
 
 
@@ -244,14 +244,14 @@ def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     good = _newest_good(model_dir, name)
     path = tensors_path(model_dir, name)
     if isinstance(damage, GoneError):
-        remedy = f"the newest good one is {good}: give it with" if good else "give another with"
+        remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
-            f"{path} is gone: removed by a training that goes on?; {remedy} --checkpoint_path"
+            f"{path} is gone: removed by a training that goes on?; {remedy} checkpoint_path"
         )
     remedy = f"there is no other: remove {name}.* and train anew"
     if good is not None:
         remedy = (
-            f"the newest good one is {good}: give it with --checkpoint_path, or remove {name}.* to "
+            f"the newest good one is {good}: give it as checkpoint_path, or remove {name}.* to "
             "resume from it"
         )
     return CsrunError(f"{path} is damaged: {damage}; {remedy}")

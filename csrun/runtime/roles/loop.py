@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.context import Progress
+from csrun.executable import Plan
+from csrun.executable.bind import Array
 from csrun.records import checkpoints, events, log_lines, performance
 from csrun.records.throughput import RateTracker
-from csrun.runtime.input_log import InputLog
-from csrun.runtime.roles.machine import Machine
+from csrun.runtime.input_log import Feeding, InputLog
 from csrun.runtime.step.host import HostCall, Summary, write_summaries
 from csrun.runtime.step.results import StepResult, result_slots
 from csrun.runtime.wire.messages import Results, StepsDone
@@ -24,6 +26,30 @@ ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long b
 
 log = logging.getLogger("csrun")
 Show = Callable[[Progress], None]
+
+
+class Machine(Protocol):
+    """A loaded Executable with everything around it that a step needs.
+
+    `state` is what a checkpoint holds, by name; it may be written before the first call of
+    `run`, and read between calls.
+    `device` is how log lines name it; `feeding` says who makes its batches.
+    """
+
+    plan: Plan
+    state: dict[str, Array]
+    device: str
+    programming_time_s: float
+    feeding: Feeding
+
+    def run(self, first: int, count: int) -> StepsDone:
+        """Run up to `count` ≤ `result_slots(plan)` steps from `first`; committed on return."""
+
+    def result(self, slot: int, step: int) -> StepResult:
+        """The result of the last call's step number `slot`."""
+
+    def close(self, results: Results) -> None:
+        """End the run in all its parts, which return `results`."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +212,7 @@ class Training:
             return f"there is no checkpoint; {remedy}"
         name = checkpoints.name_of(good)
         if good < max(kept):
-            remedy += f", and give it with --checkpoint_path {folder / name}"
+            remedy += f", and give it as checkpoint_path {folder / name}"
         return f"the last good checkpoint is {name}; {remedy}"
 
     def _finish(self, step: int) -> Results:

@@ -1,0 +1,84 @@
+"""What a trained checkpoint is good for: evaluation, and prediction."""
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.estimator.compilation import compile_run
+from csrun.estimator.place import find_target, machine_for
+from csrun.estimator.run import Run
+from csrun.executable import RunMode
+from csrun.records import checkpoints, events, log_lines, model_dir
+from csrun.runtime.roles import loop
+from csrun.runtime.roles.loop import Machine
+from csrun.runtime.step.results import StepResult
+from csrun.runtime.wire.messages import Results
+
+log = logging.getLogger("csrun")
+
+
+def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
+    """Evaluate a checkpoint: the one given, or the newest there is when a system is free."""
+    _trained(run, path)
+    target = find_target(run.context, run.config.cs_ip)
+    log.info(log_lines.saving_to(run.model_dir))
+    with model_dir.opened(run.model_dir):
+        compiled = compile_run(run, RunMode.EVAL, target, batches)
+    with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
+        found = _restore(run, machine, path)
+        results = loop.evaluate(machine, found.step, batches, compiled.traced.host, show)
+        machine.close(results)
+    log.info(log_lines.evaluated(results))
+    _write_events(run.model_dir, results)
+    return results
+
+
+def predict(
+    run: Run, batches: int | None, path: Path | None, take: Callable[[StepResult], None]
+) -> Results:
+    """Give the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
+    _trained(run, path)
+    target = find_target(run.context, run.config.cs_ip)
+    with model_dir.opened(run.model_dir):
+        compiled = compile_run(run, RunMode.PREDICT, target, batches)
+    with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
+        found = _restore(run, machine, path)
+        samples = loop.predict(machine, batches, take, show)
+        results = {"global_step": float(found.step), "samples": float(samples)}
+        machine.close(results)
+    log.info(f"Predicted {samples} samples with the weights of global step {found.step}")
+    return results
+
+
+def _trained(run: Run, path: Path | None) -> checkpoints.Checkpoint:
+    """The checkpoint given, or the newest.
+
+    Raises: UsageError when there is none
+    """
+    found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(run.model_dir)
+    if found is None:
+        raise UsageError(
+            f"{run.model_dir}: no checkpoint to evaluate; train first, or give a checkpoint_path"
+        )
+    return found
+
+
+def _restore(run: Run, machine: Machine, path: Path | None) -> checkpoints.Checkpoint:
+    """Chosen only now: a training beside us removes old ones while we compile and wait."""
+    found = _trained(run, path)
+    log.info(log_lines.restoring(found.path))
+    found.restore(machine.state)
+    return found
+
+
+def _write_events(folder: Path, results: Results) -> None:
+    """An evaluation's events, beside the training's; its results stand without them, too."""
+    values = dict(results)
+    step = int(values.pop("global_step"))
+    try:
+        with closing(events.EventWriter(folder / RunMode.EVAL)) as writer:
+            writer.scalars(values, step)
+    except CsrunError as error:
+        log.warning(f"The results of the evaluation are not among the events: {error}")

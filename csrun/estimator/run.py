@@ -1,0 +1,48 @@
+"""One run, that is one call of the estimator, as its chief sees it."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from csrun.context import TaskContext
+from csrun.data import Dataset
+from csrun.estimator.config import CSRunConfig
+from csrun.estimator.input_report import InputReports
+from csrun.estimator.trace import ModelFunction
+from csrun.runtime.wire.rendezvous import RunFolder
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the chief was given; each mode is a function of it.
+
+    context, folder: None without a launcher. reports: what the estimator's runs have said of their
+    input functions. dataset: what input_fn gave; make: makes it anew.
+    """
+
+    model_fn: ModelFunction
+    model_dir: Path
+    config: CSRunConfig
+    params: Any
+    context: TaskContext | None
+    folder: RunFolder | None
+    reports: InputReports
+    dataset: Dataset
+    make: Callable[[], Dataset]
+
+    @property
+    def holder(self) -> str:
+        """How this run is named to another that wants its model_dir."""
+        job = f"job {self.context.job.job_id}, " if self.context else ""
+        return f"{job}process {os.getpid()} on {socket.gethostname()}"
+
+    def identity(self, batch_size: int) -> dict[str, str]:
+        """What a checkpoint says of the run that wrote it, as far as its bits depend on it."""
+        return {
+            "seed": str(self.config.seed),
+            "precision": self.config.precision,
+            "batch_size": str(batch_size),
+        }

@@ -1,0 +1,151 @@
+"""What a training starts from: initial weights, part of another's, or a checkpoint of its own."""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from csrun.base.errors import UsageError
+from csrun.data import Dataset
+from csrun.data.sharding import Sharding, shard_info
+from csrun.estimator.config import WarmStart
+from csrun.estimator.layout import Layout
+from csrun.estimator.place import Target
+from csrun.estimator.run import Run
+from csrun.executable import Plan
+from csrun.records import log_lines
+from csrun.records.checkpoints import Checkpoint, open_checkpoint
+from csrun.runtime.roles.loop import Machine
+from csrun.runtime.step.initial_weights import initialize
+
+log = logging.getLogger("csrun")
+
+REMEDY = {
+    Sharding.FILE: "leave shard_files out of input_fn",
+    Sharding.USER: "leave shard out of input_fn",
+}
+
+
+def load_weights(
+    run: Run, machine: Machine, found: Checkpoint | None, warm: "WarmTensors | None"
+) -> None:
+    """Fill a machine's state: from the checkpoint, or initial weights and what is warm started."""
+    started = perf_counter()
+    if found is not None:
+        log.info(log_lines.restoring(found.path))
+        _warn_of_changes(found, run.identity(machine.plan.batch_size))
+        found.restore(machine.state)
+        log.info(log_lines.weights_loaded(perf_counter() - started))
+        return
+    initialize(machine.plan, machine.state, run.config.seed)
+    log.info(log_lines.weights_initialized(perf_counter() - started))
+    if warm is not None:
+        count = warm.take(machine.state)
+        log.info(f"Warm start: {count} tensors from {warm.checkpoint.path}")
+
+
+def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
+    """What a resumed run trains on depends on these; tensors' types show the precision."""
+    for name in ("seed", "batch_size"):
+        then = found.manifest.identity.get(name)
+        if then is not None and then != now[name]:
+            log.warning(
+                f"{name} was {then} when {found.name} was written and is {now[name]} now: "
+                "the training goes on with other data than without the change"
+            )
+
+
+class WarmTensors:
+    """The tensors that a warm start takes, found and checked before anything runs."""
+
+    def __init__(self, start: WarmStart, plan: Plan) -> None:
+        self._names = _chosen(start.tensors, [p.name for p in plan.parameters])
+        self.checkpoint: Checkpoint = open_checkpoint(Path(start.checkpoint_path))
+        shapes = {p.name: (p.shape, p.dtype) for p in plan.parameters}
+        if lines := self.checkpoint.unlike({name: shapes[name] for name in self._names}):
+            raise UsageError(
+                f"warm start from {self.checkpoint.path}: {'; '.join(lines)}; choose the tensors "
+                "to take with warm_start.tensors"
+            )
+
+    def take(self, state: Mapping[str, Any]) -> int:
+        """Put the tensors into `state`, and return how many they are."""
+        self.checkpoint.take({name: state[name] for name in self._names})
+        return len(self._names)
+
+
+def _chosen(patterns: tuple[str, ...], names: list[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        try:
+            matches = [name for name in names if re.search(pattern, name)]
+        except re.error as error:
+            raise UsageError(
+                f"warm_start.tensors: must be regular expressions, got {pattern!r}: {error}"
+            ) from error
+        if not matches:
+            raise UsageError(
+                f"warm_start.tensors: {pattern!r} is found in no parameter; the model has "
+                f"{', '.join(names)}"
+            )
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+@dataclass(frozen=True)
+class DataSplit:
+    """How a training's data is split among its streamers, as far as a checkpoint depends on it.
+
+    Sharded by batch, what is trained does not depend on the number of streamers. Otherwise each
+    has data of its own, at its own batch: step s of N streamers has consumed the first
+    ceil((s - i) / N) batches of streamer i, and only N streamers can go on from there.
+    """
+
+    sharding: Sharding
+    streamers: int
+
+    @staticmethod
+    def of(dataset: Dataset) -> "DataSplit":
+        """That of this run."""
+        return DataSplit(dataset.sharding, shard_info()[1])
+
+    @property
+    def apart(self) -> bool:
+        """Whether each streamer has data of its own."""
+        return self.sharding is not Sharding.BATCH
+
+    def identity(self) -> dict[str, str]:
+        """What a checkpoint keeps of it."""
+        kept = {"sharding": str(self.sharding)}
+        return {**kept, "streamers": str(self.streamers)} if self.apart else kept
+
+    def require_same(self, found: Checkpoint, target: Target) -> None:
+        """See whether this run can go on with the data of the checkpoint's.
+
+        Raises: UsageError when the data was, or is, split among another number of streamers
+        """
+        identity = found.manifest.identity
+        sharding = Sharding(identity.get("sharding", Sharding.BATCH))
+        then = DataSplit(sharding, int(identity.get("streamers", self.streamers)))
+        if then == self:
+            return
+        raise UsageError(
+            f"{found.path}: its run had its data {then._text()}, this one has it {self._text()}: "
+            f"{then._remedy(self, target)}, or train in another model_dir"
+        )
+
+    def _text(self) -> str:
+        of = f" among {self.streamers} streamers" if self.apart else ""
+        return f"sharded by {self.sharding}{of}"
+
+    def _remedy(self, now: "DataSplit", target: Target) -> str:
+        if self.sharding is not now.sharding:
+            return f"let input_fn shard by {self.sharding} again"
+        if target.context is None or target.site is None:
+            return f"run it with csrun_wse and {self.streamers} streamers"
+        layout = Layout.of(target.context.job, target.site.nodes)
+        options = layout.options_for_exactly(self.streamers)
+        return f"run it with {options}, or shard by batch from the start ({REMEDY[self.sharding]})"

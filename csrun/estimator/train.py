@@ -1,0 +1,90 @@
+"""Training: to the last step, from the newest checkpoint or initial weights."""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from csrun.base.errors import CsrunError, PeerLost
+from csrun.context import Terminated
+from csrun.estimator.compilation import compile_options, compile_run, trace_run
+from csrun.estimator.place import find_target, machine_for
+from csrun.estimator.run import Run
+from csrun.estimator.start import DataSplit, WarmTensors, load_weights
+from csrun.executable import RunMode
+from csrun.records import checkpoints, log_lines, model_dir
+from csrun.runtime.roles.loop import LoopOptions, Training
+from csrun.runtime.wire.messages import Results
+
+log = logging.getLogger("csrun")
+
+
+def train(run: Run, steps: int | None, max_steps: int | None, path: Path | None) -> Results:
+    """Train from the checkpoint given, the newest one, or initial weights."""
+    log.info(log_lines.saving_to(run.model_dir))
+    with model_dir.opened(run.model_dir), model_dir.locked(run.model_dir, run.holder):
+        try:
+            return _train(run, steps, max_steps, path)
+        except (KeyboardInterrupt, Terminated, PeerLost):
+            log.info(_where_to_resume(run.model_dir))
+            raise
+
+
+def train_to_checkpoint(run: Run, max_steps: int) -> Results:
+    """Train up to the next multiple of save_checkpoints_steps, `max_steps` at most."""
+    found = checkpoints.latest(run.model_dir)
+    first, every = found.step if found else 0, run.config.save_checkpoints_steps
+    due = first - first % every + every
+    return train(run, None, min(due, max_steps), None)
+
+
+def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None) -> Results:
+    found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(run.model_dir)
+    first = found.step if found else 0
+    limits = (first + steps if steps is not None else None, max_steps)
+    last = min((limit for limit in limits if limit is not None), default=None)
+    target = find_target(run.context, run.config.cs_ip)
+    if found is not None and last is not None and first >= last:
+        # traced all the same: another model's checkpoint is an error, not a training that is done
+        traced = trace_run(run, compile_options(run.config, RunMode.TRAIN, target))
+        found.require_same(traced.weights())
+        log.info(_nothing_to_train(run.model_dir, first, last))
+        return {"global_step": float(first)}
+    split = DataSplit.of(run.dataset)
+    if found is not None:
+        split.require_same(found, target)
+    compiled = compile_run(run, RunMode.TRAIN, target, last)
+    start = run.config.warm_start if found is None else None
+    warm = WarmTensors(start, compiled.executable.plan) if start else None
+    with machine_for(run, compiled.executable, target, first, last) as (machine, show):
+        load_weights(run, machine, found, warm)
+        options = LoopOptions(
+            run.model_dir,
+            first,
+            last,
+            run.config.log_steps,
+            run.config.save_checkpoints_steps,
+            run.config.keep_checkpoint_max,
+            {**run.identity(machine.plan.batch_size), **split.identity()},
+            compiled.seconds,
+            compiled.traced.summaries,
+            apart=split.apart,
+        )
+        results = Training(machine, options, compiled.traced.host, show).run()
+        machine.close(results)
+    return results
+
+
+def _where_to_resume(folder: Path) -> str:
+    newest = None
+    with suppress(CsrunError):  # a damaged one: the next run tells of it, this one has its cause
+        newest = checkpoints.latest(folder)
+    if newest is None:
+        return f"Training interrupted: {folder} has no checkpoint, the next run starts anew"
+    return f"Training interrupted: the next run in {folder} resumes from {newest.name}"
+
+
+def _nothing_to_train(folder: Path, step: int, last: int) -> str:
+    return (
+        f"{folder} is at global step {step}, and max_steps is {last}: nothing to train; "
+        "raise max_steps or choose another model_dir"
+    )
