@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from time import perf_counter
 
-from csrun.data.lazy_batch import Delivery
+from csrun.data.delivery import Delivery
 from csrun.data.stage_clock import StageClock
 from csrun.executable import InputSpec
 from csrun.runtime.roles.connections import ring_slots_for

@@ -27,8 +27,8 @@ from threadpoolctl import threadpool_limits
 
 from csrun.advice.analysis.measurements import Point, StageCost
 from csrun.data.dataset import Dataset
+from csrun.data.delivery import Delivery
 from csrun.data.errors import DataError
-from csrun.data.lazy_batch import Delivery
 from csrun.data.sharding import sharded_as
 from csrun.data.stage_clock import StageClock, StageTime
 

@@ -1,9 +1,7 @@
 """Dataset: a lazy chain of operations, read a batch at a time."""
 
 import os
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,30 +9,22 @@ import msgspec
 import numpy as np
 
 from csrun.data.adapters import describe, indexed
+from csrun.data.delivery import Delivery, arrays_of, keep_freed_memory
 from csrun.data.errors import DataError, require
-from csrun.data.files import FileFlow, FileSet, Paths, found
-from csrun.data.flow import (
-    BatchesFlow,
-    BatchFlow,
-    CacheFlow,
-    FilterFlow,
-    Flow,
-    IndexedFlow,
-    MapFlow,
-    RepeatFlow,
-    ShardFlow,
-    ShuffleFlow,
-)
-from csrun.data.formats.base import Format, IndexedFormat
-from csrun.data.freed_memory import keep_freed_memory
-from csrun.data.indexed import Indexed, MappedBatches, arrays_of
-from csrun.data.lazy_batch import Delivery
-from csrun.data.numbered import batches_of
+from csrun.data.files import FileSet, Paths, found
+from csrun.data.flow import BatchesFlow, Flow, Opening, Source
+from csrun.data.formats.base import Format
+from csrun.data.indexed import Indexed, Range, batches_of
 from csrun.data.operators import Level, Operator, call_site, name_of
-from csrun.data.order import Range, Repeat, Shard, Shuffle
-from csrun.data.padding import padding_of
-from csrun.data.reading import Opening, read_flow, read_indexed, warn_of_replay
-from csrun.data.samples import Batch, MapFunction, MappedSamples, from_arrays
+from csrun.data.ops.batch import batched, padding_of
+from csrun.data.ops.cache import cached
+from csrun.data.ops.filter import filtered
+from csrun.data.ops.interleave import FileFlow, interleaved
+from csrun.data.ops.map import MapFunction, mapped
+from csrun.data.ops.repeat import repeated
+from csrun.data.ops.shard import sharded
+from csrun.data.ops.shuffle import shuffled
+from csrun.data.samples import Batch, from_arrays
 from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
 from csrun.data.stage_clock import StageClock
 
@@ -62,7 +52,7 @@ class Dataset:
     operators: the chain as it was written, for reports. clock: what its stages cost in this task.
     """
 
-    _source: Indexed | Flow
+    _source: Source
     _level: Level
     operators: tuple[Operator, ...]
     _shards: Shards = UNSHARDED
@@ -97,7 +87,7 @@ class Dataset:
 
         paths = found(paths)
         files = FileSet(paths, format or formats.of(paths[0]))
-        source = _source_of(files)
+        source = files.source()
         options: dict[str, Any] = {"files": len(paths), "format": type(files.format).__name__}
         if isinstance(source, Indexed):
             options["samples"] = len(source.samples)
@@ -128,14 +118,8 @@ class Dataset:
         """
         require(cycle_length > 0, "interleave", "cycle_length must be positive", cycle_length)
         require(block_length > 0, "interleave", "block_length must be positive", block_length)
-        source = self._source
-        if not isinstance(source, FileFlow):
-            raise DataError(
-                "interleave: comes right after from_files of files that are read in turn; files "
-                "that hold arrays are mixed by shuffle()"
-            )
         calls = cycle_length if num_parallel_calls == AUTOTUNE else num_parallel_calls or 0
-        flow = replace(source, cycle=cycle_length, block=block_length, threads=calls)
+        flow = interleaved(self._source, cycle_length, block_length, calls)
         options = {
             "cycle_length": cycle_length,
             "block_length": block_length,
@@ -158,7 +142,7 @@ class Dataset:
         source = (
             replace(self._source, files=files.paths)
             if isinstance(self._source, FileFlow)
-            else _source_of(files)
+            else files.source()
         )
         shards = self._shards.and_by(Sharding.FILE, (index, count))
         options = {"files": len(files.paths), "of": len(self._files.paths), "count": count}
@@ -172,28 +156,13 @@ class Dataset:
         """
         require(0 <= seed < 2**64, "shuffle", "seed must be in 0..2^64-1", seed)
         require(window is None or window > 0, "shuffle", "window must be positive", window)
-        source = self._source
-        if isinstance(source, Indexed) and (source.outer_order.length is not None or not window):
-            length = source.outer_order.length
-            require(length is not None, "shuffle", "shuffle before repeat", "endless data")
-            shuffled = source.ordered(Shuffle(source.outer_order, seed))
-            return self._then("shuffle", shuffled, {"seed": seed, "window": None})
-        if window is None:
-            raise DataError(
-                "shuffle: a stream is shuffled in a window: give the number of elements that fit "
-                "into memory, as shuffle(seed, window=10_000)"
-            )
-        flow = ShuffleFlow(self._flow(), window, seed)
-        return self._then("shuffle", flow, {"seed": seed, "window": window})
+        source, needed = shuffled(self._source, seed, window)
+        return self._then("shuffle", source, {"seed": seed, "window": needed})
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """`count` passes over the data, endless when None."""
         require(count is None or count > 0, "repeat", "count must be positive", count)
-        source = self._source
-        if isinstance(source, Indexed):
-            repeated = source.ordered(Repeat(source.outer_order, count))
-            return self._then("repeat", repeated, {"count": count})
-        return self._then("repeat", RepeatFlow(source, count), {"count": count})
+        return self._then("repeat", repeated(self._source, count), {"count": count})
 
     def shard(self, count: int, index: int) -> "Dataset":
         """Every `count`-th element (sample, or batch after `batch`), from `index` on.
@@ -202,14 +171,9 @@ class Dataset:
         `index, count = csrun.data.shard_info()` tells which part is whose.
         """
         require(0 <= index < count, "shard", f"index must be in 0..{count - 1}", index)
-        source = self._source
         shards = self._shards.and_by(Sharding.USER, (index, count))
-        sharded: Indexed | Flow
-        if isinstance(source, Indexed):
-            sharded = source.ordered(Shard(source.outer_order, count, index))
-        else:
-            sharded = ShardFlow(source, count, index)
-        return self._then("shard", sharded, {"count": count, "index": index}, _shards=shards)
+        source = sharded(self._source, count, index)
+        return self._then("shard", source, {"count": count, "index": index}, _shards=shards)
 
     def batch(
         self,
@@ -227,18 +191,13 @@ class Dataset:
         once = self._level is Level.SAMPLE
         require(once, "batch", "a data set is batched once", "a second batch()")
         padding = None if padded_shapes is None else padding_of(padded_shapes, padding_values)
-        source = self._source
-        batched: Indexed | Flow
-        if isinstance(source, Indexed):
-            batched = source.batched(batch_size, drop_remainder, padding)
-        else:
-            batched = BatchFlow(source, batch_size, drop_remainder, padding)
         options = {
             "batch_size": batch_size,
             "drop_remainder": drop_remainder,
             "padded_shapes": padded_shapes,
         }
-        return self._then("batch", batched, options, _level=Level.BATCH)
+        source = batched(self._source, batch_size, drop_remainder, padding)
+        return self._then("batch", source, options, _level=Level.BATCH)
 
     def map(self, function: MapFunction, num_parallel_calls: int | None = None) -> "Dataset":
         """Apply a function of the arrays: after `batch` to whole batches, before it to each sample.
@@ -251,17 +210,9 @@ class Dataset:
         require(fine, "map", rule, num_parallel_calls)
         options = {"function": name_of(function), "num_parallel_calls": num_parallel_calls}
         operator = self._operator("map", options)
-        threads = _cpus() if num_parallel_calls == AUTOTUNE else num_parallel_calls or 1
-        source = self._source
-        if not isinstance(source, Indexed):
-            return self._with(MapFlow(source, function, operator, threads), operator)
-        alone = threading.Lock() if num_parallel_calls is None else nullcontext()
-        mapped = (
-            replace(source, samples=MappedSamples(source.samples, function, operator, alone))
-            if self._level is Level.SAMPLE
-            else replace(source, reader=MappedBatches(source.reader, function, operator, alone))
-        )
-        return self._with(mapped, operator, _threads=max(self._threads, threads))
+        threads = _cpus() if num_parallel_calls == AUTOTUNE else num_parallel_calls
+        source = mapped(self._source, function, operator, threads)
+        return self._with(source, operator, _threads=max(self._threads, threads or 1))
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
         """Keep the samples (batches after `batch`) for which a function of the arrays is true.
@@ -269,14 +220,11 @@ class Dataset:
         The chain cannot be indexed from here on: nobody knows how many are left out before a batch.
         """
         operator = self._operator("filter", {"function": name_of(predicate)})
-        return self._with(FilterFlow(self._flow(), predicate, operator), operator)
+        return self._with(filtered(self._source, predicate, operator), operator)
 
     def cache(self) -> "Dataset":
         """Keep what lies below in this task's memory once it was made; every pass is the first."""
-        source = self._source
-        return self._then(
-            "cache", source.cached() if isinstance(source, Indexed) else CacheFlow(source)
-        )
+        return self._then("cache", cached(self._source))
 
     def prefetch(self, ahead: int) -> "Dataset":
         """Produce up to `ahead` batches on a thread before they are asked for."""
@@ -327,7 +275,8 @@ class Dataset:
 
     def _first_spec(self) -> tuple[ArraySpec, ...]:
         if isinstance(self._source, Indexed):
-            first = arrays_of(self._nonempty(self._source).read(0, self.clock), self.clock)
+            source = self._nonempty(self._source)
+            first = arrays_of(source.read(source.number_of(0), self.clock), self.clock)
         else:
             _, first = self._opening.first(self._batched(self._source), self.clock)
         shapes = [array.shape for array in first]
@@ -356,11 +305,11 @@ class Dataset:
         clock = clock or self.clock
         if isinstance(source, Indexed):
             self._nonempty(source)
-            return read_indexed(source, start, stride, self._threads, self._ahead, clock)
+            return source.deliveries(start, stride, self._threads, self._ahead, clock)
         if start or stride > 1:
-            warn_of_replay(self._opening, *self._unindexed())
+            self._opening.warn_of_replay(*self._unindexed())
         flow = self._batched(source)
-        return read_flow(flow, self._opening, start, stride, self._ahead, clock)
+        return self._opening.deliveries(flow, start, stride, self._ahead, clock)
 
     def batches(
         self, start: int = 0, stride: int = 1, clock: StageClock | None = None
@@ -377,19 +326,16 @@ class Dataset:
         return self.batches()
 
     def _then(
-        self, name: str, source: Indexed | Flow, options: Mapping[str, Any] = {}, **changes: Any
+        self, name: str, source: Source, options: Mapping[str, Any] = {}, **changes: Any
     ) -> "Dataset":
         return self._with(source, self._operator(name, options), **changes)
 
-    def _with(self, source: Indexed | Flow, operator: Operator, **changes: Any) -> "Dataset":
+    def _with(self, source: Source, operator: Operator, **changes: Any) -> "Dataset":
         operators = (*self.operators, operator)
         return replace(self, _source=source, operators=operators, **{"_files": None, **changes})
 
     def _operator(self, name: str, options: Mapping[str, Any]) -> Operator:
         return Operator(name, self._level, options, call_site())
-
-    def _flow(self) -> Flow:
-        return IndexedFlow(self._source) if isinstance(self._source, Indexed) else self._source
 
     def _batched(self, flow: Flow) -> Flow:
         if self._level is Level.SAMPLE:
@@ -440,13 +386,6 @@ def _is_data(data: Any) -> bool:
     if isinstance(data, tuple):
         return bool(data) and all(isinstance(part, np.ndarray) for part in data)
     return isinstance(data, Mapping | np.ndarray)
-
-
-def _source_of(files: FileSet) -> Indexed | Flow:
-    if isinstance(files.format, IndexedFormat):
-        samples = files.samples()
-        return Indexed(samples, Range(len(samples)))
-    return FileFlow(files.paths, files.format)
 
 
 def _cpus() -> int:

@@ -2,23 +2,20 @@
 
 import glob
 import resource
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from csrun.data.errors import DataError, require
-from csrun.data.flow import CHUNK, Chunks, Item
-from csrun.data.formats.base import Column, Format, IndexedFormat, StreamedFormat
-from csrun.data.prefetch import prefetched
+from csrun.data.flow import Source
+from csrun.data.formats.base import Column, Format, IndexedFormat
+from csrun.data.indexed import Indexed, Range
+from csrun.data.ops.interleave import STAGE, FileFlow
 from csrun.data.samples import ArraySamples, JoinedSamples, read_only, require_equally_long
-from csrun.data.stage_clock import StageClock
 
-STAGE = "from_files"
 OTHER_DESCRIPTORS = 512  # of sockets, rings, logs and libraries
-READ_AHEAD = 2  # chunks that a file's thread holds ready
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -59,7 +56,17 @@ class FileSet:
         require(len(self.paths) >= count, "shard_files", rule, f"{len(self.paths)} files")
         return replace(self, paths=self.paths[index::count])
 
-    def samples(self) -> ArraySamples | JoinedSamples:
+    def source(self) -> Source:
+        """Their samples: by number where the files hold arrays, else in turn.
+
+        Raises: DataError for files that are not alike, or without any sample
+        """
+        if isinstance(self.format, IndexedFormat):
+            samples = self._samples()
+            return Indexed(samples, Range(len(samples)))
+        return FileFlow(self.paths, self.format)
+
+    def _samples(self) -> ArraySamples | JoinedSamples:
         """The samples of files that hold arrays.
 
         Raises: DataError for files that are not alike, or without any sample
@@ -85,55 +92,3 @@ def _let_open(files: int) -> None:
     if resource.RLIM_INFINITY != soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-@dataclass(frozen=True)
-class FileFlow:
-    """Samples of files that are read in turn.
-
-    cycle: how many files are open side by side, `block` samples of each in turn; an ended one makes
-    room for the next. threads: how many of these are read ahead, each on a thread of its own.
-    """
-
-    files: tuple[Path, ...]
-    format: StreamedFormat
-    cycle: int = 1
-    block: int = CHUNK
-    threads: int = 0
-
-    def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """The samples, in the same order in every pass."""
-        waiting = iter(self.files)
-        slots = [self._read(path, k, clock) for k, path in enumerate(islice(waiting, self.cycle))]
-        place = 0
-        try:
-            while slots:
-                place %= len(slots)
-                chunk = next(slots[place], None)
-                if chunk is not None:
-                    yield chunk
-                    place += 1
-                elif (path := next(waiting, None)) is not None:
-                    slots[place] = self._read(path, place, clock)
-                else:
-                    del slots[place]
-        finally:
-            for chunks in slots:
-                chunks.close()
-
-    def _read(self, path: Path, place: int, clock: StageClock) -> Generator[list[Item]]:
-        chunks = self._chunks(path, clock)
-        return prefetched(chunks, READ_AHEAD) if place < self.threads else chunks
-
-    def _chunks(self, path: Path, clock: StageClock) -> Generator[list[Item]]:
-        samples, name, first = self.format.samples(path), str(path), 0
-        while True:
-            with clock.timed(STAGE):
-                chunk: list[Item] = [
-                    (((name, number),), sample)
-                    for number, sample in enumerate(islice(samples, self.block), first)
-                ]
-            if not chunk:
-                return
-            yield chunk
-            first += len(chunk)

@@ -1,25 +1,64 @@
-"""Samples in an order, a batch at a time: any batch can be read without those before it."""
+"""Samples in an order, a batch at a time: any batch can be read without those before it.
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+An order is pure arithmetic on positions, no data touched: it is asked for the elements at positions
+start..stop-1 of one pass (epoch) over it. Element e of pass p over a `Range` of n has the number
+p·n + e, so that a number names both what is read and in which pass; what lies below (the batches of
+a shuffled data set) needs both.
+"""
 
-from csrun.data.errors import DataError, require
-from csrun.data.lazy_batch import LazyBatch, mapped
-from csrun.data.operators import Operator
-from csrun.data.order import FirstPass, Numbers, Order, Range
-from csrun.data.origins import Origin
-from csrun.data.padding import Padding, stacked
-from csrun.data.samples import (
-    ArraySamples,
-    Batch,
-    CachedSamples,
-    JoinedSamples,
-    MapFunction,
-    Samples,
-    read_only,
-)
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count, takewhile
+from sys import maxsize
+from typing import Protocol
+
+import numpy as np
+
+from csrun.data.adapters.grain import RandomAccess
+from csrun.data.delivery import Delivery, LazyBatch, arrays_of, as_batch
+from csrun.data.errors import DataError, Origin, WholeBatch
+from csrun.data.formats.base import Sample
+from csrun.data.ops.prefetch import read_ahead
+from csrun.data.samples import Batch, Rows
 from csrun.data.stage_clock import StageClock
+
+ITEM_STAGE = "source"  # of what is read by number from another library
+
+
+class Order(Protocol):
+    """A sequence of element numbers. `length` is None for an endless one."""
+
+    @property
+    def length(self) -> int | None:
+        """Elements of one pass."""
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
+        """The elements at positions start..stop-1 of pass `epoch`, int64[stop - start]."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Elements in their own order."""
+
+    length: int | None
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
+        """The elements at positions start..stop-1 of pass `epoch`."""
+        first = epoch * (self.length or 0)
+        return np.arange(first + start, first + stop, dtype=np.int64)
+
+
+class Samples(Protocol):
+    """So many samples, by their numbers."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
+        """The samples with these numbers, one by one."""
+
+    def origin(self, row: int) -> Origin:
+        """Where a sample comes from."""
 
 
 class BatchReader(Protocol):
@@ -33,8 +72,8 @@ class BatchReader(Protocol):
 class Indexed:
     """Samples, and, once batched, batches of them.
 
-    order: of samples; batches: the order of the batches cut from it, None before `batched`.
-    reader: makes a batch. length: of the source, all samples of a pass.
+    order: of samples; batches: the order of the batches cut from it, and reader: what makes one of
+    them, both None before `batch`. length: of the source, all samples of a pass.
     """
 
     samples: Samples
@@ -42,12 +81,12 @@ class Indexed:
     batch_size: int = 0
     drop_remainder: bool = False
     batches: Order | None = None
-    reader: BatchReader = field(default_factory=lambda: CutBatches(None))
+    reader: BatchReader | None = None
 
     @property
     def cardinality(self) -> int | None:
         """Batches of the data set, None when endless."""
-        return self._batched().length
+        return self._batched()[0].length
 
     @property
     def outer_order(self) -> Order:
@@ -60,36 +99,39 @@ class Indexed:
             return replace(self, order=order)
         return replace(self, batches=order)
 
-    def batched(self, batch_size: int, drop_remainder: bool, padding: Padding | None) -> "Indexed":
-        """Consecutive samples in batches."""
-        require(self.batches is None, "batch", "a data set is batched once", "a second batch()")
-        count = self.order.length
-        if count is not None:
-            count = count // batch_size if drop_remainder else -(-count // batch_size)
-        return replace(
-            self,
-            batch_size=batch_size,
-            drop_remainder=drop_remainder,
-            batches=Range(count),
-            reader=CutBatches(padding),
-        )
+    def deliveries(
+        self, start: int, stride: int, threads: int, ahead: int, clock: StageClock
+    ) -> Iterator[Delivery]:
+        """The batches at positions start, start + stride, … of the data set.
 
-    def cached(self) -> "Indexed":
-        """Every element is made once, and is from then on the same in every pass."""
-        if self.batches is None:
-            samples = CachedSamples(self.samples)
-            return replace(self, samples=samples, order=FirstPass(self.order))
-        return replace(self, reader=CachedBatches(self.reader), batches=FirstPass(self.batches))
+        Several threads make a batch each; otherwise one thread reads `ahead` batches, or none does.
+        """
+        end = self.cardinality
+        positions: Iterator[int] = count(start, stride)
+        if end is not None:
+            positions = takewhile(lambda position: position < end, positions)
+        if threads == 1 and not ahead:
+            return (self._deliver(position, clock) for position in positions)
+
+        def deliver_whole(position: int) -> Delivery:
+            delivery = self._deliver(position, clock)
+            return Delivery(arrays_of(delivery.batch, clock), delivery.origins)
+
+        return read_ahead(positions, deliver_whole, threads, max(ahead, threads))
+
+    def _deliver(self, position: int, clock: StageClock) -> Delivery:
+        number = self.number_of(position)
+        return Delivery(self.read(number, clock), lambda: self.origins(number))
 
     def number_of(self, position: int) -> int:
         """The number, in the order of reading, of the batch at a position of the data set."""
-        return int(self._batched().numbers(0, position, position + 1)[0])
+        return int(self._batched()[0].numbers(0, position, position + 1)[0])
 
-    def read(self, position: int, clock: StageClock) -> Batch | LazyBatch:
-        """The batch at a position of the data set."""
-        return self.reader.read(self, self.number_of(position), clock)
+    def read(self, number: int, clock: StageClock) -> Batch | LazyBatch:
+        """The batch with a number."""
+        return self._batched()[1].read(self, number, clock)
 
-    def rows(self, number: int) -> Numbers:
+    def rows(self, number: int) -> Rows:
         """The samples of a batch, by their numbers."""
         start, stop, epoch = self._extent(number)
         return self.order.numbers(epoch, start, stop) % len(self.samples)
@@ -98,10 +140,10 @@ class Indexed:
         """Where the samples of a batch come from."""
         return [self.samples.origin(row) for row in self.rows(number).tolist()]
 
-    def _batched(self) -> Order:
-        if self.batches is None:
+    def _batched(self) -> tuple[Order, BatchReader]:
+        if self.batches is None or self.reader is None:
             raise DataError("the data set has no batches: call .batch(batch_size) in input_fn")
-        return self.batches
+        return self.batches, self.reader
 
     def _extent(self, number: int) -> tuple[int, int, int]:
         """Sample positions of a batch, and the pass over the samples that it belongs to."""
@@ -115,56 +157,37 @@ class Indexed:
         return start, min(start + self.batch_size, samples), epoch
 
 
-@dataclass(frozen=True)
-class CutBatches:
-    """Batches cut from the samples; those of arrays are copied where they are wanted."""
-
-    padding: Padding | None
-
-    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch | LazyBatch:
-        """The batch with this number.
-
-        Shapes: out[i] [rows, *shape of array i of a sample]
-        """
-        rows = chain.rows(number)
-        if isinstance(chain.samples, ArraySamples | JoinedSamples) and self.padding is None:
-            return LazyBatch(chain.samples, rows)
-        samples = chain.samples.each(rows, clock)
-        with clock.timed("batch"):
-            return stacked(samples, self.padding, chain.origins(number))
+def batches_of(items: RandomAccess) -> Indexed:
+    """Items of another library that are whole batches: each is a sample of its own here."""
+    order = Range(items.length)
+    samples = NumberedItems(items)
+    return Indexed(samples, order, batch_size=1, batches=order, reader=ItemReader())
 
 
 @dataclass(frozen=True)
-class MappedBatches:
-    """A function of each batch. One that was not said to run in parallel runs alone."""
+class NumberedItems:
+    """Items of another library, each of which counts as one sample."""
 
-    below: BatchReader
-    function: MapFunction
-    operator: Operator
-    alone: AbstractContextManager[Any]
+    items: RandomAccess
+
+    def __len__(self) -> int:
+        return maxsize if self.items.length is None else self.items.length
+
+    def each(self, rows: Rows, clock: StageClock) -> list[Batch]:
+        """The items with these numbers."""
+        with clock.timed(ITEM_STAGE):
+            return [as_batch(self.items[row]) for row in rows.tolist()]
+
+    def origin(self, row: int) -> Origin:
+        """Where an item comes from: its number."""
+        return WholeBatch(row)
+
+
+@dataclass(frozen=True)
+class ItemReader:
+    """Takes an item as the batch of its number; of a further pass, the item that comes then."""
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
-        """The mapped batch with this number."""
-        batch = arrays_of(self.below.read(chain, number, clock), clock)
-        with self.alone:
-            return mapped(self.function, batch, self.operator, lambda: chain.origins(number), clock)
-
-
-@dataclass(frozen=True)
-class CachedBatches:
-    """Batches that stay in this task's memory once they were made."""
-
-    below: BatchReader
-    kept: dict[int, Batch] = field(default_factory=dict)
-
-    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
-        """The batch with this number, made at the first call."""
-        if number not in self.kept:
-            made = arrays_of(self.below.read(chain, number, clock), clock)
-            self.kept[number] = tuple(map(read_only, made))
-        return self.kept[number]
-
-
-def arrays_of(batch: Batch | LazyBatch, clock: StageClock) -> Batch:
-    """The arrays of a batch, in memory of their own."""
-    return batch.arrays(clock) if isinstance(batch, LazyBatch) else batch
+        """The batch with this number, which may lie beyond the length: no remainder is taken."""
+        (batch,) = chain.samples.each(np.array([number]), clock)
+        return batch

@@ -41,6 +41,11 @@ class Operator:
         what = self.options.get("iterable" if self.name == "from_batches" else "function")
         return f"{self.name} {what}" if what else self.name
 
+    def failed_at(self, what: str) -> str:
+        """A note for an exception of the user's function."""
+        place = f" ({self.where})" if self.where else ""
+        return f"input_fn: {self.stage}{place} failed at {what}"
+
 
 def name_of(function: Callable[..., Any]) -> str:
     """A user's function in a report; a lambda by the line that it begins on."""

@@ -1,25 +1,20 @@
-"""Samples that can be read in any order."""
+"""Samples that can be read in any order: the rows of arrays, in memory or in files."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from csrun.data.errors import DataError, require
+from csrun.data.errors import DataError, Origin, require
 from csrun.data.formats.base import Array, Column, Sample
-from csrun.data.gather import Rows, each, gather
-from csrun.data.operators import Operator
-from csrun.data.origins import Origin, text_of
 from csrun.data.stage_clock import StageClock
 
 Batch = tuple[Array, ...]
-MapFunction = Callable[..., Any]
-
-NAMES = ("features", "labels")  # of a batch that is a dict
+Rows = npt.NDArray[np.int64]
 Outs = Sequence[Array | None]  # where to put what, None for new memory
 
 
@@ -134,66 +129,47 @@ class JoinedSamples:
         return part, row - int(self._starts[part])
 
 
-@dataclass(frozen=True)
-class MappedSamples:
-    """A function of each sample. One that was not said to run in parallel runs alone."""
+def gather(array: Column, rows: Rows, out: Array | None = None) -> Array:
+    """`array[rows]` in new memory, or in `out`.
 
-    below: Samples
-    function: MapFunction
-    operator: Operator
-    alone: AbstractContextManager[Any]
+    Consecutive rows are one copy, and those of a file are one read. Views whose rows do not lie one
+    after the other in memory (windows over tokens) are copied row by row: `np.take` would first
+    copy all of them.
 
-    def __len__(self) -> int:
-        """How many."""
-        return len(self.below)
-
-    def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, mapped one by one."""
-        samples = self.below.each(rows, clock)
-        with self.alone:
-            return self._mapped(samples, rows, clock)
-
-    def _mapped(self, samples: list[Sample], rows: Rows, clock: StageClock) -> list[Sample]:
-        done: list[Sample] = []
-        with clock.timed(self.operator.stage):
-            try:
-                for sample in samples:
-                    done.append(as_sample(self.function(*sample)))
-            except Exception as error:
-                origin = self.origin(int(rows[len(done)]))
-                error.add_note(failed_in(self.operator, text_of(origin)))
-                raise
-        return done
-
-    def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
-        return self.below.origin(row)
+    Shapes: array [N, …], rows [B] -> [B, …]; out is of the same dtype
+    """
+    if not isinstance(array, np.ndarray):
+        return _placed(array[rows], out)
+    first = int(rows[0])
+    if _consecutive(rows):
+        source = array[first : first + len(rows)]
+        return np.array(source) if out is None else _placed(source, out)
+    if array.flags.c_contiguous:
+        return np.take(array, rows, axis=0, out=out, mode="clip")  # `raise` would buffer
+    if out is None:
+        out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    for place, row in enumerate(rows.tolist()):
+        out[place] = array[row]
+    return out
 
 
-@dataclass(frozen=True)
-class CachedSamples:
-    """Samples that stay in this task's memory once they were made."""
+def each(array: Column, rows: Rows) -> list[Array]:
+    """The rows one by one: views, or those of a file that were read at once."""
+    if isinstance(array, np.ndarray):
+        return [np.asarray(array[row]) for row in rows.tolist()]
+    return [np.asarray(row) for row in array[rows]]
 
-    below: Samples
-    kept: dict[int, Sample] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        """How many."""
-        return len(self.below)
+def _placed(source: Array, out: Array | None) -> Array:
+    if out is None:
+        return source
+    np.copyto(out, source)
+    return out
 
-    def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers; only those not known yet are made."""
-        numbers = rows.tolist()
-        new = [number for number in numbers if number not in self.kept]
-        if new:
-            made = self.below.each(np.array(new, np.int64), clock)
-            kept = (tuple(map(read_only, sample)) for sample in made)
-            self.kept.update(zip(new, kept, strict=True))
-        return [self.kept[number] for number in numbers]
 
-    def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
-        return self.below.origin(row)
+def _consecutive(rows: Rows) -> bool:
+    count = len(rows)
+    return bool(rows[-1] - rows[0] == count - 1 and (rows[1:] > rows[:-1]).all())
 
 
 def read_only(array: Array) -> Array:
@@ -201,45 +177,6 @@ def read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def failed_in(operator: Operator, what: str) -> str:
-    """A note for an exception of the user's function."""
-    place = f" ({operator.where})" if operator.where else ""
-    return f"input_fn: {operator.stage}{place} failed at {what}"
-
-
-def as_sample(value: Any) -> Sample:
-    """What a user's function gave for a sample, as a tuple of arrays.
-
-    Raises: DataError for a dict of other keys than features and labels
-    """
-    if isinstance(value, Mapping):
-        value = _by_name(value)
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return tuple(part if isinstance(part, np.ndarray) else np.asarray(part) for part in parts)
-
-
-def as_batch(value: Any) -> Batch:
-    """What a user's function or iterable gave, as a tuple of arrays; torch tensors become arrays.
-
-    Raises: DataError for anything that is not an array, a tuple or list of arrays, or a dict of
-    features and labels
-    """
-    batch = as_sample(value)
-    for part in batch:
-        if part.dtype == object:
-            held = type(next(iter(part.flat), None)).__name__
-            raise DataError(f"input_fn: a batch is made of arrays of numbers, got {held}")
-    return batch
-
-
-def _by_name(value: Mapping[Any, Any]) -> tuple[Any, ...]:
-    """The values of a dict in the order in which model_fn takes them."""
-    rule = f"a dict must have the keys {' and '.join(NAMES)}, or be a tuple in that order"
-    fine = NAMES[0] in value and all(key in NAMES for key in value)
-    require(fine, "input_fn", rule, ", ".join(map(str, value)) or "no key")
-    return tuple(value[name] for name in NAMES if name in value)
 
 
 def from_arrays(*arrays: Any) -> ArraySamples:

@@ -6,7 +6,7 @@ from support.programs import Network
 from support.roles import Peers
 
 from csrun.base.mode import ExecutionMode
-from csrun.data.lazy_batch import Delivery
+from csrun.data.delivery import Delivery
 from csrun.data.stage_clock import StageClock
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine

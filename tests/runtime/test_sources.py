@@ -10,7 +10,7 @@ import pytest
 from support.wires import tcp_channel_pair
 
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.data.lazy_batch import Delivery
+from csrun.data.delivery import Delivery
 from csrun.data.stage_clock import StageClock
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime.remote.ring import BatchRelay

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from csrun.base.mode import ExecutionMode
-from csrun.data.lazy_batch import Delivery
+from csrun.data.delivery import Delivery
 from csrun.data.stage_clock import StageClock
 from csrun.executable import (
     Buffer,

@@ -1,6 +1,41 @@
-"""What an iterable of another library can tell of itself, without importing that library."""
+"""What an iterable of another library tells of itself, without importing that library."""
 
-from csrun.data.adapters.random_access import RandomAccess
-from csrun.data.adapters.recognise import describe, indexed
+from collections.abc import Callable, Iterator
+from typing import Any
 
-__all__ = ["RandomAccess", "describe", "indexed"]
+from csrun.data.adapters import grain, torch
+from csrun.data.adapters.grain import RandomAccess
+from csrun.data.operators import Operator
+
+Kind = tuple[str, str]  # package and class
+
+DESCRIBED: dict[Kind, Callable[[Any], tuple[Operator, ...]]] = {
+    ("torch", "DataLoader"): torch.describe,
+    ("grain", "MapDataset"): grain.describe,
+    ("grain", "IterDataset"): grain.describe,
+    ("grain", "DataLoader"): grain.describe_loader,
+}
+INDEXED: dict[Kind, Callable[[Any], RandomAccess | None]] = {
+    ("grain", "MapDataset"): grain.indexed,
+}
+
+
+def describe(iterable: Any) -> tuple[Operator, ...]:
+    """The operators of a torch DataLoader, or of a grain data set or DataLoader, source first.
+
+    Of anything else nothing is known: ().
+    """
+    known = next((DESCRIBED[kind] for kind in _kinds(iterable) if kind in DESCRIBED), None)
+    return known(iterable) if known else ()
+
+
+def indexed(iterable: Any) -> RandomAccess | None:
+    """The items of a grain MapDataset by number; None for what can be read in turn only."""
+    known = next((INDEXED[kind] for kind in _kinds(iterable) if kind in INDEXED), None)
+    return known(iterable) if known else None
+
+
+def _kinds(iterable: Any) -> Iterator[Kind]:
+    """Its class and those above it, without importing anything."""
+    for cls in type(iterable).__mro__:
+        yield cls.__module__.partition(".")[0], cls.__name__

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from csrun.data.cache import decoded
 from csrun.data.errors import DataError, require
+from csrun.data.formats.files import decoded
 
 GZIP_MAGIC = b"\x1f\x8b"
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from csrun.data.lazy_batch import Delivery
-from csrun.data.origins import WholeBatch, text_of
+from csrun.data.delivery import Delivery
+from csrun.data.errors import WholeBatch, text_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.base.errors import CsrunError
-from csrun.data.lazy_batch import Delivery
+from csrun.data.delivery import Delivery
 from csrun.executable import InputSpec
 from csrun.executable.bind import Array
 from csrun.runtime.step.batch_names import BatchName

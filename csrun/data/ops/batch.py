@@ -1,17 +1,20 @@
-"""Samples to a batch, filled up to one shape where they differ."""
+"""batch: consecutive samples in batches, filled up to one shape where they differ."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from csrun.data.errors import DataError, require
-from csrun.data.origins import Origin, text_of
+from csrun.data.delivery import LazyBatch, as_batch
+from csrun.data.errors import DataError, Origin, require, text_of
+from csrun.data.flow import Chunks, Flow, Source, in_chunks
+from csrun.data.formats.base import Array, Sample
+from csrun.data.indexed import Indexed, Range
+from csrun.data.samples import ArraySamples, Batch, JoinedSamples
+from csrun.data.stage_clock import StageClock
 
-Array = npt.NDArray[Any]
-Sample = tuple[Array, ...]
 Shape = tuple[int, ...]
 
 
@@ -21,6 +24,64 @@ class Padding:
 
     shapes: tuple[Shape | None, ...]
     values: tuple[float, ...]
+
+
+def batched(
+    source: Source, batch_size: int, drop_remainder: bool, padding: Padding | None
+) -> Source:
+    """A source of samples as one of batches."""
+    if not isinstance(source, Indexed):
+        return BatchFlow(source, batch_size, drop_remainder, padding)
+    count = source.order.length
+    if count is not None:
+        count = count // batch_size if drop_remainder else -(-count // batch_size)
+    return replace(
+        source,
+        batch_size=batch_size,
+        drop_remainder=drop_remainder,
+        batches=Range(count),
+        reader=CutBatches(padding),
+    )
+
+
+@dataclass(frozen=True)
+class CutBatches:
+    """Batches cut from the samples; those of arrays are copied where they are wanted."""
+
+    padding: Padding | None
+
+    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch | LazyBatch:
+        """The batch with this number.
+
+        Shapes: out[i] [rows, *shape of array i of a sample]
+        """
+        rows = chain.rows(number)
+        if isinstance(chain.samples, ArraySamples | JoinedSamples) and self.padding is None:
+            return LazyBatch(chain.samples, rows)
+        samples = chain.samples.each(rows, clock)
+        with clock.timed("batch"):
+            return stacked(samples, self.padding, chain.origins(number))
+
+
+@dataclass(frozen=True)
+class BatchFlow:
+    """Consecutive samples in batches."""
+
+    below: Flow
+    batch_size: int
+    drop_remainder: bool
+    padding: Padding | None
+
+    def open(self, epoch: int, clock: StageClock) -> Chunks:
+        """The batches."""
+        samples = chain.from_iterable(self.below.open(epoch, clock))
+        for group in in_chunks(samples, self.batch_size):
+            if len(group) < self.batch_size and self.drop_remainder:
+                return
+            with clock.timed("batch"):
+                origins = tuple(origin for (origin,), _ in group)
+                batch = as_batch(stacked([sample for _, sample in group], self.padding, origins))
+            yield [(origins, batch)]
 
 
 def padding_of(shapes: Sequence[Any], values: Any) -> Padding:

@@ -1,4 +1,4 @@
-"""Loads ahead of the reader on threads."""
+"""prefetch: batches are made on threads, ahead of who reads them."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator

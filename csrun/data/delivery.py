@@ -1,0 +1,144 @@
+"""A batch on its way to who asked for it: read only where it is wanted, its samples known."""
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from csrun.data.errors import DataError, Origin, require
+from csrun.data.formats.base import Sample
+from csrun.data.samples import ArraySamples, Batch, JoinedSamples, Rows
+from csrun.data.stage_clock import StageClock
+
+NAMES = ("features", "labels")  # of a batch that is a dict
+COPY_STAGE = "copy"  # of what a pipeline spends its time on: from its arrays to the wafer's
+
+KEPT_BYTES = 256 << 20  # the largest array, and the most that stays free for the next one
+LEAST_BYTES = 32 << 20  # what every glibc accepts; some refuse more
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt
+
+
+class Kind(NamedTuple):
+    """Shape and dtype of an array of a batch."""
+
+    shape: tuple[int, ...]
+    dtype: "np.dtype[Any]"
+
+
+@dataclass(frozen=True)
+class LazyBatch:
+    """Rows of arrays that nobody has copied yet."""
+
+    samples: ArraySamples | JoinedSamples
+    rows: Rows
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Of the arrays that it will be."""
+        shapes = self.samples.shapes(len(self.rows))
+        return tuple(map(Kind, shapes, self.samples.dtypes))
+
+    def arrays(self, clock: StageClock) -> Batch:
+        """Copies of the rows."""
+        return self.samples.gather(self.rows, clock)
+
+    def write(self, outs: Batch, clock: StageClock) -> Batch:
+        """Copy the rows from where they lie right into `outs`, by way of a copy if converted."""
+        dtypes = self.samples.dtypes
+        pairs = list(zip(outs, dtypes, strict=True))
+        alike = [out if out.dtype == dtype else None for out, dtype in pairs]
+        arrays = self.samples.gather(self.rows, clock, alike)
+        converted = [number for number, out in enumerate(alike) if out is None]
+        if converted:
+            with clock.timed(COPY_STAGE):
+                for number in converted:
+                    np.copyto(outs[number], arrays[number], casting="same_kind")
+        return arrays
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A batch of a data set as its reader hands it over. `origins` tells of its samples."""
+
+    batch: Batch | LazyBatch
+    origins: Callable[[], Sequence[Origin]]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Of its arrays, before any of them is read."""
+        if isinstance(self.batch, LazyBatch):
+            return self.batch.kinds
+        return tuple(Kind(array.shape, array.dtype) for array in self.batch)
+
+    def write(self, outs: Batch, clock: StageClock) -> Batch:
+        """Write the batch into the arrays that are handed in, converted where their dtype differs.
+
+        The answer is the values before the conversion: what does not fit a smaller type is still
+        seen in them.
+
+        Shapes: outs[i] kinds[i].shape; of a dtype that kinds[i].dtype casts to as the same kind
+        """
+        if isinstance(self.batch, LazyBatch):
+            return self.batch.write(outs, clock)
+        with clock.timed(COPY_STAGE):
+            for out, array in zip(outs, self.batch, strict=True):
+                np.copyto(out, array, casting="same_kind")
+        return self.batch
+
+
+def arrays_of(batch: Batch | LazyBatch, clock: StageClock) -> Batch:
+    """The arrays of a batch, in memory of their own."""
+    return batch.arrays(clock) if isinstance(batch, LazyBatch) else batch
+
+
+def as_sample(value: Any) -> Sample:
+    """What a user's function gave for a sample, as a tuple of arrays.
+
+    Raises: DataError for a dict of other keys than features and labels
+    """
+    if isinstance(value, Mapping):
+        value = _by_name(value)
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return tuple(part if isinstance(part, np.ndarray) else np.asarray(part) for part in parts)
+
+
+def as_batch(value: Any) -> Batch:
+    """What a user's function or iterable gave, as a tuple of arrays; torch tensors become arrays.
+
+    Raises: DataError for anything that is not an array, a tuple or list of arrays, or a dict of
+    features and labels
+    """
+    batch = as_sample(value)
+    for part in batch:
+        if part.dtype == object:
+            held = type(next(iter(part.flat), None)).__name__
+            raise DataError(f"input_fn: a batch is made of arrays of numbers, got {held}")
+    return batch
+
+
+def _by_name(value: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """The values of a dict in the order in which model_fn takes them."""
+    rule = f"a dict must have the keys {' and '.join(NAMES)}, or be a tuple in that order"
+    fine = NAMES[0] in value and all(key in NAMES for key in value)
+    require(fine, "input_fn", rule, ", ".join(map(str, value)) or "no key")
+    return tuple(value[name] for name in NAMES if name in value)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process keep what it frees, up to `KEPT_BYTES`, and make new arrays there.
+
+    Without it the C library gives large arrays back to the kernel, and each batch of a `map` waits
+    for new pages, which are filled with zeros first. Of another C library than glibc nothing is
+    asked.
+
+    Source: mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+    """
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        if mallopt(MMAP_THRESHOLD, KEPT_BYTES) or mallopt(MMAP_THRESHOLD, LEAST_BYTES):
+            mallopt(TRIM_THRESHOLD, KEPT_BYTES)

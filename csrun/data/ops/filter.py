@@ -1,0 +1,40 @@
+"""filter: the elements for which a function is true."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from csrun.data.errors import Origin, span_of
+from csrun.data.flow import Chunks, Flow, Item, Source, in_turn
+from csrun.data.operators import Operator
+from csrun.data.stage_clock import StageClock
+
+
+def filtered(source: Source, predicate: Callable[..., Any], operator: Operator) -> Source:
+    """A stream in any case: nobody knows how many are left out before an element."""
+    return FilterFlow(in_turn(source), predicate, operator)
+
+
+@dataclass(frozen=True)
+class FilterFlow:
+    """The elements for which the predicate holds."""
+
+    below: Flow
+    predicate: Callable[..., Any]
+    operator: Operator
+
+    def open(self, epoch: int, clock: StageClock) -> Chunks:
+        """Those elements."""
+        for chunk in self.below.open(epoch, clock):
+            kept: list[Item] = []
+            with clock.timed(self.operator.stage):
+                origins: tuple[Origin, ...] = ()
+                try:
+                    for origins, element in chunk:
+                        if self.predicate(*element):
+                            kept.append((origins, element))
+                except Exception as error:
+                    error.add_note(self.operator.failed_at(span_of(origins)))
+                    raise
+            if kept:
+                yield kept

@@ -1,0 +1,80 @@
+"""interleave: files that are read in turn, several of them side by side."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from csrun.data.errors import DataError
+from csrun.data.flow import CHUNK, Chunks, Item, Source
+from csrun.data.formats.base import StreamedFormat
+from csrun.data.ops.prefetch import prefetched
+from csrun.data.stage_clock import StageClock
+
+STAGE = "from_files"
+READ_AHEAD = 2  # chunks that a file's thread holds ready
+
+
+def interleaved(source: Source, cycle: int, block: int, threads: int) -> Source:
+    """`cycle` files of a source side by side, `threads` of them read ahead.
+
+    Raises: DataError for anything but files that are read in turn
+    """
+    if not isinstance(source, FileFlow):
+        raise DataError(
+            "interleave: comes right after from_files of files that are read in turn; files "
+            "that hold arrays are mixed by shuffle()"
+        )
+    return replace(source, cycle=cycle, block=block, threads=threads)
+
+
+@dataclass(frozen=True)
+class FileFlow:
+    """Samples of files that are read in turn.
+
+    cycle: how many files are open side by side, `block` samples of each in turn; an ended one makes
+    room for the next. threads: how many of these are read ahead, each on a thread of its own.
+    """
+
+    files: tuple[Path, ...]
+    format: StreamedFormat
+    cycle: int = 1
+    block: int = CHUNK
+    threads: int = 0
+
+    def open(self, epoch: int, clock: StageClock) -> Chunks:
+        """The samples, in the same order in every pass."""
+        waiting = iter(self.files)
+        slots = [self._read(path, k, clock) for k, path in enumerate(islice(waiting, self.cycle))]
+        place = 0
+        try:
+            while slots:
+                place %= len(slots)
+                chunk = next(slots[place], None)
+                if chunk is not None:
+                    yield chunk
+                    place += 1
+                elif (path := next(waiting, None)) is not None:
+                    slots[place] = self._read(path, place, clock)
+                else:
+                    del slots[place]
+        finally:
+            for chunks in slots:
+                chunks.close()
+
+    def _read(self, path: Path, place: int, clock: StageClock) -> Generator[list[Item]]:
+        chunks = self._chunks(path, clock)
+        return prefetched(chunks, READ_AHEAD) if place < self.threads else chunks
+
+    def _chunks(self, path: Path, clock: StageClock) -> Generator[list[Item]]:
+        samples, name, first = self.format.samples(path), str(path), 0
+        while True:
+            with clock.timed(STAGE):
+                chunk: list[Item] = [
+                    (((name, number),), sample)
+                    for number, sample in enumerate(islice(samples, self.block), first)
+                ]
+            if not chunk:
+                return
+            yield chunk
+            first += len(chunk)

@@ -1,0 +1,172 @@
+"""map: a function of each sample, or of each batch."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from csrun.data.delivery import arrays_of, as_batch, as_sample
+from csrun.data.errors import Origin, WholeBatch, span_of, text_of
+from csrun.data.flow import Chunks, Flow, Item, Source, in_chunks
+from csrun.data.formats.base import Sample
+from csrun.data.indexed import BatchReader, Indexed, Samples
+from csrun.data.operators import Level, Operator
+from csrun.data.samples import Batch, Rows
+from csrun.data.stage_clock import StageClock
+
+MapFunction = Callable[..., Any]
+
+
+def mapped(
+    source: Source, function: MapFunction, operator: Operator, threads: int | None
+) -> Source:
+    """A source whose elements have gone through a function; threads: None where nobody asked.
+
+    An indexed batch is made by whichever thread reads it, so there a function of which nobody said
+    that it may run in parallel holds a lock; a stream calls it on threads of its own.
+    """
+    if not isinstance(source, Indexed):
+        return MapFlow(source, function, operator, threads or 1)
+    alone: AbstractContextManager[Any] = threading.Lock() if threads is None else nullcontext()
+    if source.reader is None:
+        return replace(source, samples=MappedSamples(source.samples, function, operator, alone))
+    return replace(source, reader=MappedBatches(source.reader, function, operator, alone))
+
+
+@dataclass(frozen=True)
+class MappedSamples:
+    """A function of each sample. One that was not said to run in parallel runs alone."""
+
+    below: Samples
+    function: MapFunction
+    operator: Operator
+    alone: AbstractContextManager[Any]
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.below)
+
+    def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
+        """The samples with these numbers, mapped one by one."""
+        samples = self.below.each(rows, clock)
+        with self.alone:
+            return self._mapped(samples, rows, clock)
+
+    def _mapped(self, samples: list[Sample], rows: Rows, clock: StageClock) -> list[Sample]:
+        done: list[Sample] = []
+        with clock.timed(self.operator.stage):
+            try:
+                for sample in samples:
+                    done.append(as_sample(self.function(*sample)))
+            except Exception as error:
+                origin = self.origin(int(rows[len(done)]))
+                error.add_note(self.operator.failed_at(text_of(origin)))
+                raise
+        return done
+
+    def origin(self, row: int) -> Origin:
+        """Where a sample comes from."""
+        return self.below.origin(row)
+
+
+@dataclass(frozen=True)
+class MappedBatches:
+    """A function of each batch. One that was not said to run in parallel runs alone."""
+
+    below: BatchReader
+    function: MapFunction
+    operator: Operator
+    alone: AbstractContextManager[Any]
+
+    def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
+        """The mapped batch with this number."""
+        batch = arrays_of(self.below.read(chain, number, clock), clock)
+        with self.alone:
+            return _call(self.function, batch, self.operator, lambda: chain.origins(number), clock)
+
+
+@dataclass(frozen=True)
+class MapFlow:
+    """A function of each element; of `threads` elements at a time, in their order all the same."""
+
+    below: Flow
+    function: MapFunction
+    operator: Operator
+    threads: int
+
+    def open(self, epoch: int, clock: StageClock) -> Chunks:
+        """The mapped elements."""
+        one = self._batch if self.operator.level is Level.BATCH else self._sample
+        below = self.below.open(epoch, clock)
+        if self.threads == 1:
+            if self.operator.level is Level.BATCH:
+                yield from ([one(item, clock) for item in chunk] for chunk in below)
+            else:
+                yield from (self._samples(chunk, clock) for chunk in below)
+            return
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="map") as threads:
+            for chunk in in_chunks(chain.from_iterable(below), self.threads):
+                yield list(threads.map(partial(one, clock=clock), chunk))
+
+    def _batch(self, item: Item, clock: StageClock) -> Item:
+        origins, batch = item
+        return origins, _call(self.function, batch, self.operator, lambda: origins, clock)
+
+    def _sample(self, item: Item, clock: StageClock) -> Item:
+        return self._samples([item], clock)[0]
+
+    def _samples(self, chunk: list[Item], clock: StageClock) -> list[Item]:
+        done: list[Item] = []
+        with clock.timed(self.operator.stage):
+            try:
+                for origins, sample in chunk:
+                    done.append((origins, as_sample(self.function(*sample))))
+            except Exception as error:
+                error.add_note(self.operator.failed_at(span_of(chunk[len(done)][0])))
+                raise
+        return done
+
+
+def _call(
+    function: MapFunction,
+    batch: Batch,
+    operator: Operator,
+    origins: Callable[[], Sequence[Origin]],
+    clock: StageClock,
+) -> Batch:
+    """`function(*batch)`; an exception of the function's gets a note that names the sample."""
+    try:
+        with clock.timed(operator.stage):
+            return as_batch(function(*batch))
+    except Exception as error:
+        culprit = _culprit(function, batch, type(error), origins())
+        error.add_note(operator.failed_at(culprit))
+        raise
+
+
+def _culprit(
+    function: MapFunction, batch: Batch, kind: type[Exception], origins: Sequence[Origin]
+) -> str:
+    """The first sample that fails in the same way by itself; all of them when none does."""
+    for row, name in enumerate(_row_names(batch, origins)):
+        try:
+            function(*(np.array(array[row : row + 1]) for array in batch))
+        except kind:
+            return name
+        except Exception:
+            continue
+    return span_of(origins)
+
+
+def _row_names(batch: Batch, origins: Sequence[Origin]) -> list[str]:
+    first = origins[0]
+    if not isinstance(first, WholeBatch):
+        return [text_of(origin) for origin in origins]
+    rows = min(len(array) if array.ndim else 0 for array in batch)
+    return [f"{text_of(first)}, row {row}" for row in range(rows)]
