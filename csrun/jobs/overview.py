@@ -32,6 +32,11 @@ class NodeStatus(msgspec.Struct, frozen=True):
     cpus: int
     memory_gb: int
 
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        """The job that has it, as a scheduler says it whose nodes may have several."""
+        return () if self.job is None else (self.job,)
+
 
 class SystemStatus(msgspec.Struct, frozen=True):
     """One CS system: the job that has it, and those that wait for it in the order they asked."""
@@ -90,11 +95,6 @@ def systems(site: Site) -> list[SystemStatus]:
             SystemStatus(system.name, system.address, state.mode, state.power, holder, waiting)
         )
     return found
-
-
-def why(record: JobRecord) -> str:
-    """What a job waits for, or why it did not end well; empty when there is nothing to say."""
-    return f"waits for {record.reason}" if record.reason else record.cause
 
 
 def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) -> JobRecord:

@@ -1,5 +1,7 @@
 """What is known of a job from its submission on, long after its folder is gone. Pure."""
 
+import shlex
+from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import msgspec
 
 from csrun.context.system_uses import SystemUse, now
+from csrun.jobs.time_limit import format_duration, when
 
 
 class RecordState(StrEnum):
@@ -96,6 +99,38 @@ class JobRecord(msgspec.Struct, frozen=True):
     def system(self) -> str:
         """The system that the job has, or had last; empty when it never had any."""
         return next((use.system for use in reversed(self.systems) if use.taken), "")
+
+    @property
+    def why(self) -> str:
+        """What the job waits for, or why it did not end well; empty when all is well."""
+        return f"waits for {self.reason}" if self.reason else self.cause
+
+    def details(self) -> Iterator[tuple[str, str]]:
+        """What there is to say of the job, by name."""
+        limit = "none" if self.time_limit_s is None else format_duration(self.time_limit_s)
+        said = {
+            "job": str(self.job_id),
+            "name": self.name,
+            "user": self.user,
+            "state": self.state,
+            "why": self.why,
+            "exit code": "" if self.exit_code is None else str(self.exit_code),
+            "command": shlex.join(self.command),
+            "folder": self.working_dir,
+            "tasks": f"{self.tasks} on {self.nodes} node{'s' * (self.nodes > 1)}",
+            "nodes": ", ".join(self.node_names),
+            "submitted": when(self.submitted),
+            "started": when(self.started),
+            "ended": when(self.ended),
+            "time": f"{format_duration(self.elapsed_s)}, limit {limit}",
+            "output": self.output or "",
+            "logs": self.logs or "",
+            "launcher": f"process {self.launcher.pid} on {self.launcher.host}",
+        }
+        yield from ((key, value) for key, value in said.items() if value)
+        for use in self.systems:
+            taken = f"from {when(use.taken)} to {when(use.given_back) or '?'}"
+            yield "system", f"{use.system} {taken if use.taken else 'was waited for'}"
 
 
 def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:

@@ -1,5 +1,6 @@
 """What was asked of the launchers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csrun.site import DEFAULT_SITE
@@ -22,7 +23,8 @@ class JobRequest:
     `preload` names modules that the tasks of csrun's interpreters will want: imported once, before
     they are forked. `label` shows every task's output, each line with its rank before it. On a
     cluster, `sbatch` submits the job instead of waiting for it, and `compile_first` compiles it in
-    a job of its own that holds no CS system.
+    a job of its own that holds no CS system. `foreground` is the environment of a command that has
+    a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
     """
 
     command: tuple[str, ...]
@@ -38,3 +40,4 @@ class JobRequest:
     sbatch: bool = False
     compile_first: bool = False
     options: JobOptions = JobOptions()
+    foreground: Mapping[str, str] | None = None

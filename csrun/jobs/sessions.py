@@ -1,24 +1,15 @@
-"""The sessions of a CS system: the job that holds it, and those that wait for it."""
+"""The sessions of a CS system: the job that holds it, those that wait for it, how far a run is."""
 
-import os
-import pwd
-import re
-import signal
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 
-from csrun.base.errors import CsrunError, UsageError
+from csrun.base.errors import UsageError
 from csrun.context import Telemetry, jobs_dir_of
-from csrun.context.job import LIVE_LOCK
-from csrun.jobs.scancel import scancel
-from csrun.site import Scheduler, Site, System
-from csrun.system.lock import holder_of, is_held
-from csrun.system.state_files import changing, lease_file, line_dir
-from csrun.system.waiting_line import WaitingLine
-
-_HOLDER = re.compile(r"job (?P<job>\d+) \(process (?P<process>\d+)\)")
+from csrun.context.job import LIVE_LOCK, TELEMETRY_FILE
+from csrun.jobs.overview import SystemStatus
+from csrun.site import Site, System
+from csrun.system import is_held
 
 
 class SessionState(StrEnum):
@@ -29,95 +20,37 @@ class SessionState(StrEnum):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """One job that holds or wants a system; `process` is its chief's."""
+    """One job that holds or wants a system; name and user are None when its record is gone."""
 
     job: int
     state: SessionState
-    process: int
+    name: str | None
     user: str | None
 
 
-def holder(site: Site, system: System) -> str | None:
-    """Who has the system now, as a text like `job 12 (process 345)`."""
-    path = lease_file(site, system)
-    with changing(site, system):
-        return holder_of(path) if is_held(path) else None
+def sessions_of(system: SystemStatus, owners: dict[int, tuple[str, str]]) -> list[Session]:
+    """The holder, then those who wait, in their order; `owners`: names and users by job."""
+    states = [(job, SessionState.WAITING) for job in system.waiting]
+    if system.job is not None:
+        states.insert(0, (system.job, SessionState.RUNNING))
+    return [Session(job, state, *owners.get(job, (None, None))) for job, state in states]
 
 
-def sessions(site: Site, system: System) -> list[Session]:
-    """The holder, then those who wait, in their order."""
-    running = _sessions([holder(site, system) or ""], SessionState.RUNNING)
-    line = WaitingLine(line_dir(site, system))
-    waiting = _sessions(line.holders(), SessionState.WAITING)
-    return [*running, *(s for s in waiting if s.job not in {r.job for r in running})]
-
-
-def cancel(site: Site, system: System, job: int) -> int | None:
-    """Ask a session's launcher to end its job, as Ctrl-C would; the launcher's process id.
-
-    On a cluster the launcher may be on another machine: Slurm is asked, and the answer None.
-
-    Raises: UsageError when the job has no session here, or is someone else's
-    """
-    known = [session.job for session in sessions(site, system)]
+def require_session(system: SystemStatus, job: int) -> None:
+    """Raises: UsageError when a job neither has the system nor waits for it."""
+    known = [session.job for session in sessions_of(system, {})]
     if job not in known:
         listed = ", ".join(map(str, known)) or "none"
         raise UsageError(f"job {job} has no session on {system.name}; it has: {listed}")
-    if site.scheduler is Scheduler.SLURM:
-        scancel(job)
-        return None
-    launcher = _launcher(site, job)
-    try:
-        os.kill(launcher, signal.SIGCONT)  # one stopped by Ctrl-Z would not hear the other
-        os.kill(launcher, signal.SIGINT)
-    except PermissionError as error:
-        raise UsageError(
-            f"job {job} is {_user_of(launcher)}'s: only its owner can cancel it"
-        ) from error
-    except ProcessLookupError as error:
-        raise CsrunError(f"job {job}: its launcher, process {launcher}, has ended") from error
-    return launcher
 
 
 def telemetry(site: Site, system: System) -> Telemetry | None:
-    """How far the run on the system is, in its own words; None while none has said anything."""
-    match = _HOLDER.fullmatch(holder(site, system) or "")
-    said = Telemetry.read(_job_dir(site, match["job"])) if match else None
-    return said if said is not None and said.system == system.name else None
+    """How far the run on the system is, in its own words; None while none has said anything.
 
-
-def _sessions(holders: list[str], state: SessionState) -> list[Session]:
-    """Those of the holders that are jobs; an administrator's command may be one, for a moment."""
-    found = (_HOLDER.fullmatch(text) for text in holders)
-    return [
-        Session(int(match["job"]), state, int(match["process"]), _user_of(match["process"]))
-        for match in found
-        if match
-    ]
-
-
-def _launcher(site: Site, job: int) -> int:
-    lock_file = _job_dir(site, job) / LIVE_LOCK
-    match = _HOLDER.fullmatch(holder_of(lock_file))
-    if match is None or not is_held(lock_file):
-        raise CsrunError(
-            f"job {job} has no launcher on this machine; 'csctl cancel job {job}' cancels it where "
-            "it was launched"
-        )
-    return int(match["process"])
-
-
-def _job_dir(site: Site, job: int | str) -> Path:
-    return jobs_dir_of(site.name, site.jobs_dir) / str(job)
-
-
-def _user_of(process: int | str) -> str | None:
-    """The name of a process's user; None when it runs on another machine, or no more."""
-    try:
-        uid = Path(f"/proc/{process}").stat().st_uid
-    except FileNotFoundError:
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    A system has one run at a time, so among the jobs that live there is one at most that says so.
+    """
+    for path in jobs_dir_of(site.name, site.jobs_dir).glob(f"*/{TELEMETRY_FILE}"):
+        said = Telemetry.read(path.parent)
+        if said is not None and said.system == system.name and is_held(path.parent / LIVE_LOCK):
+            return said
+    return None

@@ -1,6 +1,7 @@
 """The forms of a time limit, Slurm's, and a duration in one of them. Pure."""
 
 import re
+from datetime import datetime
 
 from csrun.base.errors import UsageError
 
@@ -46,3 +47,8 @@ def format_duration(seconds: float) -> str:
     if days:
         return f"{days}-{hour:02}:{minute:02}:{second:02}"
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def when(time: datetime | None) -> str:
+    """A moment in this place's time, to the second; empty for one that has not come."""
+    return "" if time is None else f"{time.astimezone():%Y-%m-%d %H:%M:%S}"

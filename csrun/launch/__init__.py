@@ -2,24 +2,31 @@
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from csrun.base.errors import UsageError
 from csrun.jobs.request import JobOptions, JobRequest
-from csrun.launch.command import check_command, check_mounts, check_working_dir
-from csrun.launch.plan import JobPlan
+from csrun.launch.command import check_command, check_mounts, check_working_dir, require_command
 from csrun.launch.process.output_files import check_pattern
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
+    from csrun.launch.backend import Backend
+    from csrun.launch.plan import JobPlan
     from csrun.launch.preview import DryRun
 
+# Modules, not classes: a command imports the backend of its site alone.
 BACKENDS: dict[Scheduler, str] = {
     Scheduler.LOCAL: "csrun.launch.local",
-    Scheduler.SLURM: "csrun.launch.slurm.run",
+    Scheduler.SLURM: "csrun.launch.slurm.backend",
 }
 
-__all__ = ["JobOptions", "JobRequest", "dry_run", "launch"]
+__all__ = ["JobOptions", "JobRequest", "backend_of", "dry_run", "launch"]
+
+
+def backend_of(site: Site) -> "Backend":
+    """The jobs of a site, on whatever scheduler it has."""
+    found: Backend = importlib.import_module(BACKENDS[site.scheduler]).BACKEND(site)
+    return found
 
 
 def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lambda: None) -> int:
@@ -31,8 +38,7 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     """
     backend, job_plan = _checked(request, site)
     on_checked()
-    code: int = backend.run(request, job_plan, site)
-    return code
+    return backend.run(request, job_plan)
 
 
 def dry_run(request: JobRequest, site: Site) -> "DryRun":
@@ -40,26 +46,17 @@ def dry_run(request: JobRequest, site: Site) -> "DryRun":
 
     Raises: UsageError when the request, the command or the site is wrong
     """
-    from csrun.launch.preview import describe
-
-    _, job_plan = _checked(request, site)
-    return describe(request, job_plan, site)
+    backend, job_plan = _checked(request, site)
+    return backend.preview(request, job_plan)
 
 
-def _checked(request: JobRequest, site: Site) -> tuple[Any, JobPlan]:
+def _checked(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
     """The backend of the site, and the job laid out on it."""
-    for option, is_given in (("sbatch", request.sbatch), ("compile-first", request.compile_first)):
-        if is_given and site.scheduler is not Scheduler.SLURM:
-            raise UsageError(
-                f"--{option} needs a site whose scheduler is {Scheduler.SLURM}, that of site"
-                f" {site.name} is {site.scheduler}: leave it out, or choose another --site"
-            )
-    if not request.command:
-        raise UsageError("no command given: say what to run, e.g. csrun_wse python-ws run.py")
+    require_command(request.command, "csrun_wse python-ws run.py")
     check_working_dir()
     check_mounts(request.mount_dirs, site)
     check_command(request.command)
     if request.options.output is not None:
         check_pattern(request.options.output)
-    backend = importlib.import_module(BACKENDS[site.scheduler])
-    return backend, backend.plan_job(request, site)
+    backend = backend_of(site)
+    return backend, backend.plan(request)

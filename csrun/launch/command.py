@@ -46,6 +46,12 @@ def is_own_executable(word: str) -> bool:
     return Path(word).is_absolute() and word == sys.executable
 
 
+def require_command(command: tuple[str, ...], example: str) -> None:
+    """Raises: UsageError when there is nothing to run."""
+    if not command:
+        raise UsageError(f"no command given: say what to run, e.g. {example}")
+
+
 def check_working_dir() -> None:
     """The folder that the command was given in.
 

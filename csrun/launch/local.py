@@ -1,274 +1,175 @@
-"""Running a job on this machine: the shell around `state`, doing what it says."""
+"""The scheduler of this machine: nodes by lease, tasks by fork server, jobs in csrun's register."""
 
 import os
-import selectors
 import signal
-import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from math import inf
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
 
-import msgspec
-
-from csrun.base.errors import OutputError
-from csrun.context import Hosts, JobFile, Progress, SpawnWafer
-from csrun.jobs import queue, time_limit
-from csrun.jobs.folder import JobFolder
-from csrun.jobs.record import Outcome
+from csrun.base.errors import UsageError
+from csrun.context import Role
+from csrun.jobs import overview, queue
+from csrun.jobs.cancel import cancel
+from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
-from csrun.jobs.signals import ENDING_SIGNALS, heeded, raised_as_errors
-from csrun.launch.life.first_cause import describe_cause, how, summarize
-from csrun.launch.life.job_state import (
-    DeadlinePassed,
-    Event,
-    Finish,
-    Instruction,
-    Interrupted,
-    JobState,
-    Send,
-    ServerLost,
-    Start,
-    TaskExited,
-    TimeLimitReached,
-    WaferRequested,
-    Wait,
-)
+from csrun.jobs.signals import raised_as_errors
+from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
+from csrun.launch.backend import Backend
+from csrun.launch.life.job_loop import JobLoop, ending_signals, say
 from csrun.launch.plan import JobPlan, plan
-from csrun.launch.process.process_tree import become_subreaper, kill_descendants
-from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
-from csrun.launch.process.server import TaskServer, start_server
-from csrun.launch.process.task_output import TaskOutput, task_output
-from csrun.site import Site
-from csrun.system import FileLock
-
-LOG_POLL_S = 0.05  # 20 Hz: smooth to the eye
-MANY_TASKS = 32  # from here on a person wants to hear that all of them live
-
-
-def plan_job(request: JobRequest, site: Site) -> JobPlan:
-    """Lay a job out on this machine's CPUs.
-
-    Raises: UsageError for a layout that is not possible
-    """
-    return plan(request, site, tuple(sorted(os.sched_getaffinity(0))))
+from csrun.launch.preview import DryRun, describe, sharing_of
+from csrun.launch.process import job_logs
+from csrun.launch.process.foreground import Ending, ForegroundCommand, run_in_foreground
+from csrun.launch.process.output_files import OutputFiles
+from csrun.launch.process.process_tree import become_subreaper
+from csrun.launch.process.server import start_server
+from csrun.launch.process.task_environment import slurm_variables
+from csrun.launch.process.task_output import task_output
+from csrun.launch.srun import srun_line
+from csrun.site import Scheduler, Site
 
 
-def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
-    """Run a job on this machine, from waiting for nodes to its exit code."""
-    nodes, tasks = job_plan.layout.nodes, len(job_plan.tasks)
-    registering = registered(site, request.command, request.options, nodes, tasks)
-    with raised_as_errors(), registering as job:
-        with refusal_of_unwritable_state(site):
-            allocation = queue.allocate(site, nodes, job.job_id, _say, job.waits_for)
-        with allocation:
-            job_file = _job_file(request, job_plan, site, job.job_id, allocation.nodes)
-            with refusal_of_unwritable_state(site):
-                job.folder.prepare(job_file)
-            job.start(allocation.nodes)
-            outcome = _run_allocated(request, job, allocation.locks)
-            job.end(outcome)
-    return outcome.exit_code
+class LocalBackend(Backend):
+    """The jobs of this machine."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def plan(self, request: JobRequest) -> JobPlan:
+        """Lay a job out on this machine's CPUs."""
+        only_slurm = {"sbatch": request.sbatch, "compile-first": request.compile_first}
+        for option, is_given in only_slurm.items():
+            if is_given:
+                raise UsageError(
+                    f"--{option} needs a site whose scheduler is {Scheduler.SLURM}, that of site"
+                    f" {self._site.name} is {self._site.scheduler}: leave it out, or choose another"
+                    " --site"
+                )
+        return plan(request, self._site, tuple(sorted(os.sched_getaffinity(0))))
+
+    def run(self, request: JobRequest, job_plan: JobPlan) -> int:
+        """Run a job on this machine, from waiting for nodes to its exit code."""
+        layout, keeps_logs = job_plan.layout, request.foreground is None
+        registering = registered(
+            self._site,
+            request.command,
+            request.options,
+            layout.nodes,
+            len(job_plan.tasks),
+            keeps_logs=keeps_logs,
+        )
+        with raised_as_errors(), registering as job:
+            with refusal_of_unwritable_state(self._site):
+                allocation = queue.allocate(
+                    self._site, layout.nodes, job.job_id, say, job.waits_for
+                )
+            with allocation:
+                running = _Running(request, job_plan, self._site, job, allocation)
+                outcome = running.in_foreground() if not keeps_logs else running.as_tasks()
+                job.end(outcome)
+        return outcome.exit_code
+
+    def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
+        """The plan, its line on a cluster, and what its tasks share here."""
+        line = srun_line(
+            job_plan.layout, job_plan.command, self._site.gres, request.label, request.options
+        )
+        return describe(job_plan, self._site, line, sharing_of(job_plan, self._site))
+
+    def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[JobRecord]:
+        """Of the register."""
+        if job_id is not None:
+            return [overview.job(self._site, job_id)]
+        return overview.jobs(self._site, all_states)
+
+    def nodes(self) -> list[overview.NodeStatus]:
+        """Of the register."""
+        return overview.nodes(self._site)
+
+    def systems(self) -> list[overview.SystemStatus]:
+        """Of the register."""
+        return overview.systems(self._site)
+
+    def cancel(self, job_id: int) -> str:
+        """Ask the job's launcher, and wait until it has ended."""
+        record = cancel(self._site.name, job_id)
+        code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+        return f"{record.state}{code}"
+
+    def logs(
+        self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
+    ) -> None:
+        """From the job's folder."""
+        job_logs.show(self._site.name, job_id, role, follow, write)
 
 
-def _run_allocated(request: JobRequest, job: RegisteredJob, nodes: tuple[FileLock, ...]) -> Outcome:
-    job_file = JobFile.read(job.folder.path)
-    modules = request.preload if job_file.mode is not None else ()
-    become_subreaper()
-    with ending_signals() as signals:
-        output = task_output(job_file, job, request.label)
-        server = start_server(job.folder, modules, (job.live, *nodes))
-        limit_s = request.options.time_limit_s
-        return LocalJob(job_file, job.folder, server, signals, output, limit_s).run()
+BACKEND = LocalBackend
 
 
-class LocalJob:
-    """One job while it runs: waits for events, asks the state what to do, and does it."""
+class _Running:
+    """A job that has its nodes."""
 
     def __init__(
         self,
-        job: JobFile,
-        folder: JobFolder,
-        server: TaskServer,
-        signals: socket.socket,
-        output: TaskOutput,
-        time_limit_s: int | None,
+        request: JobRequest,
+        job_plan: JobPlan,
+        site: Site,
+        job: RegisteredJob,
+        allocation: queue.Allocation,
     ) -> None:
-        self._folder = folder
-        self._server = server
-        self._signals = signals
-        self._state = JobState(job)
-        self._output = output
-        self._report_names: dict[str, str] = {}
-        self._deadline_s: float | None = None
-        self._is_finished = False
-        self._output_error: OutputError | None = None
-        self._begun_s = monotonic()
-        self._time_limit_s = time_limit_s
-        self._limit_at_s = inf if time_limit_s is None else self._begun_s + time_limit_s
+        self._request = request
+        self._site = site
+        self._job = job
+        self._allocation = allocation
+        self._locks = (job.live, *allocation.locks)
+        addresses = dict(zip(queue.node_names(site), site.nodes.addresses, strict=False))
+        self._file = job_plan.job_file(
+            request.site, Path.cwd(), job.job_id, allocation.nodes, addresses
+        )
 
-    def run(self) -> Outcome:
-        """Run to the end; nothing of the job lives when this returns.
+    def as_tasks(self) -> Outcome:
+        """Run the job under a fork server."""
+        with refusal_of_unwritable_state(self._site):
+            self._job.folder.prepare(self._file)
+        self._job.start(self._allocation.nodes)
+        modules = self._request.preload if self._file.mode is not None else ()
+        become_subreaper()
+        with ending_signals() as signals:
+            output = task_output(self._file, self._job, self._request.label)
+            server = start_server(self._job.folder, modules, self._locks)
+            limit_s = self._request.options.time_limit_s
+            folder = self._job.folder
+            return JobLoop(self._file, folder, server, signals, output, limit_s).run()
 
-        Raises: OutputError when the job was ended for want of a place to show it
-        """
-        try:
-            for instruction in self._state.begin():
-                self._do(instruction)
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._server, selectors.EVENT_READ, self._from_server)
-                selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
-                while not self._is_finished:
-                    self._turn(selector)
-        finally:
-            self._server.end()
-            kill_descendants()
-            self._output.forward(is_last=True)
-            self._output.close()
-        if self._output_error is not None:
-            raise self._output_error
-        self._say_why()
-        return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
-
-    def _turn(self, selector: selectors.BaseSelector) -> None:
-        for key, _ in selector.select(LOG_POLL_S):
-            for event in key.data():
-                self._handle(event)
-        now_s = monotonic()
-        if self._deadline_s is not None and now_s >= self._deadline_s:
-            self._deadline_s = None
-            self._handle(DeadlinePassed(now_s))
-        if now_s >= self._limit_at_s:
-            self._limit_at_s = inf
-            self._handle(TimeLimitReached(now_s))
-        try:
-            self._output.forward()
-        except OutputError as error:
-            self._output_lost(error, now_s)
-
-    def _output_lost(self, error: OutputError, now_s: float) -> None:
-        self._output.give_up()
-        if self._state.signum is None:  # Ctrl-C may have ended our reader, too
-            self._output_error = error
-            self._handle(Interrupted(signal.SIGPIPE, now_s))
-
-    def _handle(self, event: Event) -> None:
-        if self._is_finished:
-            return
-        for instruction in self._state.handle(event):
-            self._do(instruction)
-
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
-            case Start(task):
-                self._report_names[task.name] = task.report_name
-                self._send(task)
-            case Send(names, signum):
-                self._send(SignalTasks(names, signum))
-            case Wait(seconds):
-                self._deadline_s = monotonic() + seconds
-            case Finish():
-                self._is_finished = True
-
-    def _send(self, message: StartTask | SignalTasks) -> None:
-        try:
-            self._server.send(message)
-        except OSError:
-            return  # the server is gone; reading from it says so, with its exit code
-
-    def _from_server(self) -> Iterator[Event]:
-        messages = self._server.receive()
-        if messages is None:
-            yield ServerLost(self._server.end())
-        for message in messages or ():
-            match message:
-                case TaskEnded():
-                    report = message.report or self._folder.report(self._report_names[message.name])
-                    yield TaskExited(message.name, message.exit_code, message.time_s, report)
-                case TasksReady():
-                    self._say_ready(message)
-                case Stopped():
-                    yield Interrupted(message.signum, message.time_s)
-                case SpawnWafer():
-                    yield WaferRequested(message.system, message.argv)
-                case Progress():
-                    self._output.progress(message)
-
-    def _from_signals(self) -> Iterator[Event]:
-        for signum in self._signals.recv(64):
-            if signum in ENDING_SIGNALS:
-                yield Interrupted(signum, monotonic())
-
-    def _say_ready(self, ready: TasksReady) -> None:
-        if ready.tasks >= MANY_TASKS:
-            seconds = ready.time_s - self._begun_s
-            _say(f"csrun_wse: {ready.tasks} tasks reported in after {seconds:.2f} s")
-
-    def _say_why(self) -> None:
-        state, cause = self._state, self._state.cause
-        if cause is not None:
-            shown = self._output.was_on_console(cause.name)
-            _say(describe_cause(cause, self._folder.log(cause.name), shown))
-        elif state.server_exit_code is not None:
-            _say(self._server.describe_loss(state.server_exit_code, self._folder))
-        elif ending := self._ending():
-            _say(f"csrun_wse: {ending}: the job was ended; logs: {self._folder.path / 'logs'}")
-
-    def _cause_line(self) -> str:
-        """Why the job did not do well, for its record."""
-        if self._state.cause is not None:
-            return summarize(self._state.cause)
-        if self._state.server_exit_code is not None:
-            return f"{self._server.name} {how(self._state.server_exit_code)}"
-        return self._ending()
-
-    def _ending(self) -> str:
-        """What ended a job that had not failed; empty when nothing did."""
-        if self._state.timed_out and self._time_limit_s:
-            return time_limit.reached(self._time_limit_s)
-        return signal.Signals(self._state.signum).name if self._state.signum else ""
+    def in_foreground(self) -> Outcome:
+        """Run its one command with the user's terminal."""
+        options, record = self._request.options, self._job.record
+        (entry,) = self._file.tasks
+        with ExitStack() as files:
+            output = None
+            if options.output is not None:
+                opened = OutputFiles(options.output, record.job_id, record.name, record.user)
+                output = files.enter_context(opened).of(entry).fileno()
+            self._job.start(self._allocation.nodes)
+            command = ForegroundCommand(
+                self._request.command,
+                {**(self._request.foreground or {}), **slurm_variables(self._file, entry)},
+                tuple(lock.fd for lock in self._locks),
+                output,
+                options.time_limit_s,
+            )
+            return _outcome(run_in_foreground(command), options.time_limit_s)
 
 
-def _job_file(
-    request: JobRequest, job_plan: JobPlan, site: Site, job_id: int, nodes: tuple[str, ...]
-) -> JobFile:
-    addresses = dict(zip(queue.node_names(site), site.nodes.addresses, strict=False))
-    tasks = job_plan.entries(nodes)
-    return JobFile(
-        job_id=job_id,
-        mode=job_plan.mode,
-        command=job_plan.command,
-        working_dir=str(Path.cwd()),
-        site=request.site,
-        nodes=job_plan.layout.nodes,
-        cpus_per_task=job_plan.layout.cpus_per_task,
-        tasks=tuple(
-            msgspec.structs.replace(task, address=addresses.get(task.node, "")) for task in tasks
-        ),
-        hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
-    )
-
-
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def ending_signals() -> Iterator[socket.socket]:
-    """A socket that gets the number of every signal that asks to end."""
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    old_wakeup = signal.set_wakeup_fd(writer.fileno())
-    old = {signum: signal.signal(signum, lambda *_: None) for signum in heeded()}
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(old_wakeup)
-        for signum, handler in old.items():
-            signal.signal(signum, handler)
-        reader.close()
-        writer.close()
+def _outcome(ending: Ending, time_limit_s: int | None) -> Outcome:
+    if ending.timed_out and time_limit_s is not None:
+        say(f"csrun_cpu: {reached(time_limit_s)}: the command was ended")
+        return Outcome(RecordState.TIMEOUT, EXIT_TIME_LIMIT, reached(time_limit_s))
+    if ending.asked_by is not None:
+        if ending.asked_by is signal.SIGTERM:  # after a hang-up there is nobody to tell
+            say("csrun_cpu: SIGTERM: the command was ended")
+        return Outcome(RecordState.CANCELLED, ending.exit_code, ending.asked_by.name)
+    if ending.exit_code:
+        return Outcome(RecordState.FAILED, ending.exit_code, f"exit code {ending.exit_code}")
+    return Outcome(RecordState.COMPLETED, 0)

@@ -1,10 +1,12 @@
 """JobRequest to JobPlan: how many tasks, what each does, on which node and which CPUs. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.context import Role, TaskEntry
+from csrun.context import Hosts, JobFile, Role, TaskEntry
 from csrun.jobs.request import JobRequest
 from csrun.launch.command import is_preparing, mode_of
 from csrun.site import Site
@@ -71,11 +73,40 @@ class JobPlan:
     layout: Layout
     tasks: tuple[PlannedTask, ...]
 
-    def entries(self, node_names: tuple[str, ...]) -> tuple[TaskEntry, ...]:
+    def entries(
+        self, node_names: tuple[str, ...], addresses: Mapping[str, str] | None = None
+    ) -> tuple[TaskEntry, ...]:
         """The tasks on the nodes that the job was given, in the order of its node ids."""
+        known, names = addresses or {}, [node_names[t.node_id] for t in self.tasks]
         return tuple(
-            TaskEntry(t.rank, t.role, node_names[t.node_id], t.node_id, t.local_rank, t.cpus)
-            for t in self.tasks
+            TaskEntry(t.rank, t.role, name, t.node_id, t.local_rank, t.cpus, known.get(name, ""))
+            for t, name in zip(self.tasks, names, strict=True)
+        )
+
+    def job_file(
+        self,
+        site: str,
+        working_dir: Path,
+        job_id: int,
+        node_names: tuple[str, ...],
+        addresses: Mapping[str, str] | None = None,
+        system: str | None = None,
+    ) -> JobFile:
+        """What the tasks will know of the job; nodes with addresses are machines of their own.
+
+        `site` is what they load theirs by.
+        """
+        return JobFile(
+            job_id=job_id,
+            mode=self.mode,
+            command=self.command,
+            working_dir=str(working_dir),
+            site=site,
+            nodes=self.layout.nodes,
+            cpus_per_task=self.layout.cpus_per_task,
+            tasks=self.entries(node_names, addresses),
+            system=system,
+            hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
         )
 
 
@@ -84,11 +115,17 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
 
     Raises: UsageError for a layout that the site or the interpreter does not allow
     """
-    if not request.command:
-        raise UsageError("no command given: say what to run, e.g. csrun_wse python-ws run.py")
+    if request.foreground is not None:
+        return _alone(request.command, site, real_cpus)
     mode = mode_of(request.command)
     layout = _resolve(request, site, mode)
     return JobPlan(request.command, mode, layout, _place(layout, mode, site, real_cpus))
+
+
+def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
+    """One task that has a node to itself, whatever its command."""
+    layout = Layout(1, 1, site.nodes.cpus, 0, cyclic=False)
+    return JobPlan(command, None, layout, (PlannedTask(0, Role.TASK, 0, 0, real_cpus),))
 
 
 def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> Layout:

@@ -8,10 +8,8 @@ import psutil
 
 from csrun.context import Role, TaskEntry
 from csrun.jobs.queue import node_names
-from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan, PlannedTask
-from csrun.launch.slurm.srun import srun_line
-from csrun.site import Scheduler, Site
+from csrun.site import Site
 
 # What a task of each role has to itself once it runs, and what all of a job share: proportional set
 # sizes in MiB, measured with 98 tasks of a small model. The model's own memory comes on top.
@@ -49,29 +47,21 @@ class DryRun(msgspec.Struct, frozen=True):
     sharing: Sharing | None
 
 
-def describe(request: JobRequest, job_plan: JobPlan, site: Site) -> DryRun:
+def describe(job_plan: JobPlan, site: Site, srun: str, sharing: Sharing | None) -> DryRun:
     """The plan with all that a person or a program wants to know before it runs."""
-    layout = job_plan.layout
     return DryRun(
         site=site.name,
         mode=job_plan.mode,
         command=job_plan.command,
-        nodes=layout.nodes,
+        nodes=job_plan.layout.nodes,
         tasks=job_plan.entries(node_names(site)),
-        srun=_cluster_line(request, job_plan, site),
-        sharing=_sharing(job_plan, site) if site.scheduler is Scheduler.LOCAL else None,
+        srun=srun,
+        sharing=sharing,
     )
 
 
-def _cluster_line(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
-    if site.scheduler is Scheduler.SLURM:
-        from csrun.launch.slurm.run import preview
-
-        return preview(request, job_plan, site)
-    return srun_line(job_plan.layout, job_plan.command, site.gres, request.label, request.options)
-
-
-def _sharing(job_plan: JobPlan, site: Site) -> Sharing:
+def sharing_of(job_plan: JobPlan, site: Site) -> Sharing:
+    """What a job asks of this machine, on which all of the site's nodes are."""
     layout, tasks = job_plan.layout, job_plan.tasks
     alone = layout.single_task_nodes
     load = Counter(cpu for task in tasks for cpu in task.cpus)

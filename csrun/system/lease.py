@@ -10,7 +10,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, holder_of
+from csrun.system.lock import FileLock, holder_of, is_held
 from csrun.system.power import Power
 from csrun.system.state_files import changing, lease_file, line_dir, load_to_change, try_hold
 from csrun.system.waiting_line import WaitingLine, wait_in_line
@@ -53,6 +53,13 @@ def acquire(
     attempt = _Attempt(site, system, mode, text, on_wait)
     line = WaitingLine(line_dir(site, system))
     return Lease(system, wait_in_line(line, text, attempt.take, attempt.say))
+
+
+def holder(site: Site, system: System) -> str | None:
+    """Who has the system now, as a text like `job 12 (process 345)`; for messages alone."""
+    path = lease_file(site, system)
+    with changing(site, system):
+        return holder_of(path) if is_held(path) else None
 
 
 @dataclass

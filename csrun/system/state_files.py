@@ -95,7 +95,8 @@ def _read(site: Site, system: System) -> SystemState:
         return SystemState(Power.ACTIVE, system.mode)
     except OSError as error:
         raise CsrunError(
-            f"{path}: the state of {system.name} cannot be read: {error.strerror}"
+            f"{path}: the state of {system.name} cannot be read: {error.strerror}; allow it, or set"
+            " CSRUN_STATE_DIR to a folder that can be written"
         ) from error
     return stored.at(time.time())
 

@@ -16,7 +16,7 @@ from result import Result, interleaved
 from support.testbed import IS_INSTALLED, Testbed, new_testbed, site_file
 
 from csrun.launch.plan import Layout
-from csrun.launch.slurm.srun import Resources, srun_words
+from csrun.launch.srun import Resources, srun_words
 
 NODES, ALONE, PER_NODE = 14, 2, 8  # 2 + 12 x 8 = 98 tasks
 ROUNDS = 5

@@ -60,7 +60,7 @@ def test_a_running_job_is_seen_and_cancelled(place: FcMnist) -> None:
             assert administrator.does("session cancel 1").returncode == 0
             first.communicate(timeout=30)
             second.communicate(timeout=60)
-    assert first.returncode == 128 + signal.SIGINT
+    assert first.returncode == 128 + signal.SIGTERM
     assert second.returncode == 0
     assert administrator.asks("session list") == []
     assert administrator.asks("telemetry")["arena_bytes"] is None

@@ -95,7 +95,6 @@ def test_tasks_share_the_real_cpus_in_turn() -> None:
 
 
 REFUSED = [
-    (JobRequest((), 1), "no command"),
     (JobRequest(PY, 17), "1 to 16, .*got 17"),
     (JobRequest(PY, 0), "1 to 16, .*got 0"),
     (JobRequest(PY, 4, single_task_nodes=4), "0 to 3.*got 4"),

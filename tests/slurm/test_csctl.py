@@ -93,7 +93,7 @@ def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Workplace) ->
         assert refused.returncode == 1
         assert f"not possible while job {number} (process" in refused.stderr
         ended = cluster_place.run("session", "cancel", str(number), command="cs")
-        assert (ended.returncode, ended.stdout) == (0, f"job {number} was asked to end by Slurm\n")
+        assert (ended.returncode, ended.stdout) == (0, f"job {number}: Slurm ends it\n")
         job.communicate(timeout=60)
     assert job.returncode == 143
 

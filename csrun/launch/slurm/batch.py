@@ -10,7 +10,7 @@ from csrun.context import environment
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan, Layout, PlannedTask
 from csrun.launch.slurm import sinfo
-from csrun.launch.slurm.srun import Resources, batch_script
+from csrun.launch.srun import Resources, batch_script
 from csrun.site import Site
 
 COMPILE_ONLY = "--compile_only"

@@ -6,7 +6,7 @@ import selectors
 import shlex
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,26 +21,19 @@ from csrun.jobs.folder import JobFolder
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.command import is_preparing, option
-from csrun.launch.local import LOG_POLL_S, MANY_TASKS, LocalJob, ending_signals
-from csrun.launch.plan import JobPlan, plan
+from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say, say_ready
+from csrun.launch.plan import JobPlan
+from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.task_output import show
 from csrun.launch.slurm import batch, folders, sinfo
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import TaskReady
-from csrun.launch.slurm.srun import Resources, in_container, srun_words, step_words
 from csrun.launch.slurm.step import LOG_NAME, Step
+from csrun.launch.srun import Resources, cpu_words, in_container, srun_words, step_words
 from csrun.site import Site
 
 ATTENDANT = "csrun.launch.slurm.attendant"
 NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
-
-
-def plan_job(request: JobRequest, site: Site) -> JobPlan:
-    """Lay a job out on the CPUs of the site's nodes.
-
-    Raises: UsageError for a layout that is not possible
-    """
-    return plan(request, site, tuple(range(site.nodes.cpus)))
 
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
@@ -63,6 +56,14 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
         if code := _run_step(compiling, compile_plan, site, alone, None):
             return code
     return _run_step(request, job_plan, site, resources, system)
+
+
+def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site) -> int:
+    """Run one command alone on a node, with the user's terminal; the exit code."""
+    command = in_container(request.command, site.container, _mounts(request, site))
+    on_terminal = os.isatty(0) and os.isatty(1)
+    words = cpu_words(command, request.options, site.gres_node, on_terminal)
+    return run_in_foreground(ForegroundCommand(words, variables)).exit_code
 
 
 def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
@@ -157,11 +158,9 @@ class _Run:
             raise
         return job.run().exit_code
 
-    def _begin(self) -> LocalJob:
+    def _begin(self) -> JobLoop:
         """What runs the job from here on: all of its tasks wait to be started."""
-        if len(self._ready) >= MANY_TASKS:
-            seconds = monotonic() - self._begun_s
-            _say(f"csrun_wse: {len(self._ready)} tasks reported in after {seconds:.2f} s")
+        say_ready(len(self._ready), monotonic() - self._begun_s)
         job = self._step.job = self._placed()
         with _writing(self._folder):
             job.write(self._folder.path)
@@ -170,7 +169,7 @@ class _Run:
         name = options.job_name or Path(job.command[0]).name
         named = replace(options, job_name=name)
         shown = show(job, folder, named, getpass.getuser(), self._request.label)
-        return LocalJob(job, folder, self._step, self._signals, shown, options.time_limit_s)
+        return JobLoop(job, folder, self._step, self._signals, shown, options.time_limit_s)
 
     def _gather(self) -> None:
         """Wait for all tasks to report in, and show meanwhile what srun has to say."""
@@ -210,7 +209,7 @@ class _Run:
         self._said_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             if line.startswith(NEWS):
-                _say(line)
+                say(line)
 
     def _placed(self) -> JobFile:
         """The planned job with the nodes and CPUs that its tasks were given."""
@@ -227,23 +226,9 @@ class _Run:
 
 
 def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:
+    """The job before Slurm has given it a number and nodes."""
     nodes = tuple(f"node id {index}" for index in range(job_plan.layout.nodes))
-    return JobFile(
-        job_id=0,
-        mode=job_plan.mode,
-        command=job_plan.command,
-        working_dir=str(Path.cwd()),
-        site=request.site,
-        nodes=job_plan.layout.nodes,
-        cpus_per_task=job_plan.layout.cpus_per_task,
-        tasks=job_plan.entries(nodes),
-        system=system,
-    )
-
-
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    return job_plan.job_file(request.site, Path.cwd(), 0, nodes, system=system)
 
 
 def system_of(job_plan: JobPlan, site: Site) -> str | None:

@@ -4,7 +4,7 @@ Source: squeue(1), --json; later versions wrap a number that may be unset, and l
 """
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +12,9 @@ import msgspec
 
 from csrun.base.errors import UsageError
 from csrun.jobs.overview import SystemStatus
-from csrun.jobs.scancel import scancel
+from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
+from csrun.launch.slurm.scancel import scancel
 from csrun.site import Site
 from csrun.system import load_state
 
@@ -54,6 +55,29 @@ class SlurmJob(msgspec.Struct, frozen=True):
         return not self.is_waiting and self.ended is None
 
     @property
+    def why(self) -> str:
+        """What the job waits for, or why it did not end well."""
+        return f"waits for {self.reason}" if self.reason and self.is_waiting else self.reason
+
+    def details(self) -> Iterator[tuple[str, str]]:
+        """What there is to say of the job, by name."""
+        said = {
+            "job": str(self.job_id),
+            "name": self.name,
+            "user": self.user,
+            "state": self.state,
+            "why": self.why,
+            "tasks": f"{self.tasks} on {self.nodes} node{'s' * (self.nodes > 1)}",
+            "nodes": ", ".join(self.node_names),
+            "system": self.system,
+            "submitted": when(self.submitted),
+            "started": when(self.started),
+            "ended": when(self.ended),
+            "time": format_duration(self.elapsed_s),
+        }
+        yield from ((key, value) for key, value in said.items() if value)
+
+    @property
     def elapsed_s(self) -> float:
         """For how long the job has run, or did."""
         until = self.ended or datetime.now(UTC)
@@ -68,6 +92,11 @@ class SlurmNode(msgspec.Struct, frozen=True):
     jobs: tuple[int, ...]
     cpus: int
     memory_gb: int
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        """The jobs that have it."""
+        return self.jobs
 
 
 def jobs(site: Site) -> list[SlurmJob]:

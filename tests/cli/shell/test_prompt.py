@@ -10,7 +10,7 @@ import pytest
 from support.jobs import until
 from support.terminals import Terminal, terminal
 
-from csrun.cli.shell.loop import LineHistory
+from csrun.cli.shell.completer import LineHistory
 
 DOWN, TAB, CTRL_C, CTRL_D = "\x1b[B", "\t", "\x03", "\x04"
 ESCAPES = re.compile(

@@ -6,7 +6,7 @@ import pytest
 
 from csrun.jobs.request import JobOptions
 from csrun.launch.plan import Layout
-from csrun.launch.slurm.srun import srun_line
+from csrun.launch.srun import srun_line
 
 COMMAND = ("python-ws", "run.py")
 LINES = [

@@ -4,7 +4,7 @@ import shlex
 
 from csrun.jobs.request import JobOptions
 from csrun.launch.plan import Layout
-from csrun.launch.slurm.srun import (
+from csrun.launch.srun import (
     Resources,
     batch_script,
     cpu_words,

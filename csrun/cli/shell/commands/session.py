@@ -5,30 +5,42 @@ import msgspec
 
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
-from csrun.jobs.sessions import cancel as cancel_session
-from csrun.jobs.sessions import sessions
+from csrun.jobs.overview import SystemStatus
+from csrun.jobs.sessions import Session, require_session, sessions_of
+from csrun.launch import backend_of
 
 
 @leaf("list")
 def listing(shell: Shell, output_format: str) -> None:
     """List the job that holds the system, and those that wait for it."""
-    found = [msgspec.structs.asdict(s) for s in sessions(shell.site, shell.system)]
+    found = [msgspec.structs.asdict(session) for session in _sessions(shell)]
     reply.show(found, output_format, f"{shell.system.name} has no sessions")
 
 
 def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     shell = context.obj.on(context.params.get("system"))
-    jobs = (str(s.job) for s in sessions(shell.site, shell.system))
+    jobs = (str(session.job) for session in _sessions(shell))
     return [job for job in jobs if job.startswith(incomplete)]
 
 
 @leaf("cancel", changes=True)
 @click.argument("job", metavar="JOB", type=click.IntRange(min=1), shell_complete=_jobs)
 def cancel(shell: Shell, output_format: str, job: int) -> None:
-    """End job JOB in order, as Ctrl-C in its terminal would."""
-    launcher = cancel_session(shell.site, shell.system, job)
+    """End job JOB in order, and wait until it has ended, as 'csctl cancel job' does."""
+    require_session(_status(shell), job)
+    outcome = backend_of(shell.site).cancel(job)
     if output_format == reply.JSON:
-        reply.show({"job": job, "launcher": launcher}, output_format)
+        reply.show({"job": job, "outcome": outcome}, output_format)
     else:
-        by = "by Slurm" if launcher is None else f"(process {launcher})"
-        click.echo(f"job {job} was asked to end {by}")
+        click.echo(f"job {job}: {outcome}")
+
+
+def _sessions(shell: Shell) -> list[Session]:
+    status = _status(shell)
+    jobs = backend_of(shell.site).jobs() if status.job is not None or status.waiting else ()
+    return sessions_of(status, {job.job_id: (job.name, job.user) for job in jobs})
+
+
+def _status(shell: Shell) -> SystemStatus:
+    known = {status.name: status for status in backend_of(shell.site).systems()}
+    return known[shell.system.name]

@@ -4,8 +4,9 @@ import time
 
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
-from csrun.jobs.sessions import SessionState, holder, sessions
+from csrun.launch import backend_of
 from csrun.system.change import drainer
+from csrun.system.lease import holder
 from csrun.system.power import Power
 from csrun.system.state_files import changing, load_state
 
@@ -34,13 +35,13 @@ def status(shell: Shell, output_format: str) -> None:
     state = load_state(shell.site, shell.system)
     with changing(shell.site, shell.system):
         drained_by = drainer(shell.site, shell.system)
-    known = sessions(shell.site, shell.system)
+    known = {status.name: status for status in backend_of(shell.site).systems()}
     facts: reply.Record = {
         "system": shell.system.name,
         "power": state.power,
         "mode": state.mode,
         "holder": holder(shell.site, shell.system),
-        "waiting_jobs": sum(s.state is SessionState.WAITING for s in known),
+        "waiting_jobs": len(known[shell.system.name].waiting),
         "drained_by": drained_by,
         "boot_left_s": state.boot_ends - time.time() if state.power is Power.BOOTING else None,
     }

@@ -7,6 +7,7 @@ import click
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
 from csrun.jobs import sessions
+from csrun.system.lease import holder
 from csrun.system.state_files import load_state
 
 REFRESH_S = 0.5
@@ -48,7 +49,7 @@ def _facts(shell: Shell) -> reply.Record:
         "system": shell.system.name,
         "power": state.power,
         "mode": state.mode,
-        "holder": sessions.holder(shell.site, shell.system),
+        "holder": holder(shell.site, shell.system),
         **{name: getattr(run, name, None) for name in OF_A_RUN},
         "sram_bytes": shell.system.sram_bytes,
         "age_s": max(0.0, time.time() - run.updated_s) if run else None,

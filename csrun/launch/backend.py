@@ -1,0 +1,123 @@
+"""What a scheduler is to csrun: one object of eight verbs, whichever it is.
+
+`local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
+other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
+`site.Scheduler`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from csrun.context import Role
+from csrun.jobs.overview import SystemStatus
+from csrun.jobs.request import JobRequest
+from csrun.launch.plan import JobPlan
+from csrun.launch.preview import DryRun
+from csrun.site import Site
+
+
+class JobStatus(Protocol):
+    """A job as a table shows it; the structs behind it are what `-o json` prints."""
+
+    @property
+    def job_id(self) -> int:
+        """The scheduler's number of it."""
+
+    @property
+    def name(self) -> str:
+        """What it was called."""
+
+    @property
+    def user(self) -> str:
+        """Whose it is."""
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in the scheduler's word."""
+
+    @property
+    def nodes(self) -> int:
+        """How many it has, or waits for."""
+
+    @property
+    def system(self) -> str:
+        """The CS system that it has, or had last; empty when there is none."""
+
+    @property
+    def submitted(self) -> datetime:
+        """When it was asked for."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """For how long it has run."""
+
+    @property
+    def why(self) -> str:
+        """What it waits for, or why it did not end well; empty when there is nothing to say."""
+
+    def details(self) -> Iterable[tuple[str, str]]:
+        """All there is to say of it, by name."""
+
+
+class NodeStatus(Protocol):
+    """A node as a table shows it. Units: memory_gb in GiB"""
+
+    @property
+    def name(self) -> str:
+        """The scheduler's name of it."""
+
+    @property
+    def state(self) -> str:
+        """Whether it has work, in the scheduler's word."""
+
+    @property
+    def job_ids(self) -> tuple[int, ...]:
+        """The jobs that have it."""
+
+    @property
+    def cpus(self) -> int:
+        """How many there are."""
+
+    @property
+    def memory_gb(self) -> int:
+        """How much there is."""
+
+
+class Backend(Protocol):
+    """The jobs of one site, on its scheduler.
+
+    Raises, from every verb: UsageError for what the user can put right, CsrunError when the
+    scheduler does not answer
+    """
+
+    def __init__(self, site: Site) -> None: ...
+
+    def plan(self, request: JobRequest) -> JobPlan:
+        """Lay a job out on the site's CPUs, refusing what this scheduler never can run."""
+
+    def run(self, request: JobRequest, job_plan: JobPlan) -> int:
+        """Run a planned job to its end, or submit it; the exit code."""
+
+    def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
+        """What `run` would do."""
+
+    def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> Sequence[JobStatus]:
+        """Those that wait or run, and some or all of the ended ones; or the one of this number."""
+
+    def nodes(self) -> Sequence[NodeStatus]:
+        """All of the site, and who has them."""
+
+    def systems(self) -> Sequence[SystemStatus]:
+        """All CS systems of the site, who has them and who waits for them."""
+
+    def cancel(self, job_id: int) -> str:
+        """End a job in order; what has come of it, for the user to read."""
+
+    def logs(
+        self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
+    ) -> None:
+        """Write the logs of a job's tasks: of a role, else those that its launcher shows.
+
+        `follow` goes on until the job has ended.
+        """

@@ -1,0 +1,215 @@
+"""The loop of a job that runs: events in, the state's instructions done, on any scheduler.
+
+What starts and reaps the tasks is a `TaskServer`: the fork server of this machine, or the srun of a
+cluster. So both backends run a job by this loop, and neither knows the other.
+"""
+
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from time import monotonic
+
+from csrun.base.errors import OutputError
+from csrun.context import JobFile, Progress, SpawnWafer
+from csrun.jobs import time_limit
+from csrun.jobs.folder import JobFolder
+from csrun.jobs.record import Outcome
+from csrun.jobs.signals import ENDING_SIGNALS, heeded
+from csrun.launch.life.first_cause import describe_cause, how, summarize
+from csrun.launch.life.job_state import (
+    DeadlinePassed,
+    Event,
+    Finish,
+    Instruction,
+    Interrupted,
+    JobState,
+    Send,
+    ServerLost,
+    Start,
+    TaskExited,
+    TimeLimitReached,
+    WaferRequested,
+    Wait,
+)
+from csrun.launch.process.process_tree import kill_descendants
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
+from csrun.launch.process.server import TaskServer
+from csrun.launch.process.task_output import TaskOutput
+
+LOG_POLL_S = 0.05  # 20 Hz: smooth to the eye
+MANY_TASKS = 32  # from here on a person wants to hear that all of them live
+
+
+class JobLoop:
+    """One job while it runs: waits for events, asks the state what to do, and does it."""
+
+    def __init__(
+        self,
+        job: JobFile,
+        folder: JobFolder,
+        server: TaskServer,
+        signals: socket.socket,
+        output: TaskOutput,
+        time_limit_s: int | None,
+    ) -> None:
+        self._folder = folder
+        self._server = server
+        self._signals = signals
+        self._state = JobState(job)
+        self._output = output
+        self._report_names: dict[str, str] = {}
+        self._deadline_s: float | None = None
+        self._is_finished = False
+        self._output_error: OutputError | None = None
+        self._begun_s = monotonic()
+        self._time_limit_s = time_limit_s
+        self._limit_at_s = inf if time_limit_s is None else self._begun_s + time_limit_s
+
+    def run(self) -> Outcome:
+        """Run to the end; nothing of the job lives when this returns.
+
+        Raises: OutputError when the job was ended for want of a place to show it
+        """
+        try:
+            for instruction in self._state.begin():
+                self._do(instruction)
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._server, selectors.EVENT_READ, self._from_server)
+                selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
+                while not self._is_finished:
+                    self._turn(selector)
+        finally:
+            self._server.end()
+            kill_descendants()
+            self._output.forward(is_last=True)
+            self._output.close()
+        if self._output_error is not None:
+            raise self._output_error
+        self._say_why()
+        return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
+
+    def _turn(self, selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(LOG_POLL_S):
+            for event in key.data():
+                self._handle(event)
+        now_s = monotonic()
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            self._deadline_s = None
+            self._handle(DeadlinePassed(now_s))
+        if now_s >= self._limit_at_s:
+            self._limit_at_s = inf
+            self._handle(TimeLimitReached(now_s))
+        try:
+            self._output.forward()
+        except OutputError as error:
+            self._output_lost(error, now_s)
+
+    def _output_lost(self, error: OutputError, now_s: float) -> None:
+        self._output.give_up()
+        if self._state.signum is None:  # Ctrl-C may have ended our reader, too
+            self._output_error = error
+            self._handle(Interrupted(signal.SIGPIPE, now_s))
+
+    def _handle(self, event: Event) -> None:
+        if self._is_finished:
+            return
+        for instruction in self._state.handle(event):
+            self._do(instruction)
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Start(task):
+                self._report_names[task.name] = task.report_name
+                self._send(task)
+            case Send(names, signum):
+                self._send(SignalTasks(names, signum))
+            case Wait(seconds):
+                self._deadline_s = monotonic() + seconds
+            case Finish():
+                self._is_finished = True
+
+    def _send(self, message: StartTask | SignalTasks) -> None:
+        try:
+            self._server.send(message)
+        except OSError:
+            return  # the server is gone; reading from it says so, with its exit code
+
+    def _from_server(self) -> Iterator[Event]:
+        messages = self._server.receive()
+        if messages is None:
+            yield ServerLost(self._server.end())
+        for message in messages or ():
+            match message:
+                case TaskEnded():
+                    report = message.report or self._folder.report(self._report_names[message.name])
+                    yield TaskExited(message.name, message.exit_code, message.time_s, report)
+                case TasksReady():
+                    say_ready(message.tasks, message.time_s - self._begun_s)
+                case Stopped():
+                    yield Interrupted(message.signum, message.time_s)
+                case SpawnWafer():
+                    yield WaferRequested(message.system, message.argv)
+                case Progress():
+                    self._output.progress(message)
+
+    def _from_signals(self) -> Iterator[Event]:
+        for signum in self._signals.recv(64):
+            if signum in ENDING_SIGNALS:
+                yield Interrupted(signum, monotonic())
+
+    def _say_why(self) -> None:
+        state, cause = self._state, self._state.cause
+        if cause is not None:
+            shown = self._output.was_on_console(cause.name)
+            say(describe_cause(cause, self._folder.log(cause.name), shown))
+        elif state.server_exit_code is not None:
+            say(self._server.describe_loss(state.server_exit_code, self._folder))
+        elif ending := self._ending():
+            say(f"csrun_wse: {ending}: the job was ended; logs: {self._folder.path / 'logs'}")
+
+    def _cause_line(self) -> str:
+        """Why the job did not do well, for its record."""
+        if self._state.cause is not None:
+            return summarize(self._state.cause)
+        if self._state.server_exit_code is not None:
+            return f"{self._server.name} {how(self._state.server_exit_code)}"
+        return self._ending()
+
+    def _ending(self) -> str:
+        """What ended a job that had not failed; empty when nothing did."""
+        if self._state.timed_out and self._time_limit_s:
+            return time_limit.reached(self._time_limit_s)
+        return signal.Signals(self._state.signum).name if self._state.signum else ""
+
+
+def say(text: str) -> None:
+    """Write one of the launcher's own lines, after what the tasks have written so far."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_ready(tasks: int, after_s: float) -> None:
+    """Say that all tasks live, when they are so many that a person wonders."""
+    if tasks >= MANY_TASKS:
+        say(f"csrun_wse: {tasks} tasks reported in after {after_s:.2f} s")
+
+
+@contextmanager
+def ending_signals() -> Iterator[socket.socket]:
+    """A socket that gets the number of every signal that asks to end."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    old_wakeup = signal.set_wakeup_fd(writer.fileno())
+    old = {signum: signal.signal(signum, lambda *_: None) for signum in heeded()}
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
+        reader.close()
+        writer.close()
