@@ -25,7 +25,7 @@ from typing import NoReturn, Protocol
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from csrun.advice.analysis.measurements import Point, StageCost
+from csrun.advice.measurements import Point, StageCost
 from csrun.data.dataset import Dataset
 from csrun.data.delivery import Delivery
 from csrun.data.errors import DataError

@@ -8,9 +8,9 @@ from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 
-from csrun.advice.analysis.measurements import Measurements, MeasureRequest, Point
 from csrun.advice.feed import ForkedRings
 from csrun.advice.measure import mean, measure
+from csrun.advice.measurements import Measurements, MeasureRequest, Point
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
 from csrun.executable import Executable

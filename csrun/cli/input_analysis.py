@@ -10,14 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from csrun import system
-from csrun.advice.analysis import html, text
-from csrun.advice.analysis import result as results
-from csrun.advice.analysis.measurements import Fed, FeedRequest, Measurements, MeasureRequest
-from csrun.advice.analysis.result import Analysis
+from csrun.advice import measurements
+from csrun.advice.analysis import result, terminal, verification, web_page
 from csrun.advice.analysis.scaling import SiteFacts
 from csrun.advice.analysis.solve import Target, least_nodes
-from csrun.advice.folder import analysis_folder
-from csrun.advice.other_work import OtherWork
+from csrun.advice.measurements import Fed, Measurements
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.cli import frame
@@ -59,10 +56,10 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
     _check(request, site)
     cpu_request = CpuRequest(request.command, True, request.mount_dirs, request.site, JobOptions())
     ready = prepare(cpu_request, site)
-    with raised_as_errors(), analysis_folder(site) as folder:
+    with raised_as_errors(), measurements.analysis_folder(site) as folder:
         with frame.output_to_errors() if request.as_json else nullcontext():
             if request.target is not None:
-                MeasureRequest(request.target).write(folder)
+                measurements.MeasureRequest(request.target).write(folder)
             if code := _measure(ready, folder):
                 return code
             analysis = _analyzed(request, site, folder)
@@ -117,15 +114,15 @@ def _measure(ready: CpuRun, folder: Path) -> int:
     return code
 
 
-def _analyzed(request: AnalysisRequest, site: Site, folder: Path) -> Analysis:
+def _analyzed(request: AnalysisRequest, site: Site, folder: Path) -> result.Analysis:
     measured = _measurements(request, folder)
     _check_nodes(request, site, measured.streaming)
     command = prepared(request.command)
     facts = _facts(request, site, measured)
-    analysis = results.analyze(
+    analysis = result.analyze(
         measured, facts, _target(request, site, measured), command, _options(request)
     )
-    text.show(analysis, Console(highlight=False, markup=False))
+    terminal.show(analysis, Console(highlight=False, markup=False))
     return analysis
 
 
@@ -173,9 +170,9 @@ def _options(request: AnalysisRequest) -> tuple[str, ...]:
     return (*site, *(("--mount-dirs", ",".join(request.mount_dirs)) if request.mount_dirs else ()))
 
 
-def _keep(analysis: Analysis, request: AnalysisRequest) -> None:
+def _keep(analysis: result.Analysis, request: AnalysisRequest) -> None:
     try:
-        paths = [analysis.write(request.output), html.write(analysis, request.output)]
+        paths = [analysis.write(request.output), web_page.write(analysis, request.output)]
     except OSError as error:
         raise CsrunError(
             f"--output: {request.output}: cannot be written: {error.strerror}"
@@ -184,16 +181,16 @@ def _keep(analysis: Analysis, request: AnalysisRequest) -> None:
 
 
 def _verified(
-    analysis: Analysis, request: AnalysisRequest, site: Site, folder: Path
-) -> tuple[int, Analysis]:
+    analysis: result.Analysis, request: AnalysisRequest, site: Site, folder: Path
+) -> tuple[int, result.Analysis]:
     """Run the layout, or a part of it, without the wafer; the job's exit code, and the result."""
-    layout, whole = results.runnable(analysis), analysis.solution.layout
+    layout, whole = verification.runnable(analysis), analysis.solution.layout
     if layout != whole:
         print(
             f"Verifying {layout.streamers} of the {whole.streamers} streamers, what this machine"
             f" can carry: --total-nodes {layout.nodes} --tasks-per-node {layout.tasks_per_node}"
         )
-    FeedRequest(FEED_S).write(folder)
+    measurements.FeedRequest(FEED_S).write(folder)
     job = JobRequest(
         command=analysis.command,
         total_nodes=layout.nodes,
@@ -203,18 +200,18 @@ def _verified(
         site=request.site,
         preload=PRELOAD,
     )
-    beside = OtherWork()
+    beside = verification.OtherWork()
     with environment.adopted(environment.ANALYSIS_DIR, str(folder)):
         code = launch(job, site, lambda: print(f"Verifying: {shlex.join(job.command)}", flush=True))
     if code:
         return code, analysis
-    analysis = results.verified(analysis, layout, _fed(analysis, folder), beside.cpus())
-    text.show_verified(analysis, Console(highlight=False, markup=False))
+    analysis = verification.verified(analysis, layout, _fed(analysis, folder), beside.cpus())
+    terminal.show_verified(analysis, Console(highlight=False, markup=False))
     _keep(analysis, request)
     return 0, analysis
 
 
-def _fed(analysis: Analysis, folder: Path) -> Fed:
+def _fed(analysis: result.Analysis, folder: Path) -> Fed:
     fed = Fed.read(folder)
     if fed is None:
         raise CsrunError(

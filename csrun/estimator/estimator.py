@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from csrun.advice.analysis.measurements import FeedRequest
+from csrun.advice.measurements import FeedRequest
 from csrun.base.errors import UsageError
 from csrun.context import (
     Preparation,

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from csrun.advice.analysis.measurements import Fed, FeedRequest
 from csrun.advice.feed import drain
+from csrun.advice.measurements import Fed, FeedRequest
 from csrun.base.errors import UsageError
 from csrun.estimator.compilation import compile_run
 from csrun.estimator.input_report import NoReports

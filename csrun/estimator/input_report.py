@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csrun.advice.report import (
+from csrun.advice.input_fn_report import (
     TEXT_FILE,
     Finding,
     Pipeline,

@@ -4,8 +4,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from csrun.advice.analysis.measurements import Measurements
-from csrun.advice.report import examine
+from csrun.advice.input_fn_report import examine
+from csrun.advice.measurements import Measurements
 from csrun.compiler import validate_model
 from csrun.context import analysis_dir
 from csrun.estimator.compilation import (

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from csrun.advice.analysis.measurements import Measurements, Point, StageCost
 from csrun.advice.analysis.result import Analysis, analyze
 from csrun.advice.analysis.scaling import SiteFacts
 from csrun.advice.analysis.solve import Target
+from csrun.advice.measurements import Measurements, Point, StageCost
 
 TASKS = (1, 2, 4)
 STAGES = (
@@ -20,7 +20,7 @@ CLUSTER = SiteFacts("lab", nodes=16, node_cpus=8, one_machine=False, link_bytes_
 MEASURING_SCRIPT = """
 import sys, time
 from csrun.context import analysis_dir, current, interpreter_mode
-from csrun.advice.analysis.measurements import Fed, FeedRequest, Measurements, Point, StageCost
+from csrun.advice.measurements import Fed, FeedRequest, Measurements, Point, StageCost
 from csrun.base.mode import ExecutionMode
 
 folder = analysis_dir()

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from csrun.advice.analysis.measurements import Point
+from csrun.advice.measurements import Point
 
 NOISE = 0.03  # two laws whose errors differ by less are equally good: the simpler one is taken
 PROMISE = 0.05  # what a law may promise above the point with the most workers, where it goes on

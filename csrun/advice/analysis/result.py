@@ -4,15 +4,14 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.advice.analysis.bottleneck import Limiting, Stage, limiting, stages_of
 from csrun.advice.analysis.laws import Fit
-from csrun.advice.analysis.limiting import Limiting, Stage, limiting, stages_of
-from csrun.advice.analysis.measurements import Fed, Measurements
 from csrun.advice.analysis.scaling import Bound, Layout, Scaling, SiteFacts
 from csrun.advice.analysis.solve import Solution, Target, solve
+from csrun.advice.measurements import Fed, Measurements
 from csrun.base.files import write_whole
 
 JSON_FILE = "input_analysis.json"
-STREAMERS_PER_CPU = 16  # each is a process with the data set in its hands
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -109,12 +108,6 @@ def analyze(
     )
 
 
-def verified(analysis: Analysis, layout: Layout, fed: Fed, other_cpus: float) -> Analysis:
-    """The analysis with what a run of `layout` delivered."""
-    deviation = layout.samples_per_s / fed.samples_per_s - 1
-    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation, other_cpus))
-
-
 def _launch(layout: Layout, launcher: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
     numbers = {
         "--total-nodes": layout.nodes,
@@ -123,23 +116,3 @@ def _launch(layout: Layout, launcher: tuple[str, ...], command: tuple[str, ...])
     }
     words = [word for name, number in numbers.items() for word in (name, str(number))]
     return ("csrun_wse", *words, *launcher, *command)
-
-
-def runnable(analysis: Analysis) -> Layout:
-    """The recommended layout, or the largest part of it that this machine can carry.
-
-    Where the nodes are machines of their own, they carry it.
-    """
-    wanted = analysis.solution.layout
-    most = STREAMERS_PER_CPU * analysis.measurements.machine_cpus
-    if not analysis.site.one_machine or wanted.streamers <= most:
-        return wanted
-    scaling = Scaling(analysis.measurements, analysis.site)
-    parts = (
-        scaling.layout(nodes, tasks, wanted.cpus_per_task)
-        for nodes in range(1, wanted.nodes + 1)
-        for tasks in range(1, wanted.tasks_per_node + 1)
-    )
-    return max(
-        (part for part in parts if 0 < part.streamers <= most), key=lambda part: part.streamers
-    )

@@ -10,7 +10,7 @@ from sys import maxsize
 import msgspec
 
 from csrun.advice.analysis.laws import Fit, disturbance, fit
-from csrun.advice.analysis.measurements import Measurements, Point
+from csrun.advice.measurements import Measurements, Point
 
 STREAMING_SINGLE_NODES = 2  # of the chief and of MemoryX
 SATURATED = 0.85  # of what as many workers would do alone: below, they are in each other's way

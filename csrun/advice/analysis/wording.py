@@ -1,7 +1,7 @@
 """The sentences of an analysis, for the terminal and the page alike."""
 
+from csrun.advice.analysis.bottleneck import Limiting
 from csrun.advice.analysis.laws import Fit, Law, LawName
-from csrun.advice.analysis.limiting import Limiting
 from csrun.advice.analysis.result import Analysis, Verified
 from csrun.advice.analysis.scaling import Bound, Limit
 

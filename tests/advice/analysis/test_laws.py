@@ -7,7 +7,7 @@ import pytest
 from support.pipelines import Curve, points_of
 
 from csrun.advice.analysis.laws import Fit, LawName, disturbance, fit
-from csrun.advice.analysis.measurements import Point
+from csrun.advice.measurements import Point
 
 RATE, CAP, SIGMA, KAPPA = 1200.0, 5000.0, 0.15, 0.01
 MANY = (1, 2, 3, 4, 6, 8, 12, 16)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.pipelines import CLUSTER, LOCAL, measured, points_of
 
-from csrun.advice.analysis.measurements import Measurements
 from csrun.advice.analysis.scaling import Bound, Limit, Scaling, SiteFacts
 from csrun.advice.analysis.solve import Solution, Target, solve
+from csrun.advice.measurements import Measurements
 
 RATE = 1000.0  # of one worker
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from csrun.advice.report.pipeline import Here
+from csrun.advice.input_fn_report.pipeline import Here
 from csrun.data.operators import Operator
 
 NOTICEABLE = 0.02  # of the input time: a measured gain below it is no reason to warn

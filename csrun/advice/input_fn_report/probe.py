@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from statistics import fmean, median
 from time import perf_counter
 
-from csrun.advice.report.pipeline import Pipeline
+from csrun.advice.input_fn_report.pipeline import Pipeline
 from csrun.data.dataset import Dataset
 from csrun.data.operators import Level
 from csrun.data.stage_clock import StageClock, StageTime

@@ -6,7 +6,7 @@ import pytest
 from support.browser import chromium, needs_browser, show
 from support.pipelines import analysis_of
 
-from csrun.advice.analysis import html
+from csrun.advice.analysis import web_page
 
 pytestmark = needs_browser
 
@@ -18,7 +18,7 @@ return [(b.left + b.right) / 2, (b.top + b.bottom) / 2];
 
 def test_points_lie_on_their_law_to_scale_and_nothing_sticks_out(tmp_path: Path) -> None:
     """100,000 samples/s of one task, 200,000 of two and of four; the target is 198,000."""
-    page = html.write(analysis_of(), tmp_path)
+    page = web_page.write(analysis_of(), tmp_path)
     with chromium(tmp_path / "profile") as browser:
         for scheme, width in (("light", 1100), ("dark", 420)):
             show(browser, page, width, scheme)

@@ -1,7 +1,7 @@
 """Rules about which streamer reads what."""
 
-from csrun.advice.report.finding import Advice, Effect, Rule, Severity
-from csrun.advice.report.pipeline import Here
+from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.input_fn_report.pipeline import Here
 
 
 def _shard_count(here: Here) -> Advice | None:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from csrun.advice.analysis import wording
-from csrun.advice.analysis.chart import chart_of, plot
+from csrun.advice.analysis.chart import Chart, Dot, chart_of
 from csrun.advice.analysis.laws import Fitted
 from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import Layout
@@ -19,6 +19,10 @@ from csrun.advice.analysis.wording import count, deviation, microseconds, percen
 TITLE = "Input pipeline analysis"
 NAME_WIDTH = 15
 INDENT = "  "
+HEIGHT = 16
+LEAST_WIDTH, MOST_WIDTH = 40, 100
+#: The box-drawing characters of plotext's axes, where there is no Unicode.
+PLAIN = str.maketrans("┌┐└┘├┤┬┴┼│─", "+++++++++|-")
 POINT_COLUMNS = ("tasks", "cpus_per_task", "samples/s", "undisturbed", "by the law", "off")
 LAYOUT_COLUMNS = ("nodes", "tasks_per_node", "cpus_per_task", "streamers", "samples/s")
 
@@ -108,3 +112,31 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], console: Conso
     for row in rows:
         table.add_row(*row)
     console.print(Padding(table, (0, 0, 0, len(INDENT)), expand=False))
+
+
+def plot(chart: Chart, width: int, unicode: bool) -> str:
+    """The curve, the points on it, and the target's line, with a legend below."""
+    import plotext  # with a tenth of a second's worth of tables
+
+    line, dot, level = ("braille", "●", "─") if unicode else ("*", "o", "-")
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(max(LEAST_WIDTH, min(width, MOST_WIDTH)), HEIGHT)
+    figure.theme("colorless")
+    if chart.target is not None:
+        across = (Dot(chart.curve[0].tasks, chart.target), Dot(chart.most_tasks, chart.target))
+        figure.draw(figure.signal(*_axes(across), marker=level).lines())
+    figure.draw(figure.signal(*_axes(chart.curve), marker=line).lines())
+    figure.draw(figure.signal(*_axes(chart.measured), marker=dot))
+    figure.ruler("y").lim(0, 1.05 * chart.highest)
+    figure.ruler("y").ticks(list(chart.rates_told), [count(rate) for rate in chart.rates_told])
+    figure.ruler("x").ticks(list(chart.tasks_told))
+    figure.label("samples/s against tasks of a machine")
+    text = str(figure.build().string(colorless=True))
+    key = f"  {'⠒' if unicode else line} law   {dot} measured"
+    key += f"   {level} target with its margin" if chart.target is not None else ""
+    return (text if unicode else text.translate(PLAIN)).rstrip("\n") + f"\n{key}"
+
+
+def _axes(dots: tuple[Dot, ...]) -> tuple[list[float], list[float]]:
+    return [dot.tasks for dot in dots], [dot.rate for dot in dots]

@@ -1,7 +1,7 @@
 """Rules about data sets of other libraries: torch's DataLoader, grain's."""
 
-from csrun.advice.report.finding import Advice, Effect, Rule, Severity
-from csrun.advice.report.pipeline import Here
+from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.input_fn_report.pipeline import Here
 
 LOADER = ("DataLoader",)
 GENERATOR = "generator=torch.Generator().manual_seed(1)"

@@ -15,7 +15,7 @@ from support.chains import (
     shuffle,
 )
 
-from csrun.advice.report import Effect, Finding, Pipeline, Severity, examine
+from csrun.advice.input_fn_report import Effect, Finding, Pipeline, Severity, examine
 from csrun.data.stage_clock import StageTime
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]

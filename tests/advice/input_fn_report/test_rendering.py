@@ -2,7 +2,7 @@
 
 from support.chains import arrays, batch, chain, map_of, repeat, shuffle
 
-from csrun.advice.report import Pipeline, examine, rate_text, report_text, suggestions_text
+from csrun.advice.input_fn_report import Pipeline, examine, rate_text, report_text, suggestions_text
 from csrun.data.stage_clock import StageTime
 
 GOLDEN = """\

@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 from support.pipelines import CLUSTER, STAGES, analysis_of, bound_by_cpus, measured, points_of
 
-from csrun.advice.analysis import html, text
-from csrun.advice.analysis.measurements import Fed, StageCost
-from csrun.advice.analysis.result import Analysis, runnable, verified
+from csrun.advice.analysis import terminal, web_page
+from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import Layout
 from csrun.advice.analysis.solve import Target
+from csrun.advice.analysis.verification import verified
+from csrun.advice.measurements import Fed, StageCost
 
 WIDTH = 80
 RECOMMENDED = Layout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
@@ -21,8 +22,10 @@ RECOMMENDED = Layout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
 
 def report(analysis: Analysis, **console) -> str:
     out = StringIO()
-    text.show(analysis, Console(file=out, width=WIDTH, highlight=False, markup=False, **console))
-    text.show_verified(analysis, Console(file=out, width=WIDTH))
+    terminal.show(
+        analysis, Console(file=out, width=WIDTH, highlight=False, markup=False, **console)
+    )
+    terminal.show_verified(analysis, Console(file=out, width=WIDTH))
     return out.getvalue()
 
 
@@ -132,10 +135,10 @@ def test_a_terminal_has_a_plot_of_dots() -> None:
 
 def test_a_terminal_without_unicode_gets_none() -> None:
     out = BytesIO()
-    terminal = TextIOWrapper(out, encoding="ascii", errors="strict")
-    console = Console(file=terminal, width=WIDTH, force_terminal=True, highlight=False)
-    text.show(analysis_of(), console)
-    terminal.flush()
+    ascii_only = TextIOWrapper(out, encoding="ascii", errors="strict")
+    console = Console(file=ascii_only, width=WIDTH, force_terminal=True, highlight=False)
+    terminal.show(analysis_of(), console)
+    ascii_only.flush()
     assert b"  * law   o measured" in out.getvalue()
 
 
@@ -154,27 +157,15 @@ def test_a_run_is_shown_beside_its_prediction() -> None:
     analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (+25.0%)"
     assert expected in " ".join(report(analysis).split())
-    assert expected in html.render(analysis)
+    assert expected in web_page.render(analysis)
     assert "other work" not in report(analysis)
     busy = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 1.25)
     assert "while other work used 1.2 CPUs" in " ".join(report(busy).split())
 
 
-def test_what_this_machine_cannot_carry_is_run_in_part() -> None:
-    naps = measured(points_of(lambda n: 1000.0 * n, busy=lambda n: 0.001 * n), streaming=True)
-    analysis = analysis_of(naps)
-    assert analysis.solution.layout.streamers >= 198
-    part = runnable(analysis)
-    assert part.streamers <= 32  # 16 for each of two CPUs
-    assert part.samples_per_s == pytest.approx(1000 * part.streamers)
-    on_machines = analysis_of(naps, site=CLUSTER)
-    assert runnable(on_machines) == on_machines.solution.layout
-    assert runnable(analysis_of()) == analysis_of().solution.layout
-
-
 def test_the_page_needs_nothing_beside_itself_and_names_are_text(tmp_path: Path) -> None:
     stages = (StageCost("map <b>load</b>", 1e-6, 0.0),)
     named = measured(points_of(bound_by_cpus, stages=stages), suggestions=("<script>",))
-    page = html.write(analysis_of(named), tmp_path).read_text()
+    page = web_page.write(analysis_of(named), tmp_path).read_text()
     assert not [part for part in ("http:", "https:", "src=", "href=", "<script") if part in page]
     assert "map &lt;b&gt;load&lt;/b&gt;" in page

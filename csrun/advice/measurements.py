@@ -1,14 +1,27 @@
-"""What was measured of an input pipeline: the only thing that the analysis knows of it.
+"""What an analysis and the runs that it starts, on whatever node, leave for each other.
 
-The folder that these files are left in is that of `csrun.context.analysis_dir`.
+The analysis knows of an input pipeline what is in `Measurements`, and nothing else. Runs find the
+folder by `csrun.context.analysis_dir`.
 """
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
 import msgspec
 
+from csrun.base.errors import UsageError
 from csrun.base.files import write_whole
+from csrun.context import jobs_dir_of
+from csrun.context.job import LIVE_LOCK
+from csrun.site import Site
+from csrun.system import lock, try_lock
+
+_PREFIX = "analysis-"
 
 
 class Left(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,3 +121,39 @@ class Fed(Left, frozen=True, forbid_unknown_fields=True):
     samples_per_s: float
     seconds: float
     streamers: int
+
+
+@contextmanager
+def analysis_folder(site: Site) -> Iterator[Path]:
+    """A folder beside the jobs' that lives as long as this; dead ones are removed, too.
+
+    Raises: UsageError when none can be made
+    """
+    jobs_dir = jobs_dir_of(site.name, site.jobs_dir)
+    try:
+        jobs_dir.mkdir(parents=True, exist_ok=True)
+        _prune(jobs_dir)
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=jobs_dir))
+    except OSError as error:
+        raise UsageError(
+            f"{jobs_dir}: no folder can be made there: {error.strerror}; set CSRUN_STATE_DIR, or"
+            " jobs_dir in the site file, to a folder that you may write"
+        ) from error
+    try:
+        with lock(path / LIVE_LOCK, f"process {os.getpid()}"):
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _prune(jobs_dir: Path) -> None:
+    for path in jobs_dir.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            _remove_if_dead(path)
+
+
+def _remove_if_dead(path: Path) -> None:
+    dead = try_lock(path / LIVE_LOCK, "")
+    if dead is not None:
+        with dead:
+            shutil.rmtree(path)

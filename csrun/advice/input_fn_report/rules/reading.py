@@ -1,7 +1,7 @@
 """Rules about files that are read in turn: several at once pay where reading waits."""
 
-from csrun.advice.report.finding import Advice, Rule, Severity
-from csrun.advice.report.pipeline import Here, Pipeline
+from csrun.advice.input_fn_report.finding import Advice, Rule, Severity
+from csrun.advice.input_fn_report.pipeline import Here, Pipeline
 
 SOURCE = "from_files"
 CYCLE = 4  # files at a time

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from csrun.advice.analysis.measurements import Measurements, StageCost
 from csrun.advice.analysis.scaling import Bound
+from csrun.advice.measurements import Measurements, StageCost
 
 
 class Stage(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.chains import chain
 
-from csrun.advice.report import Pipeline, examine, probe
+from csrun.advice.input_fn_report import Pipeline, examine, probe
 from csrun.data import as_dataset
 
 Options = dict[str, Any]

@@ -5,9 +5,9 @@ import re
 import pytest
 from support.pipelines import STAGES, measured, points_of
 
-from csrun.advice.analysis.limiting import limiting, stages_of
-from csrun.advice.analysis.measurements import StageCost
+from csrun.advice.analysis.bottleneck import limiting, stages_of
 from csrun.advice.analysis.scaling import Bound
+from csrun.advice.measurements import StageCost
 
 SLEEPS = (StageCost("batch", 1e-6, 1e-6), StageCost("map nap", 16e-6, 0.1e-6))
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from csrun.advice.report.finding import Effect, Finding, Rule, Severity
-from csrun.advice.report.pipeline import Here, Pipeline
-from csrun.advice.report.rules.foreign import FOREIGN_RULES
-from csrun.advice.report.rules.learning import BATCHING_RULES, LEARNING_RULES
-from csrun.advice.report.rules.reading import AHEAD_RULES, READING_RULES
-from csrun.advice.report.rules.sharding import SHARDING_RULES
-from csrun.advice.report.rules.speed import SPEED_RULES
+from csrun.advice.input_fn_report.finding import Effect, Finding, Rule, Severity
+from csrun.advice.input_fn_report.pipeline import Here, Pipeline
+from csrun.advice.input_fn_report.rules.foreign import FOREIGN_RULES
+from csrun.advice.input_fn_report.rules.learning import BATCHING_RULES, LEARNING_RULES
+from csrun.advice.input_fn_report.rules.reading import AHEAD_RULES, READING_RULES
+from csrun.advice.input_fn_report.rules.sharding import SHARDING_RULES
+from csrun.advice.input_fn_report.rules.speed import SPEED_RULES
 
 RULES = (
     *LEARNING_RULES,

@@ -1,8 +1,8 @@
 """Rules about the work of a streamer: what it does too often, or one thing after the other."""
 
-from csrun.advice.report.finding import Advice, Rule, Severity
-from csrun.advice.report.pipeline import Here
-from csrun.advice.report.rules.learning import sounds_random
+from csrun.advice.input_fn_report.finding import Advice, Rule, Severity
+from csrun.advice.input_fn_report.pipeline import Here
+from csrun.advice.input_fn_report.rules.learning import sounds_random
 from csrun.data.operators import Level, Operator
 
 VECTORISED = 0.9  # of the time of a function that is called once a sample

@@ -2,8 +2,8 @@
 
 from math import ceil, inf
 
-from csrun.advice.report.finding import Advice, Effect, Rule, Severity
-from csrun.advice.report.pipeline import Here
+from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.input_fn_report.pipeline import Here
 from csrun.data.operators import Operator
 
 OWN_SOURCES = ("from_arrays", "from_files")

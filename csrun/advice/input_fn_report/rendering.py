@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import ceil
 
-from csrun.advice.report.finding import Finding, Severity
-from csrun.advice.report.pipeline import Pipeline
+from csrun.advice.input_fn_report.finding import Finding, Severity
+from csrun.advice.input_fn_report.pipeline import Pipeline
 from csrun.data.operators import Operator
 
 TEXT_FILE = "input_fn_report.txt"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from csrun.advice.report import Pipeline, examine, probe
+from csrun.advice.input_fn_report import Pipeline, examine, probe
 from csrun.data import AUTOTUNE, Dataset
 from csrun.data.formats.base import Sample
 from csrun.data.sharding import sharded_as

@@ -1,0 +1,25 @@
+"""The Input Function Report: what an input pipeline does, and what would make it better."""
+
+from csrun.advice.input_fn_report.finding import Effect, Finding, Severity
+from csrun.advice.input_fn_report.pipeline import Pipeline
+from csrun.advice.input_fn_report.probe import probe
+from csrun.advice.input_fn_report.rendering import (
+    TEXT_FILE,
+    rate_text,
+    report_text,
+    suggestions_text,
+)
+from csrun.advice.input_fn_report.rules import examine
+
+__all__ = [
+    "TEXT_FILE",
+    "Effect",
+    "Finding",
+    "Pipeline",
+    "Severity",
+    "examine",
+    "probe",
+    "rate_text",
+    "report_text",
+    "suggestions_text",
+]
