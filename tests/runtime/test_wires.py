@@ -11,6 +11,7 @@ from support.jobs import until
 from support.wires import PAIRS, tcp_channel_pair
 
 from csrun.base.errors import CsrunError, PeerLost
+from csrun.base.framing import FrameError
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
 from csrun.runtime.wire.messages import Primed, RingReady, Stop
@@ -117,7 +118,7 @@ def test_a_word_of_the_challenge_is_short(length):
     left, right = tcp_channel_pair("right", "left")
     with closing(left), closing(right):
         left.bulk.sendall(length.to_bytes(4, "big"))
-        with pytest.raises(PermissionError, match=f"a word of {length} bytes"):
+        with pytest.raises(FrameError, match=f"1 to {MAX_HANDSHAKE_BYTES} bytes, got {length}"):
             Frames(right.bulk).receive_whole()
 
 

@@ -1,13 +1,12 @@
 """What the launcher and its fork server say to each other over their socket."""
 
 import socket
-import struct
 
 import msgspec
 
+from csrun.base import framing
 from csrun.context import Progress, SpawnWafer, TaskReport
 
-_LENGTH = struct.Struct("<I")
 _RECEIVE_BYTES = 1 << 16
 
 
@@ -67,7 +66,7 @@ ToLauncher = TaskEnded | TasksReady | Stopped | SpawnWafer | Progress
 
 
 class MessageSocket:
-    """Whole messages over a connected stream socket: a length, then msgpack."""
+    """Whole messages over a connected stream socket: msgpack in frames."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -83,8 +82,7 @@ class MessageSocket:
 
         Raises: OSError when the other end is gone
         """
-        body = self._encoder.encode(message)
-        self._connection.sendall(_LENGTH.pack(len(body)) + body)
+        self._connection.sendall(framing.encode(self._encoder.encode(message)))
 
     def receive(self) -> list[bytes] | None:
         """The bodies of all messages that are complete after one read; None at the end."""
@@ -95,19 +93,10 @@ class MessageSocket:
         if not data:
             return None
         self._received += data
-        return self._complete()
+        bodies, taken = framing.decode(self._received)
+        del self._received[:taken]
+        return bodies
 
     def close(self) -> None:
         """Close the socket."""
         self._connection.close()
-
-    def _complete(self) -> list[bytes]:
-        bodies = []
-        while len(self._received) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._received)
-            end = _LENGTH.size + length
-            if len(self._received) < end:
-                break
-            bodies.append(bytes(self._received[_LENGTH.size : end]))
-            del self._received[:end]
-        return bodies

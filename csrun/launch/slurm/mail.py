@@ -10,12 +10,12 @@ side's words visible to the other.
 Source: signal(7) for SIGURG, which does nothing where it is not asked for; nfs(5), close-to-open
 """
 
-import struct
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
+from csrun.base import framing
 from csrun.context import JobFile, Progress, SpawnWafer
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
 
@@ -51,7 +51,6 @@ FromAttendant = TaskReady | TaskEnded | SpawnWafer | Progress | Stopped
 
 
 MAIL_DIR = "mail"
-_LENGTH = struct.Struct("<I")
 
 Message = TypeVar("Message")
 
@@ -68,9 +67,8 @@ def task_box(job_dir: Path, rank: int) -> Path:
 
 def post(box: Path, message: msgspec.Struct) -> None:
     """Append a message to its sender's box."""
-    body = msgspec.msgpack.encode(message)
     with box.open("ab", buffering=0) as file:
-        file.write(_LENGTH.pack(len(body)) + body)
+        file.write(framing.encode(msgspec.msgpack.encode(message)))
 
 
 class Reader(Generic[Message]):
@@ -89,12 +87,6 @@ class Reader(Generic[Message]):
                 data = file.read()
         except FileNotFoundError:
             return []
-        messages, at = [], 0
-        while (start := at + _LENGTH.size) <= len(data):
-            end = start + _LENGTH.unpack_from(data, at)[0]
-            if end > len(data):
-                break
-            messages.append(self._decoder.decode(data[start:end]))
-            at = end
-        self._offset += at
-        return messages
+        bodies, taken = framing.decode(data)
+        self._offset += taken
+        return [self._decoder.decode(body) for body in bodies]

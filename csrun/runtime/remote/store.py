@@ -28,7 +28,7 @@ from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
 
 log = logging.getLogger("csrun")
 
-ORDER = struct.Struct("<BI")  # what, the group it is about
+ORDER = struct.Struct(">BI")  # what, the group it is about
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 

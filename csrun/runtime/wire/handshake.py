@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from csrun.runtime.wire.tcp import LENGTH
+from csrun.base import framing
 
 NONCE_BYTES = 32
 
@@ -83,16 +83,17 @@ class Frames:
         Raises: OSError at the end of the connection, for a word that is too long, and when nothing
         has come
         """
-        most = self._missing_bytes() if self._is_framed else MAX_HANDSHAKE_BYTES
+        missing = framing.missing_bytes(self._received, MAX_HANDSHAKE_BYTES)
+        most = missing if self._is_framed else MAX_HANDSHAKE_BYTES
         data = self._connection.recv(most)
         if not data:
             raise ConnectionResetError("the connection was closed")
         if not self._is_framed:
             return data
         self._received += data
-        if self._missing_bytes():
+        if framing.missing_bytes(self._received, MAX_HANDSHAKE_BYTES):
             return None
-        word = bytes(self._received[LENGTH.size :])
+        word = bytes(self._received[framing.HEAD.size :])
         self._received.clear()
         return word
 
@@ -102,20 +103,12 @@ class Frames:
             pass
         return word
 
-    def _missing_bytes(self) -> int:
-        if len(self._received) < LENGTH.size:
-            return LENGTH.size - len(self._received)
-        (length,) = LENGTH.unpack_from(self._received)
-        if not 0 < length <= MAX_HANDSHAKE_BYTES:
-            raise PermissionError(f"a word of {length} bytes")
-        return int(length) + LENGTH.size - len(self._received)
-
 
 def send_frame(connection: socket.socket, word: Hello | Challenge | Proof | Welcome) -> None:
     """Send one word of the challenge."""
     data = msgspec.msgpack.encode(word)
     is_framed = connection.family != socket.AF_UNIX
-    connection.send(LENGTH.pack(len(data)) + data if is_framed else data)
+    connection.send(framing.encode(data) if is_framed else data)
 
 
 def prove(connection: socket.socket, secret: bytes, job: str, me: str) -> None:

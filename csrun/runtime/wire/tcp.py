@@ -1,4 +1,4 @@
-"""The channel between two machines: TCP, each message behind its length.
+"""The channel between two machines: TCP, each message a frame.
 
 A peer on another machine has a second connection as well, its *bulk*, for raw data that the two
 sides know the size of: batches, weights, gradients. Machines of one job have the same byte order.
@@ -6,16 +6,15 @@ sides know the size of: batches, weights, gradients. Machines of one job have th
 
 import select
 import socket
-import struct
 from collections.abc import Sequence
 
 import numpy as np
 
+from csrun.base import framing
 from csrun.executable.bind import Array
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
 from csrun.runtime.wire.signal import Overdue, StallWatch
 
-LENGTH = struct.Struct(">I")
 KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
@@ -65,13 +64,13 @@ class TcpChannel(Channel):
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
         if descriptors:
             raise ValueError(f"{self.peer} is on another machine: no descriptor gets there")
-        self._socket.sendall(LENGTH.pack(len(data)) + data)
+        self._socket.sendall(framing.encode(data))
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        (length,) = LENGTH.unpack(receive_exactly(self._socket, LENGTH.size))
-        if length > MAX_MESSAGE_BYTES:
-            raise ConnectionAbortedError(f"a message of {length} bytes")
-        return receive_exactly(self._socket, length), []
+        frame = bytearray()
+        while missing := framing.missing_bytes(frame, MAX_MESSAGE_BYTES):
+            frame += receive_exactly(self._socket, missing)  # raw data may follow: not a byte more
+        return bytes(frame[framing.HEAD.size :]), []
 
 
 def raw(array: Array) -> memoryview:
