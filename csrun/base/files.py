@@ -1,11 +1,48 @@
-"""Files and links that are there whole or not at all."""
+"""Small files: read whole, within bounds, and written so that they are there whole or not at all.
 
+Everything csrun keeps goes through here. What another account may have put in the way is not
+followed: a temporary file is made anew, and what is read back must be a regular file.
+"""
+
+import errno
 import os
+import re
+import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from csrun.base.errors import CsrunError
+
+SMALL_FILE_BYTES = 16 << 20  # what csrun writes as one file of plain values has a hundredth of it
+_TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
+
+
+def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
+    """A small file that csrun wrote; links are followed.
+
+    Raises: FileNotFoundError; another OSError when it cannot be read, is no regular file (a FIFO
+    is not waited for), or has more than `limit_bytes`
+    """
+    # Without O_NONBLOCK the open of a FIFO would wait for its writer, for ever.
+    with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))
+    return data
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, made with mode 0644 where `flags` say so.
+
+    Raises: OSError for anything else that lies there, too
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -14,9 +51,19 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
     durable: on disk, with its folder's entry, when this returns. Without it the file does not
     outlast a crash of the machine, and costs no wait for the disk.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        _write_beside(path, data, durable)
+    except FileNotFoundError:
+        # A training that begins in this folder may have swept our temporary file: once more.
+        _write_beside(path, data, durable)
+    if durable:
+        sync_folder(path.parent)
+
+
+def _write_beside(path: Path, data: bytes, durable: bool) -> None:
+    temporary = temporary_beside(path)
+    try:
+        with open(create_new(temporary), "wb") as file:
             file.write(data)
             if durable:
                 file.flush()
@@ -24,13 +71,35 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    if durable:
-        sync_folder(path.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that nobody can know beforehand, for what will take its place."""
+    return path.with_name(f".csrun-{secrets.token_hex(4)}.tmp")
+
+
+def create_new(path: Path) -> int:
+    """A descriptor of a file that was not there: never what a link points to.
+
+    Raises: FileExistsError when there is anything of this name
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o644)
+
+
+def sweep_temporaries(folder: Path) -> None:
+    """Remove our own leftovers of writers that were killed; for the only writer in the folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                with suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                        os.unlink(entry.path)
 
 
 def replace_link(link: Path, target: Path) -> None:
     """Make a symbolic link in the place of whatever file or link is there, in one go."""
-    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary = temporary_beside(link)
     try:
         temporary.symlink_to(target)
         temporary.replace(link)

@@ -3,15 +3,17 @@
 import errno
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from csrun.base.errors import UsageError
+from csrun.base.files import create_new, open_regular, sweep_temporaries, temporary_beside
 
 LOCK_FILE = ".lock"
+_WRITTEN_FOLDERS = ("train", "eval", "predict", "performance")
+_HOLDER_CHARACTERS = 200
 _HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
 
 
@@ -38,9 +40,9 @@ def prepare(model_dir: Path) -> None:
     """
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
-        descriptor, probe = tempfile.mkstemp(prefix=".probe-", dir=model_dir)
-        os.close(descriptor)
-        os.unlink(probe)
+        probe = temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
+        os.close(create_new(probe))
+        probe.unlink()
     except OSError as error:
         raise UsageError(
             f"model_dir {model_dir}: cannot be written: {error.strerror}; choose another model_dir"
@@ -58,29 +60,45 @@ def locked(model_dir: Path, holder: str) -> Iterator[None]:
     """
     path = model_dir / LOCK_FILE
     with _lock(path, holder):
+        for folder in (model_dir, *(model_dir / name for name in _WRITTEN_FOLDERS)):
+            sweep_temporaries(folder)
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the next training locks what is left
+                path.unlink(missing_ok=True)
 
 
 def _lock(path: Path, holder: str) -> IO[str]:
     while True:
-        file = path.open("a+")
+        file = _lock_file(path)
         if not _try_lock(file):
             file.seek(0)
-            other = file.read() or "another process"
+            other = file.read(_HOLDER_CHARACTERS) or "another process"
             file.close()
             raise UsageError(
                 f"model_dir {path.parent}: {other} is training in it; wait for its end, or "
                 "choose another model_dir"
             )
         if _is_there(path, file):
-            file.truncate(0)
-            file.write(holder)
-            file.flush()
+            with suppress(OSError):  # on a full disk the lock has no name, and holds all the same
+                file.truncate(0)
+                file.write(holder)
+                file.flush()
             return file
         file.close()  # its last holder has removed it
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """The open lock file, made where there is none; a link in its place is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return open(open_regular(path, flags), "a+", errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be locked: {error.strerror}; remove it when no training runs in this "
+            "folder, or give another with --model_dir"
+        ) from error
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -8,10 +8,62 @@ from pathlib import Path
 import pytest
 
 import csrun
-from csrun.base.files import replace_link, write_whole
+from csrun.base.files import read_whole, replace_link, sweep_temporaries, write_whole
 
 ROOT = Path(csrun.__file__).parent
 WRITE_LARGE_ONES = {"data/cache.py", "records/checkpoints/write.py"}  # as a stream, not as bytes
+
+
+def test_what_is_read_is_a_regular_file_within_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    (tmp_path / "link").symlink_to(path)
+    assert read_whole(path, 5) == read_whole(tmp_path / "link") == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        read_whole(path, 4)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for wrong in ("pipe", "loop", ".", "x" * 300):
+        with pytest.raises(OSError, match=r"regular|symbolic|directory|long"):
+            read_whole(tmp_path / wrong)
+    with pytest.raises(FileNotFoundError):
+        read_whole(tmp_path / "missing")
+
+
+def test_nobody_can_plant_the_file_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("csrun.base.files.secrets.token_hex", lambda count: "0" * 2 * count)
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".csrun-00000000.tmp").symlink_to("precious")
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "file", b"theirs")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_leftovers_of_ours_are_swept_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    (tmp_path / ".csrun-0123abcd.tmp").touch()
+    (tmp_path / ".csrun-1123abcd.tmp").symlink_to("precious")
+    (tmp_path / ".csrun-mine.tmp").touch()
+    sweep_temporaries(tmp_path)
+    sweep_temporaries(tmp_path / "missing")
+    assert {path.name for path in tmp_path.iterdir()} == {"precious", ".csrun-mine.tmp"}
+
+
+def test_a_writer_whose_temporary_file_was_swept_writes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def swept(self: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        sweep_temporaries(tmp_path)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", swept)
+    write_whole(tmp_path / "file", b"data")
+    assert (tmp_path / "file").read_bytes() == b"data"
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -46,7 +98,9 @@ def test_a_file_and_its_folder_are_flushed_when_durable_and_only_then(
     write_whole(tmp_path / "file", b"", durable=False)
     assert flushed == []
     write_whole(tmp_path / "file", b"")
-    assert flushed == [str(tmp_path / ".file.tmp"), str(tmp_path)]
+    temporary, folder = flushed
+    assert Path(temporary).parent == tmp_path
+    assert folder == str(tmp_path)
 
 
 def test_a_link_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -136,6 +136,101 @@ def test_a_broken_index_is_named(folder: Path) -> None:
         checkpoints.latest(folder)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../victim/precious",
+        "model-ckpt-1/../../precious",
+        "model-ckpt-",
+        "model-ckpt-01",
+        "precious",
+        "model-ckpt-1\n",
+        "model-ckpt-\u0663",
+        "model-ckpt-" + "9" * 400,
+    ],
+)
+def test_an_index_names_nothing_but_checkpoints(folder: Path, name: str) -> None:
+    victim = folder / "victim"
+    victim.mkdir()
+    (victim / "precious.safetensors").touch()
+    (folder / "precious.safetensors").touch()
+    index = {"latest": "model-ckpt-200", "kept": [name, "model-ckpt-200"]}
+    (folder / "checkpoint").write_text(json.dumps(index))
+    for use in (checkpoints.latest, lambda where: checkpoints.write(where, 300, TENSORS, {}, 1)):
+        with pytest.raises(CsrunError, match=r"checkpoint: cannot be read.*remove this file"):
+            use(folder)
+    assert (victim / "precious.safetensors").exists()
+    assert (folder / "precious.safetensors").exists()
+
+
+def test_a_checkpoint_that_is_dropped_is_removed_in_its_folder_alone(folder: Path) -> None:
+    """A link that lies in a checkpoint's place goes; what it points to stays."""
+    precious = folder / "precious"
+    precious.touch()
+    (folder / "model-ckpt-100.json").unlink()
+    (folder / "model-ckpt-100.json").symlink_to(precious)
+    checkpoints.write(folder, 300, TENSORS, {}, 1)
+    assert precious.exists()
+    assert {path.name for path in folder.glob("model-ckpt-*")} == {
+        "model-ckpt-300.safetensors",
+        "model-ckpt-300.json",
+    }
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_told_of(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "model-ckpt-100.json").unlink()
+    (folder / "model-ckpt-100.json").mkdir()
+    checkpoints.write(folder, 300, TENSORS, {}, 1)
+    assert f"{folder / 'model-ckpt-100.json'}: cannot be removed: Is a directory" in caplog.text
+
+
+def test_without_its_index_a_folder_goes_on_from_the_newest_that_is_whole(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints.write(folder, 300, TENSORS, {}, 5)
+    flip(folder / "model-ckpt-300.safetensors", -1)
+    (folder / "checkpoint").unlink()
+    found = checkpoints.latest(folder)
+    assert found is not None
+    assert found.step == 200
+    assert "its index, checkpoint, is gone: going on from model-ckpt-200" in caplog.text
+    checkpoints.write(folder, 400, TENSORS, {}, 5)
+    assert checkpoints.kept_steps(folder) == (100, 200, 300, 400)
+
+
+def test_without_its_index_and_a_whole_checkpoint_nothing_is_begun_anew(folder: Path) -> None:
+    for step in (100, 200):
+        flip(folder / f"model-ckpt-{step}.safetensors", -1)
+    (folder / "checkpoint").unlink()
+    with pytest.raises(CsrunError, match="none of its 2 checkpoints is whole: remove model-ckpt"):
+        checkpoints.latest(folder)
+
+
+def test_a_kept_name_without_files_is_told_of(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in folder.glob("model-ckpt-200.*"):
+        path.unlink()
+    checkpoints.latest(folder)
+    assert f"{folder}: its index names model-ckpt-200, of which there is no file" in caplog.text
+
+
+def test_every_flipped_bit_of_an_index_is_noticed_or_harmless(folder: Path) -> None:
+    path = folder / "checkpoint"
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            found = checkpoints.latest(folder)
+        except CsrunError:
+            continue
+        assert found is None or found.step in (100, 200)
+
+
 def test_every_flipped_bit_of_a_tensors_file_is_noticed(folder: Path) -> None:
     path = folder / "model-ckpt-200.safetensors"
     good, refusals = path.read_bytes(), set()

@@ -1,10 +1,11 @@
 """The folder of a run: made and removed, held by one training at a time."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,3 +98,52 @@ def test_a_forked_child_does_not_hold_it(tmp_path: Path) -> None:
     for descriptor in (read, write):
         os.close(descriptor)
     os.waitpid(child, 0)
+
+
+def test_a_planted_link_in_the_locks_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / model_dir.LOCK_FILE).symlink_to("precious")
+    with (
+        pytest.raises(UsageError, match=r"\.lock: cannot be locked: .*; remove it"),
+        model_dir.locked(tmp_path, "job 8"),
+    ):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_lock(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / model_dir.LOCK_FILE)
+    with (
+        pytest.raises(UsageError, match=r"\.lock: cannot be locked: .*directory|regular"),
+        model_dir.locked(tmp_path, "job 8"),
+    ):
+        pass
+
+
+def test_a_full_disk_has_room_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lock_file = model_dir._lock_file
+
+    def without_room(path: Path) -> object:
+        file = lock_file(path)
+        file.truncate = full  # type: ignore[method-assign]
+        return file
+
+    monkeypatch.setattr(model_dir, "_lock_file", without_room)
+    with model_dir.locked(tmp_path, "job 8"):
+        monkeypatch.undo()
+        command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "another process is training in it" in second.stderr
+
+
+def test_leftovers_of_killed_writers_are_swept(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    for folder in (tmp_path, tmp_path / "train"):
+        (folder / ".csrun-0123abcd.tmp").touch()
+    with model_dir.locked(tmp_path, "job 8"):
+        pass
+    assert not list(tmp_path.rglob(".csrun-*"))

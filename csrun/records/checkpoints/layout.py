@@ -1,17 +1,23 @@
 """The files of a checkpoint: their names, and what the small ones hold."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from csrun.base.errors import CsrunError
+from csrun.base.files import read_whole
 
 Array = npt.NDArray[Any]
 
 INDEX_FILE = "checkpoint"
 PREFIX = "model-ckpt-"
 CHUNK_BYTES = 8 << 20  # written and summed at once: what a checkpoint costs in memory
+
+# Files are removed by the index's word, so it can name nothing but checkpoints beside itself.
+Name = Annotated[str, msgspec.Meta(pattern=rf"^{PREFIX}(0|[1-9][0-9]{{0,17}})\Z")]
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,13 +39,19 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`checkpoint`: the names of the checkpoints that are kept, oldest first, and the newest."""
 
-    latest: str
-    kept: tuple[str, ...]
+    latest: Name
+    kept: tuple[Name, ...]
 
 
 def name_of(step: int) -> str:
     """The name of the checkpoint at a global step, without folder and ending."""
     return f"{PREFIX}{step}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of a checkpoint."""
+    digits = text.removeprefix(PREFIX)
+    return digits != text and digits.isdecimal() and digits.isascii() and len(digits) <= 18
 
 
 def tensors_path(model_dir: Path, name: str) -> Path:
@@ -53,11 +65,20 @@ def manifest_path(model_dir: Path, name: str) -> Path:
 
 
 def read_index(model_dir: Path) -> Index | None:
-    """The index of a model_dir; None where no checkpoint was ever written."""
+    """The index of a model_dir; None where no checkpoint was ever written.
+
+    Raises: CsrunError when it cannot be read, or names anything but checkpoints
+    """
+    path = model_dir / INDEX_FILE
     try:
-        return msgspec.json.decode((model_dir / INDEX_FILE).read_bytes(), type=Index)
+        return msgspec.json.decode(read_whole(path), type=Index)
     except FileNotFoundError:
         return None
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+        raise CsrunError(
+            f"{path}: cannot be read: {error}; give a checkpoint as checkpoint_path, or remove "
+            "this file: the newest checkpoint that is whole is then taken"
+        ) from error
 
 
 def kept_steps(model_dir: Path) -> tuple[int, ...]:
@@ -68,8 +89,8 @@ def kept_steps(model_dir: Path) -> tuple[int, ...]:
 
 def steps_in(model_dir: Path) -> list[int]:
     """The steps of all checkpoints of which there is any file, newest first."""
-    found = {path.stem.removeprefix(PREFIX) for path in model_dir.glob(f"{PREFIX}*")}
-    return sorted((int(step) for step in found if step.isdecimal()), reverse=True)
+    found = {path.stem for path in model_dir.glob(f"{PREFIX}*")}
+    return sorted((int(name.removeprefix(PREFIX)) for name in found if is_name(name)), reverse=True)
 
 
 def entry_of(array: Array, crc32: int) -> TensorEntry:

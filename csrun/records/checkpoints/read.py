@@ -1,5 +1,6 @@
 """Finding, checking and reading checkpoints."""
 
+import logging
 import math
 import os
 import zlib
@@ -12,8 +13,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.files import read_whole
 from csrun.records.checkpoints.layout import (
     INDEX_FILE,
+    PREFIX,
     Array,
     Index,
     Manifest,
@@ -25,6 +28,8 @@ from csrun.records.checkpoints.layout import (
     steps_in,
     tensors_path,
 )
+
+log = logging.getLogger("csrun")
 
 SHOWN_DIFFERENCES = 12  # a line that a person reads
 SHOWN_NAMES = 8
@@ -145,39 +150,48 @@ def latest(model_dir: Path) -> Checkpoint | None:
     """The newest checkpoint that the index names; None where there is none.
 
     One of which the user has removed both files is passed over. When a training that goes on has
-    written the index anew while we looked, we look again.
+    written the index anew while we looked, we look again. Without an index beside checkpoints, the
+    newest of them that is whole.
 
     Raises: CsrunError when it is damaged or gone, with the newest good one.
     """
-    index = _index(model_dir)
+    index = read_index(model_dir)
     while True:
         try:
             found, problem = _newest_named(model_dir, index), None
         except CsrunError as error:
             found, problem = None, error
-        before, index = index, _index(model_dir)
+        before, index = index, read_index(model_dir)
         if found is not None or index == before:
             break
     if problem is not None:
         raise problem
-    return found
-
-
-def _index(model_dir: Path) -> Index | None:
-    try:
-        return read_index(model_dir)
-    except (msgspec.DecodeError, OSError) as error:
-        raise CsrunError(
-            f"{model_dir / INDEX_FILE}: cannot be read: {error}; give a checkpoint as "
-            "checkpoint_path"
-        ) from error
+    return _newest_without_index(model_dir) if found is None and index is None else found
 
 
 def _newest_named(model_dir: Path, index: Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
         if manifest_path(model_dir, name).exists() or tensors_path(model_dir, name).exists():
             return _open_named(model_dir, name)
+        log.warning("%s: its index names %s, of which there is no file", model_dir, name)
     return None
+
+
+def _newest_without_index(model_dir: Path) -> Checkpoint | None:
+    steps = steps_in(model_dir)
+    if not steps:
+        return None
+    good = _newest_good(model_dir)
+    if good is None:
+        raise CsrunError(
+            f"{model_dir}: its index, {INDEX_FILE}, is gone, and none of its {len(steps)} "
+            f"checkpoints is whole: remove {PREFIX}* to train anew"
+        )
+    log.warning(
+        "%s: its index, %s, is gone: going on from %s, the newest checkpoint that is whole",
+        model_dir, INDEX_FILE, good.name,
+    )  # fmt: skip
+    return good
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -217,7 +231,7 @@ def _open_named(model_dir: Path, name: str) -> Checkpoint:
 def _checked(model_dir: Path, name: str) -> Checkpoint:
     """A checkpoint whose manifest reads and whose tensors' file has the right size."""
     try:
-        manifest = msgspec.json.decode(manifest_path(model_dir, name).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(read_whole(manifest_path(model_dir, name)), type=Manifest)
         path = tensors_path(model_dir, name)
         head, size = _head_and_size(path)
         wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
@@ -241,8 +255,8 @@ def _head_and_size(path: Path) -> tuple[int, int]:
 
 
 def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
-    good = _newest_good(model_dir, name)
-    path = tensors_path(model_dir, name)
+    found = _newest_good(model_dir, damaged=name)
+    path, good = tensors_path(model_dir, name), found.path if found else None
     if isinstance(damage, GoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
@@ -257,8 +271,8 @@ def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     return CsrunError(f"{path} is damaged: {damage}; {remedy}")
 
 
-def _newest_good(model_dir: Path, damaged: str) -> Path | None:
-    """The newest checkpoint besides the damaged one that reads whole."""
+def _newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
+    """The newest checkpoint, besides a damaged one, that reads whole."""
     for name in map(name_of, steps_in(model_dir)):
         if name == damaged:
             continue
@@ -268,7 +282,7 @@ def _newest_good(model_dir: Path, damaged: str) -> Path | None:
                 pass
         except DamagedError:
             continue
-        return checkpoint.path
+        return checkpoint
     return None
 
 

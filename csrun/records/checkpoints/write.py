@@ -2,17 +2,24 @@
 
 import errno
 import json
+import logging
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 
 import msgspec
 
 from csrun.base.errors import CsrunError
-from csrun.base.files import sync_folder, write_whole
+from csrun.base.files import (
+    create_new,
+    sweep_temporaries,
+    sync_folder,
+    temporary_beside,
+    write_whole,
+)
 from csrun.records.checkpoints.layout import (
     CHUNK_BYTES,
     INDEX_FILE,
@@ -30,7 +37,7 @@ from csrun.records.checkpoints.layout import (
     tensors_path,
 )
 
-TEMPORARY_SUFFIX = ".partial"
+log = logging.getLogger("csrun")
 _DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}
 
 
@@ -47,8 +54,8 @@ def write(
     """
     name = name_of(step)
     path = tensors_path(model_dir, name)
-    temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
-    _remove_leftovers(model_dir)
+    temporary = temporary_beside(path)
+    sweep_temporaries(model_dir)
     try:
         entries = _write_tensors(temporary, tensors)
         _drop_from_index(model_dir, name)
@@ -67,7 +74,7 @@ def write(
 
 def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, TensorEntry]:
     entries = {}
-    with FileIO(path, "wb") as file:
+    with FileIO(create_new(path), "wb") as file:
         _write_all(file, memoryview(_header(tensors)))
         for name, array in tensors.items():
             memory, crc32 = bytes_of(array), 0
@@ -112,14 +119,18 @@ def _drop_from_index(model_dir: Path, name: str) -> None:
 
 
 def _name_in_index(model_dir: Path, name: str, keep: int) -> None:
-    index = read_index(model_dir)
-    kept = [old for old in (index.kept if index else ()) if old != name]
+    kept = [old for old in _known(model_dir) if old != name]
     kept.append(name)
     write_whole(model_dir / INDEX_FILE, _text(Index(name, tuple(kept[-keep:]))))
-    dropped = {*kept[:-keep], *_older_than(model_dir, kept[-keep:])}
-    for old in dropped:
-        tensors_path(model_dir, old).unlink(missing_ok=True)
-        manifest_path(model_dir, old).unlink(missing_ok=True)
+    _remove(model_dir, {*kept[:-keep], *_older_than(model_dir, kept[-keep:])})
+
+
+def _known(model_dir: Path) -> list[str]:
+    """The checkpoints that count so far; those that are there where the index was lost."""
+    index = read_index(model_dir)
+    if index is not None:
+        return list(index.kept)
+    return [name_of(step) for step in reversed(steps_in(model_dir))]
 
 
 def _older_than(model_dir: Path, kept: list[str]) -> list[str]:
@@ -128,14 +139,24 @@ def _older_than(model_dir: Path, kept: list[str]) -> list[str]:
     return [name_of(step) for step in steps_in(model_dir) if step < oldest]
 
 
+def _remove(model_dir: Path, names: Iterable[str]) -> None:
+    """Remove checkpoints, in this folder alone; what cannot be removed is told of, and stays."""
+    folder = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in names:
+            for path in (tensors_path(model_dir, name), manifest_path(model_dir, name)):
+                try:
+                    os.unlink(path.name, dir_fd=folder)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    log.warning("%s: cannot be removed: %s", path, error.strerror)
+    finally:
+        os.close(folder)
+
+
 def _text(record: Index | Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=1)
-
-
-def _remove_leftovers(model_dir: Path) -> None:
-    """Remove what a killed writer left: temporaries only, which nothing names."""
-    for path in model_dir.glob(f".{PREFIX}*{TEMPORARY_SUFFIX}"):
-        path.unlink(missing_ok=True)
 
 
 def _failed(path: Path, tensors: Mapping[str, Array], error: OSError) -> CsrunError:
