@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.job import SECRET_FILE
 from csrun.context.system_uses import UseLog
-from csrun.estimator.layout import Layout
+from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
 from csrun.executable import Executable
@@ -147,7 +147,7 @@ def run_request(
         context.streamers,
         target.system.name,
         target.system.usable_cores,
-        Layout.of(context.job, nodes).options_for,
+        LayoutAdvice.of(context.job, nodes).options_for,
         run.config.check_numerics,
         run.dataset.replayed,
     )

@@ -12,7 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.data import Dataset
 from csrun.data.sharding import Sharding, shard_info
 from csrun.estimator.config import WarmStart
-from csrun.estimator.layout import Layout
+from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.place import Target
 from csrun.estimator.run import Run
 from csrun.executable import Plan
@@ -146,6 +146,6 @@ class DataSplit:
             return f"let input_fn shard by {self.sharding} again"
         if target.context is None or target.site is None:
             return f"run it with csrun_wse and {self.streamers} streamers"
-        layout = Layout.of(target.context.job, target.site.nodes)
+        layout = LayoutAdvice.of(target.context.job, target.site.nodes)
         options = layout.options_for_exactly(self.streamers)
         return f"run it with {options}, or shard by batch from the start ({REMEDY[self.sharding]})"

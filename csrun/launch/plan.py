@@ -9,48 +9,9 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Hosts, JobFile, Role, TaskEntry
 from csrun.jobs.request import JobRequest
 from csrun.launch.command import is_preparing, mode_of
-from csrun.site import Site
+from csrun.site import STREAMING_SINGLE_TASK_NODES, JobLayout, Site
 
-STREAMING_SINGLE_TASK_NODES = 2  # the chief's and MemoryX's
 STREAMING_MIN_NODES = STREAMING_SINGLE_TASK_NODES + 1
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The numbers of a job: S single-task nodes, then N - S nodes of T tasks with C CPUs each."""
-
-    nodes: int
-    tasks_per_node: int
-    cpus_per_task: int
-    single_task_nodes: int
-    cyclic: bool
-
-    @property
-    def tasks(self) -> int:
-        """S + (N - S) x T."""
-        return self.single_task_nodes + self._full_nodes * self.tasks_per_node
-
-    @property
-    def _full_nodes(self) -> int:
-        return self.nodes - self.single_task_nodes
-
-    def node_ids(self) -> tuple[int, ...]:
-        """The node of each rank, as srun's components place them.
-
-        Without single-task nodes the first node is a component by itself, filled first; only the
-        nodes of the last component are dealt to in turn when `cyclic`.
-        """
-        first = self.single_task_nodes
-        ids = list(range(first))
-        if first == 0:
-            ids += [0] * self.tasks_per_node
-            first = 1
-        rest = range(first, self.nodes)
-        if self.cyclic:
-            ids += [node for _ in range(self.tasks_per_node) for node in rest]
-        else:
-            ids += [node for node in rest for _ in range(self.tasks_per_node)]
-        return tuple(ids)
 
 
 @dataclass(frozen=True)
@@ -70,7 +31,7 @@ class JobPlan:
 
     command: tuple[str, ...]
     mode: ExecutionMode | None
-    layout: Layout
+    layout: JobLayout
     tasks: tuple[PlannedTask, ...]
 
     def entries(
@@ -124,11 +85,11 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
 
 def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
     """One task that has a node to itself, whatever its command."""
-    layout = Layout(1, 1, site.nodes.cpus, 0, cyclic=False)
+    layout = JobLayout(1, 1, site.nodes.cpus, 0)
     return JobPlan(command, None, layout, (PlannedTask(0, Role.TASK, 0, 0, real_cpus),))
 
 
-def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> Layout:
+def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> JobLayout:
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
     if nodes == 1 and is_preparing(request.command):
@@ -139,7 +100,7 @@ def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> Lay
     _check_nodes(nodes, site)
     _check_single_task_nodes(nodes, single, mode, request.command[0])
     tasks, cpus = _tasks_and_cpus(request, site)
-    return Layout(nodes, tasks, cpus, single, request.cyclic)
+    return JobLayout(nodes, tasks, cpus, single, request.cyclic)
 
 
 def _check_nodes(nodes: int, site: Site) -> None:
@@ -209,11 +170,11 @@ def _check_node_fits(tasks: int, cpus: int, have: int) -> None:
 
 
 def _place(
-    layout: Layout, mode: ExecutionMode | None, site: Site, real_cpus: tuple[int, ...]
+    layout: JobLayout, mode: ExecutionMode | None, site: Site, real_cpus: tuple[int, ...]
 ) -> tuple[PlannedTask, ...]:
     tasks_on: dict[int, int] = {}
     placed, next_cpu = [], 0
-    for rank, node_id in enumerate(layout.node_ids()):
+    for rank, node_id in enumerate(layout.node_ids):
         local_rank = tasks_on.get(node_id, 0)
         tasks_on[node_id] = local_rank + 1
         alone = node_id < layout.single_task_nodes

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from csrun.jobs.request import JobOptions
-from csrun.launch.plan import Layout
+from csrun.site import JobLayout
 
 COMPONENT_SEPARATOR = ":"
 NO_OPTIONS = JobOptions()
@@ -46,7 +46,7 @@ class Resources:
 
 
 def srun_line(
-    layout: Layout,
+    layout: JobLayout,
     command: tuple[str, ...],
     gres: str | None = None,
     label: bool = False,
@@ -70,12 +70,16 @@ def option_words(options: JobOptions) -> list[str]:
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
-def srun_words(layout: Layout, command: tuple[str, ...], resources: Resources) -> tuple[str, ...]:
+def srun_words(
+    layout: JobLayout, command: tuple[str, ...], resources: Resources
+) -> tuple[str, ...]:
     """The srun that asks for nodes and starts `command` on them: components in rank order."""
     return _joined(_components(layout, resources), command)
 
 
-def step_words(layout: Layout, command: tuple[str, ...], resources: Resources) -> tuple[str, ...]:
+def step_words(
+    layout: JobLayout, command: tuple[str, ...], resources: Resources
+) -> tuple[str, ...]:
     """The srun that starts `command` on the nodes that a batch job has already."""
     kept = [
         [word for word in component if not word.startswith(_OF_AN_ALLOCATION)]
@@ -97,7 +101,10 @@ def cpu_words(
 
 
 def batch_script(
-    layout: Layout, command: tuple[str, ...], resources: Resources, directives: Iterable[str] = ()
+    layout: JobLayout,
+    command: tuple[str, ...],
+    resources: Resources,
+    directives: Iterable[str] = (),
 ) -> str:
     """A script for sbatch that asks for the nodes of a job and runs `command` on the first.
 
@@ -135,12 +142,12 @@ def _joined(components: Iterable[Iterable[str]], command: tuple[str, ...]) -> tu
     return (*words, *command)
 
 
-def _components(layout: Layout, resources: Resources) -> list[list[str]]:
+def _components(layout: JobLayout, resources: Resources) -> list[list[str]]:
     common = resources.words()
     return [[*common, *words] for words in _placed(layout, resources)]
 
 
-def _placed(layout: Layout, resources: Resources) -> list[list[str]]:
+def _placed(layout: JobLayout, resources: Resources) -> list[list[str]]:
     gres = [f"--gres={resources.gres}"] if resources.gres else []
     distribution = ["--distribution=cyclic"] if layout.cyclic else []
     full = _tasks(layout.tasks_per_node, layout.cpus_per_task)

@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own support
 from result import Result, interleaved
 from support.testbed import IS_INSTALLED, Testbed, new_testbed, site_file
 
-from csrun.launch.plan import Layout
 from csrun.launch.srun import Resources, srun_words
+from csrun.site import JobLayout
 
 NODES, ALONE, PER_NODE = 14, 2, 8  # 2 + 12 x 8 = 98 tasks
 ROUNDS = 5
 LIMIT = 1.2
-SHAPE = Layout(NODES, PER_NODE, 1, ALONE, cyclic=False)
+SHAPE = JobLayout(NODES, PER_NODE, 1, ALONE, cyclic=False)
 OPTIONS = ("--total-nodes", str(NODES), "--tasks-per-node", str(PER_NODE),
            "--cpus-per-task", "1", "--single-task-nodes", str(ALONE))  # fmt: skip
 LAUNCHER = Path(sys.executable).with_name("csrun_wse")

@@ -5,7 +5,7 @@ import pytest
 from csrun.base.mode import ExecutionMode
 from csrun.context import Role
 from csrun.context.job import JobFile, TaskEntry
-from csrun.estimator.layout import Layout
+from csrun.estimator.layout import LayoutAdvice
 from csrun.site import Nodes
 
 NODES = Nodes(count=16, cpus=64, memory_gb=1)
@@ -39,7 +39,7 @@ def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
     ],
 )
 def test_the_next_run_has_enough_streamers(layout, streamers, options):
-    assert Layout.of(job(*layout), NODES).options_for(streamers) == options
+    assert LayoutAdvice.of(job(*layout), NODES).options_for(streamers) == options
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_the_next_run_has_enough_streamers(layout, streamers, options):
     ],
 )
 def test_the_next_run_has_just_so_many_streamers(layout, streamers, options):
-    assert Layout.of(job(*layout), NODES).options_for_exactly(streamers) == options
+    assert LayoutAdvice.of(job(*layout), NODES).options_for_exactly(streamers) == options

@@ -8,28 +8,12 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Role
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import Layout, plan
+from csrun.launch.plan import plan
 from csrun.site import load
 
 SITE = load("local")  # 16 nodes of 128 CPUs; by default 4 nodes, 2 tasks a node, 16 CPUs a task
 CPUS = (0, 1)
 WS, PY, OTHER = ("python-ws", "run.py"), ("python", "run.py"), ("hostname",)
-
-COUNTS = [
-    # N, T, S -> tasks; the first is the documented example
-    (5, 4, 2, 14),
-    (14, 8, 2, 98),
-    (1, 1, 0, 1),
-    (4, 3, 0, 12),
-    (4, 2, 3, 5),
-]
-
-
-@pytest.mark.parametrize(("nodes", "tasks", "single", "expected"), COUNTS)
-def test_number_of_tasks(nodes: int, tasks: int, single: int, expected: int) -> None:
-    layout = plan(JobRequest(OTHER, nodes, tasks, 1, single), SITE, CPUS).layout
-    assert layout.tasks == expected == len(layout.node_ids())
-
 
 RESOLVED = [
     # T, C asked -> T, C
@@ -46,21 +30,6 @@ RESOLVED = [
 def test_tasks_and_cpus(tasks: int | None, cpus: int | None, got_tasks: int, got_cpus: int) -> None:
     layout = plan(JobRequest(PY, 4, tasks, cpus), SITE, CPUS).layout
     assert (layout.tasks_per_node, layout.cpus_per_task) == (got_tasks, got_cpus)
-
-
-NODES = [
-    # as Slurm places the same layout: block, cyclic, and S = 0 with its first node alone
-    (Layout(4, 3, 1, 2, False), (0, 1, 2, 2, 2, 3, 3, 3)),
-    (Layout(4, 3, 1, 2, True), (0, 1, 2, 3, 2, 3, 2, 3)),
-    (Layout(3, 2, 1, 0, False), (0, 0, 1, 1, 2, 2)),
-    (Layout(3, 2, 1, 0, True), (0, 0, 1, 2, 1, 2)),
-    (Layout(1, 2, 1, 0, True), (0, 0)),
-]
-
-
-@pytest.mark.parametrize(("layout", "nodes"), NODES)
-def test_node_of_each_rank(layout: Layout, nodes: tuple[int, ...]) -> None:
-    assert layout.node_ids() == nodes
 
 
 ROLES = [

@@ -11,8 +11,8 @@ import msgspec
 
 from csrun.advice.analysis.laws import Fit, disturbance, fit
 from csrun.advice.measurements import Measurements, Point
+from csrun.site import STREAMING_SINGLE_TASK_NODES, JobLayout
 
-STREAMING_SINGLE_NODES = 2  # of the chief and of MemoryX
 SATURATED = 0.85  # of what as many workers would do alone: below, they are in each other's way
 BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
 
@@ -175,8 +175,10 @@ class Scaling:
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
         """Streamers on each node. A single pipelined task streams to itself."""
         if self._streaming:
-            return (tasks,) * (nodes - STREAMING_SINGLE_NODES)
-        return (tasks - 1 or int(nodes == 1), *(tasks,) * (nodes - 1))
+            single = STREAMING_SINGLE_TASK_NODES
+            return JobLayout(nodes, tasks, 1, single).tasks_by_node[single:]
+        first, *others = JobLayout(nodes, tasks, 1, 0).tasks_by_node
+        return (first - 1 or int(nodes == 1), *others)
 
     def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
         if self._site.one_machine or machine.bound.spans_nodes:

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from csrun.advice.analysis.scaling import STREAMING_SINGLE_NODES, Layout, Limit, Scaling
+from csrun.advice.analysis.scaling import Layout, Limit, Scaling
+from csrun.site import STREAMING_SINGLE_TASK_NODES
 
 MARGIN = 0.1  # above the target, for what a short measurement cannot see
 ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller one is the better
@@ -59,7 +60,7 @@ def solve(scaling: Scaling, target: Target, streaming: bool, nodes: int) -> Solu
 
 def least_nodes(streaming: bool) -> int:
     """Nodes of the smallest job."""
-    return STREAMING_SINGLE_NODES + 1 if streaming else 1
+    return STREAMING_SINGLE_TASK_NODES + 1 if streaming else 1
 
 
 def _smallest(scaling: Scaling, wanted: float, best: dict[int, Layout]) -> Layout | None:

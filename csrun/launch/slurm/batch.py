@@ -8,10 +8,10 @@ from pathlib import Path
 
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import JobPlan, Layout, PlannedTask
+from csrun.launch.plan import JobPlan, PlannedTask
 from csrun.launch.slurm import sinfo
 from csrun.launch.srun import Resources, batch_script
-from csrun.site import Site
+from csrun.site import JobLayout, Site
 
 COMPILE_ONLY = "--compile_only"
 
@@ -60,13 +60,13 @@ def compile_job(request: JobRequest, job_plan: JobPlan) -> tuple[JobRequest, Job
     """The job that only compiles: its chief, alone on one node."""
     chief = job_plan.tasks[0]
     command = (*job_plan.command, COMPILE_ONLY)
-    layout = Layout(1, 1, len(chief.cpus), 0, cyclic=False)
+    layout = JobLayout(1, 1, len(chief.cpus), 0, cyclic=False)
     alone = PlannedTask(0, chief.role, 0, 0, chief.cpus)
     compiling = replace(request, command=command, compile_first=False, sbatch=False)
     return compiling, JobPlan(command, job_plan.mode, layout, (alone,))
 
 
-def _options(request: JobRequest, layout: Layout) -> list[str]:
+def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     numbers = {
         "--total-nodes": layout.nodes,
         "--tasks-per-node": layout.tasks_per_node,

@@ -6,8 +6,7 @@ import subprocess
 from dataclasses import dataclass
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.launch.plan import Layout
-from csrun.site import Site
+from csrun.site import JobLayout, Site
 
 SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G")
 NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
@@ -36,7 +35,7 @@ def nodes(site: Site) -> tuple[Node, ...]:
     return parse(_sinfo(site))
 
 
-def check(layout: Layout, site: Site, gres: str | None) -> None:
+def check(layout: JobLayout, site: Site, gres: str | None) -> None:
     """Make sure that the cluster could run the job some day.
 
     Raises: UsageError when it never can; CsrunError when Slurm does not answer
@@ -86,7 +85,7 @@ def explain(error_text: str, site: Site) -> CsrunError:
     return CsrunError(f"site {site.name}: Slurm does not answer: {reason}; {remedy}")
 
 
-def _check_nodes(layout: Layout, site: Site, found: tuple[Node, ...]) -> None:
+def _check_nodes(layout: JobLayout, site: Site, found: tuple[Node, ...]) -> None:
     if layout.nodes > len(found):
         raise UsageError(
             f"--total-nodes {layout.nodes}: the cluster of site {site.name} has {len(found)} nodes:"

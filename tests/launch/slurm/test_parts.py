@@ -14,7 +14,7 @@ from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
 from csrun.jobs.folder import KEPT_JOBS
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.command import is_preparing, option
-from csrun.launch.plan import Layout, plan
+from csrun.launch.plan import plan
 from csrun.launch.process.protocol import SignalTasks, StartTask
 from csrun.launch.slurm import batch, folders, run, sinfo, squeue
 from csrun.launch.slurm.mail import (
@@ -26,7 +26,7 @@ from csrun.launch.slurm.mail import (
     launcher_box,
     post,
 )
-from csrun.site import load
+from csrun.site import JobLayout, load
 
 ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))
 JOB = JobFile(7, None, ("true",), "/", "local", 1, 2, (ENTRY,))
@@ -106,18 +106,18 @@ def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> No
 
 
 @pytest.mark.parametrize(("layout", "gres", "said"), [
-    (Layout(3, 1, 1, 0, False), None, "use --total-nodes 2"),
-    (Layout(2, 3, 2, 0, False), None, "wants 2 nodes of 6 CPUs, the cluster has 1"),
-    (Layout(2, 1, 4, 1, False), None, "wants 1 nodes of 128 CPUs, the cluster has 0"),
-    (Layout(2, 1, 1, 0, False), "cs:cs2-03:1", "no node of the cluster has cs:cs2-03:1"),
+    (JobLayout(3, 1, 1, 0, False), None, "use --total-nodes 2"),
+    (JobLayout(2, 3, 2, 0, False), None, "wants 2 nodes of 6 CPUs, the cluster has 1"),
+    (JobLayout(2, 1, 4, 1, False), None, "wants 1 nodes of 128 CPUs, the cluster has 0"),
+    (JobLayout(2, 1, 1, 0, False), "cs:cs2-03:1", "no node of the cluster has cs:cs2-03:1"),
 ])  # fmt: skip
 def test_what_the_cluster_never_can_run(
-    layout: Layout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+    layout: JobLayout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinfo, "_sinfo", lambda site: SINFO)
     with pytest.raises(UsageError, match=said):
         sinfo.check(layout, SITE, gres)
-    sinfo.check(Layout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
+    sinfo.check(JobLayout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -159,7 +159,7 @@ def test_a_compile_is_its_chief_alone() -> None:
     compiling, job_plan = batch.compile_job(request, plan(request, SITE, tuple(range(8))))
     assert compiling.command == ("python-ws", "run.py", "--compile_only")
     assert (compiling.sbatch, compiling.compile_first) == (False, False)
-    assert job_plan.layout == Layout(1, 1, 8, 0, False)
+    assert job_plan.layout == JobLayout(1, 1, 8, 0, False)
     assert [(task.rank, task.role) for task in job_plan.tasks] == [(0, Role.CHIEF)]
     again = JobRequest(compiling.command, 1, 1, 8, 0)
     assert plan(again, SITE, tuple(range(8))).layout == job_plan.layout

@@ -3,7 +3,6 @@
 import shlex
 
 from csrun.jobs.request import JobOptions
-from csrun.launch.plan import Layout
 from csrun.launch.srun import (
     Resources,
     batch_script,
@@ -12,10 +11,11 @@ from csrun.launch.srun import (
     srun_words,
     step_words,
 )
+from csrun.site import JobLayout
 
 COMMAND = ("python-ws", "run.py", "-o", "a b")
-STREAMING = Layout(4, 8, 2, 2, cyclic=True)
-PIPELINED = Layout(3, 2, 4, 0, cyclic=False)
+STREAMING = JobLayout(4, 8, 2, 2, cyclic=True)
+PIPELINED = JobLayout(3, 2, 4, 0, cyclic=False)
 ASKED = Resources("cs:cs2-02:1", 16, "digits", 3600)
 
 
@@ -40,7 +40,7 @@ def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
 
 
 def test_one_node_is_no_heterogeneous_step() -> None:
-    words = step_words(Layout(1, 3, 2, 0, cyclic=False), ("true",), Resources("cs:1", 8))
+    words = step_words(JobLayout(1, 3, 2, 0, cyclic=False), ("true",), Resources("cs:1", 8))
     assert words == ("srun", "--unbuffered", "--kill-on-bad-exit", "--nodes=1",
                      "--tasks-per-node=3", "--cpus-per-task=2", "true")  # fmt: skip
 
