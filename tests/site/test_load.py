@@ -61,8 +61,10 @@ WRONG = [
     ),
     ({"systems.1.address": "127.0.0.1:9000"}, "systems[1].address must differ", "127.0.0.1:9000"),
     ({"systems.0.boot_s": -1}, "systems[0].boot_s: must be a number >= 0", "-1"),
-    ({"systems.0.boot_s": math.inf}, "systems[0].boot_s: must be a number >= 0 and <=", "inf"),
-    ({"systems.0.clock_hz": math.inf}, "systems[0].clock_hz: must be a number > 0 and <=", "inf"),
+    ({"systems.0.boot_s": math.inf}, "systems[0].boot_s: must be a finite number", "inf"),
+    ({"systems.0.clock_hz": math.inf}, "systems[0].clock_hz: must be a finite number", "inf"),
+    ({"systems.0.boot_s": 1e5}, "systems[0].boot_s: must be a number >= 0 and <=", "100000.0"),
+    ({"systems.0.clock_hz": 1e16}, "systems[0].clock_hz: must be a number > 0 and <=", "1e+16"),
     ({"defaults.nodes": 17}, "defaults.nodes must be at most nodes.count, 16", "17"),
     ({"defaults.tasks_per_node": 9}, "must be at most nodes.cpus, 128", "144"),
 ]
