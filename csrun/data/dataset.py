@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from csrun.data.adapters import describe, indexed
+from csrun.data.adapters import describe, indexed, passes
 from csrun.data.delivery import Delivery, arrays_of, keep_freed_memory
 from csrun.data.errors import DataError, require
 from csrun.data.files import FileSet, Paths, found
@@ -99,14 +99,17 @@ class Dataset:
         """Batches as an iterable gives them: tuples of arrays or torch tensors, or dicts of these.
 
         A dict has the keys `features` and `labels`. A grain MapDataset is read by number, as long
-        as it is not filtered; all others are read in turn.
+        as it is not filtered; all others are read in turn. A torch DataLoader that shuffles without
+        a seed has one order in all tasks, another one each pass: those of the run's seed.
         """
         options = {"iterable": type(batches).__name__}
         operator = Operator("from_batches", Level.BATCH, options, call_site())
         operators = describe(batches) or (operator,)
         items = indexed(batches)
-        source = BatchesFlow(batches, operators[0].stage) if items is None else batches_of(items)
-        return Dataset(source, Level.BATCH, operators)
+        if items is not None:
+            return Dataset(batches_of(items), Level.BATCH, operators)
+        flow = BatchesFlow(batches, passes(batches), operators[0].stage)
+        return Dataset(flow, Level.BATCH, operators)
 
     def interleave(
         self, cycle_length: int, block_length: int = 1, num_parallel_calls: int | None = None

@@ -5,7 +5,7 @@ stage's time is taken once a chunk and not once a sample.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from typing import Any, Protocol
@@ -68,10 +68,11 @@ def in_turn(source: Source) -> Flow:
 class BatchesFlow:
     """Batches of an iterable; one that is its own iterator gives one pass only.
 
-    stage: what the time that they take is labelled by.
+    begin: begins the pass of a number. stage: what the time that they take is labelled by.
     """
 
     iterable: Iterable[Any]
+    begin: Callable[[int], Iterator[Any]]
     stage: str
     opened: list[bool] = field(default_factory=list)
 
@@ -83,7 +84,7 @@ class BatchesFlow:
                 "start again; return a new one at each call"
             )
         self.opened.append(True)
-        return self._chunks(iter(self.iterable), clock)
+        return self._chunks(self.begin(epoch), clock)
 
     def _chunks(self, batches: Iterator[Any], clock: StageClock) -> Chunks:
         for number in count():

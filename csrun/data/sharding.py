@@ -1,4 +1,4 @@
-"""Which part of the data this task streams."""
+"""Which part of the data this task streams, and the seed that it shares with the others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,10 @@ from csrun.data.errors import DataError
 
 Shard = tuple[int, int]  # index, count
 
+NO_SEED = 1  # of a run that says none, as the estimator's
+
 _given: list[Shard] = []
+_seeds: list[int] = []
 
 
 class Sharding(StrEnum):
@@ -82,3 +85,18 @@ def sharded_as(index: int, count: int) -> Iterator[None]:
         yield
     finally:
         _given.pop()
+
+
+def run_seed() -> int:
+    """The seed of the run that this task is in: for what shuffles without one of its own."""
+    return _seeds[-1] if _seeds else NO_SEED
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Be in a run of this seed. All its tasks have the same, and so draw one order."""
+    _seeds.append(seed)
+    try:
+        yield
+    finally:
+        _seeds.pop()

@@ -22,6 +22,7 @@ from csrun.context import (
 )
 from csrun.context.job import ended_file
 from csrun.data import Dataset, as_dataset
+from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, feed, prepare, train
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
@@ -226,6 +227,10 @@ class CerebrasEstimator:
         sys.exit(0)
 
     def _part(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
+        with seeded(self._config.seed):
+            return self._role(input_fn, lead)
+
+    def _role(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
         context = current()
         folder = _run_folder(context) if context and context.mode else None
         role = _role_in_training(context)

@@ -56,6 +56,13 @@ def of_torch(folder: Path) -> Any:
     return data.DataLoader(samples * 3, batch_size=8)
 
 
+def of_shuffled_torch(folder: Path) -> Any:
+    torch = pytest.importorskip("torch")
+    torch.seed()  # as in a process of its own
+    samples = list(zip(FEATURES, LABELS, strict=True))
+    return Dataset.from_batches(torch.utils.data.DataLoader(samples, 8, shuffle=True)).repeat()
+
+
 def model_fn(features: Any, labels: Any, mode: str, params: Any) -> CSEstimatorSpec:
     logits = nn.Dense(2, name="out")(nn.Dense(5, activation="tanh", name="hidden")(features))
     loss = nn.softmax_cross_entropy(logits, labels)
@@ -84,3 +91,18 @@ def test_the_weights_are_those_of_arrays(
         np.testing.assert_array_equal(weights[name], values, err_msg=name)
     replays = "thrown away" in caplog.text
     assert replays == (make in (of_csv, of_torch))
+
+
+def test_an_unseeded_loader_gives_the_same_weights_again(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        first, second, in_order = (
+            trained(make, tmp_path / name)
+            for name, make in {
+                "a": of_shuffled_torch,
+                "b": of_shuffled_torch,
+                "c": of_arrays,
+            }.items()
+        )
+    assert any((first[name] != in_order[name]).any() for name in first)
+    for name, expected in first.items():
+        np.testing.assert_array_equal(second[name], expected)

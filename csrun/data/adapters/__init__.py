@@ -18,6 +18,9 @@ DESCRIBED: dict[Kind, Callable[[Any], tuple[Operator, ...]]] = {
 INDEXED: dict[Kind, Callable[[Any], RandomAccess | None]] = {
     ("grain", "MapDataset"): grain.indexed,
 }
+PASSES: dict[Kind, Callable[[Any], Callable[[int], Iterator[Any]] | None]] = {
+    ("torch", "DataLoader"): torch.passes,
+}
 
 
 def describe(iterable: Any) -> tuple[Operator, ...]:
@@ -33,6 +36,12 @@ def indexed(iterable: Any) -> RandomAccess | None:
     """The items of a grain MapDataset by number; None for what can be read in turn only."""
     known = next((INDEXED[kind] for kind in _kinds(iterable) if kind in INDEXED), None)
     return known(iterable) if known else None
+
+
+def passes(iterable: Any) -> Callable[[int], Iterator[Any]]:
+    """Begins the pass of a number; an unseeded torch DataLoader's in the order of the run's."""
+    known = next((PASSES[kind] for kind in _kinds(iterable) if kind in PASSES), None)
+    return (known(iterable) if known else None) or (lambda number: iter(iterable))
 
 
 def _kinds(iterable: Any) -> Iterator[Kind]:

@@ -1,9 +1,16 @@
-"""What a torch DataLoader tells of itself."""
+"""What a torch DataLoader tells of itself, and one order of its samples in all tasks of a run."""
 
-from collections.abc import Iterator
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
+import numpy as np
+
 from csrun.data.operators import Level, Operator, name_of
+from csrun.data.sharding import run_seed
 
 IN_ORDER = "SequentialSampler"
 WHOLE = "RandomSampler"
@@ -70,8 +77,20 @@ def _sampler(loader: Any) -> str | None:
     return type(sampler).__name__
 
 
-def _seed(loader: Any) -> int | None:
-    return int(loader.generator.initial_seed()) if loader.generator is not None else None
+def _seed(loader: Any) -> int:
+    """Its author's seed, or the run's, which gives it its order."""
+    generator = _generator(loader)
+    return run_seed() if generator is None else int(generator.initial_seed())
+
+
+def _generator(loader: Any) -> Any:
+    """The source of random numbers that its author gave it, or gave its sampler."""
+    if loader.generator is not None:
+        return loader.generator
+    below = loader._index_sampler
+    while (deeper := getattr(below, "sampler", None)) is not None:
+        below = deeper
+    return getattr(below, "generator", None)
 
 
 def _batch_size(loader: Any) -> int | None:
@@ -82,3 +101,95 @@ def _batch_size(loader: Any) -> int | None:
 
 def _drops(loader: Any) -> bool:
     return bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
+
+
+def passes(loader: Any) -> Callable[[int], Iterator[Any]] | None:
+    """Begins the pass of a number, in an order that is the run's; None for an order of its own.
+
+    Each task of a job has a loader of its own. Without a seed each would draw another order, and of
+    the batches that the streamers take in turn some would have the same samples, and others none.
+    The user's loader stays as it is.
+    """
+    if _iterates(loader) or _sampler(loader) == IN_ORDER or _generator(loader) is not None:
+        return None
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    order = RunOrder(getattr(loader, name))
+    ours = copy.copy(loader)
+    ours.__dict__.update({name: order, "_iterator": None})  # a DataLoader refuses a new sampler
+
+    def begin(number: int) -> Iterator[Any]:
+        order.begin(number)
+        return iter(ours)
+
+    return begin
+
+
+class RunOrder:
+    """A sampler, or batch sampler, that draws the same order in all tasks of a run.
+
+    The sampler that it stands for may draw from the global random numbers of torch, NumPy or
+    Python, whichever it knows: while it is asked, these are those of the run's seed and the pass.
+    """
+
+    def __init__(self, below: Any) -> None:
+        self._below = below
+        self.begin(0)
+
+    def __len__(self) -> int:
+        return len(self._below)
+
+    def begin(self, number: int) -> None:
+        """What is asked for next belongs to the pass of a number."""
+        self._pass, self._begun = number, count()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._drawn(self._pass, self._begun)
+
+    def _drawn(self, number: int, begun: Iterator[int]) -> Iterator[Any]:
+        """The order. It is counted here: with worker processes, torch begins twice and reads once.
+
+        A loader without end begins anew within one pass of ours, and then has another order.
+        """
+        key = np.random.SeedSequence([run_seed(), number, next(begun)])
+        numbers, end = GlobalNumbers(int(key.generate_state(1, np.uint64)[0])), object()
+        with numbers.in_place():
+            below = iter(self._below)
+        while True:
+            with numbers.in_place():
+                item = next(below, end)
+            if item is end:
+                return
+            yield item
+
+
+class GlobalNumbers:
+    """Random numbers that are the global ones now and then, and go on where they were.
+
+    Between two of these times the user's own code finds its numbers untouched.
+    """
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        self._torch = torch.default_generator
+        self._states = (
+            random.Random(seed).getstate(),
+            np.random.RandomState(seed % 2**32).get_state(),
+            torch.Generator().manual_seed(seed).get_state(),
+        )
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Be the global ones."""
+        outside = self._exchange(self._states)
+        try:
+            yield
+        finally:
+            self._states = self._exchange(outside)
+
+    def _exchange(self, states: Any) -> Any:
+        before = random.getstate(), np.random.get_state(), self._torch.get_state()
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        self._torch.set_state(states[2])
+        return before

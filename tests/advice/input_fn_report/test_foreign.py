@@ -47,9 +47,14 @@ INDEXED = {"streamers": 2, "cpus": 2}
 CHAINS: list[tuple[tuple[tuple[str, Options], ...], Options, dict[str, str]]] = [
     ((loader(), shuffle(), batch()), ONE, {}),
     (
-        (loader(), shuffle(None), batch()),
+        (SOURCE, shuffle(None), REPEAT, batch()),
+        INDEXED,
+        {"shuffle-unseeded": ".shuffle(seed=1)"},
+    ),
+    (
+        (loader(), shuffle(), batch()),
         TWO,
-        {"shuffle-unseeded": "generator=torch.Generator()", "stream-replayed": "from_arrays"},
+        {"stream-replayed": "from_arrays"},
     ),
     ((loader(shuffle=False), batch()), ONE, {"loader-in-order": "shuffle=True"}),
     ((loader(shuffle=False), batch()), {**ONE, "training": False}, {}),
@@ -108,7 +113,7 @@ def test_the_worker_processes_of_all_streamers_are_counted() -> None:
     assert found["workers"].severity == "info"
 
 
-def test_a_real_loader_of_arrays() -> None:
+def test_a_real_loader_of_arrays_which_needs_no_seed() -> None:
     torch = pytest.importorskip("torch")
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -118,7 +123,6 @@ def test_a_real_loader_of_arrays() -> None:
     found = examine(Pipeline(data.operators, streamers=2, last_step=30, **facts))
     assert [finding.rule for finding in found] == [
         "data-end",
-        "shuffle-unseeded",
         "loader-sample-by-sample",
         "stream-replayed",
     ]

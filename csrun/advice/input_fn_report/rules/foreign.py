@@ -4,7 +4,6 @@ from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
 from csrun.advice.input_fn_report.pipeline import Here
 
 LOADER = ("DataLoader",)
-GENERATOR = "generator=torch.Generator().manual_seed(1)"
 THREADS_A_CPU = 4  # of threads that mostly wait
 
 
@@ -12,16 +11,16 @@ def _unseeded(here: Here) -> Advice | None:
     pipeline = here.pipeline
     if here.option("seed") is not None or not pipeline.training or pipeline.streamers == 1:
         return None
-    change = f"DataLoader(…, {GENERATOR})" if pipeline.has(*LOADER) else ".shuffle(seed=1)"
     severity = Severity.INFO if pipeline.streamers is None else Severity.WARNING
-    return Advice("without a seed, each streamer draws an order of its own", change, severity)
+    now = "without a seed, each streamer draws an order of its own"
+    return Advice(now, ".shuffle(seed=1)", severity)
 
 
 def _in_order(here: Here) -> Advice | None:
     if not here.pipeline.training or here.option("shuffle") is not False:
         return None
     now = "every pass goes through the samples in the same order"
-    return Advice(now, f"DataLoader(…, shuffle=True, {GENERATOR})")
+    return Advice(now, "DataLoader(…, shuffle=True)")
 
 
 def _sample_by_sample(here: Here) -> Advice | None:
