@@ -39,10 +39,10 @@ from csrun.executable import (
     Plan,
     Region,
     load,
+    manifest_of,
     nbytes_of,
-    program_digest,
 )
-from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
+from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def compile_model(
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
     files = _back_end(module, model, options, checksum, stages.stages, begin)
+    files |= {MANIFEST_FILE: manifest_of(files)}
     compile_directory.write(target, {**stages.with_stage(lair).files, **files})
     return CompileResult(load(target), cached=False, replaced=replaced)
 
@@ -171,7 +172,6 @@ def _plan(
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         floor_plan=placed.floor_plan,
         estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options),
-        program_digest=program_digest(program),
     )
 
 

@@ -70,10 +70,7 @@ def path_of(root: Path, checksum: str) -> Path:
 
 
 def read(directory: Path) -> Executable | None:
-    """The compile that lies there; None without one, or when another version or a fault wrote it.
-
-    Raises: CsrunError for a program that was changed since
-    """
+    """The compile that lies there; None without one, or when it is damaged or another version's."""
     try:
         return load(directory)
     except UnreadableError:

@@ -18,7 +18,7 @@ from csrun.executable.bind import (
     view,
     wafer_views,
 )
-from csrun.executable.executable import Executable, UnreadableError, load, program_digest
+from csrun.executable.executable import Executable, UnreadableError, load, manifest_of
 from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule
 from csrun.executable.plan import (
     PADDING_LABEL,
@@ -75,8 +75,8 @@ __all__ = [
     "flat_views",
     "learning_rate",
     "load",
+    "manifest_of",
     "nbytes_of",
-    "program_digest",
     "random",
     "row_tiles",
     "state_layout",

@@ -1,7 +1,8 @@
 """An Executable: a compile directory, read and checked."""
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import CsrunError
+from csrun.base.files import read_whole
 from csrun.executable.bind import (
     BindUpdate,
     BindWafer,
@@ -23,6 +25,9 @@ from csrun.executable.plan import Plan
 
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "program.py"
+MANIFEST_FILE = "manifest.json"
+_READ_BACK = (PLAN_FILE, PROGRAM_FILE)
+_LARGEST_BYTES = 256 << 20  # a plan has a few KB a layer, a program fewer
 
 
 class UnreadableError(CsrunError):
@@ -31,11 +36,12 @@ class UnreadableError(CsrunError):
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled model: its plan and its program's text."""
+    """A compiled model: its plan and its program's text; `digest` is its manifest's SHA-256."""
 
     directory: Path
     plan: Plan
     program: str
+    digest: str
 
     def wafer_program(
         self, arena: Bytes, store: Bytes, runtime: Runtime, minibatch: int = 0
@@ -60,27 +66,44 @@ class Executable:
         return namespace
 
 
-def program_digest(program: str) -> str:
-    """The digest that ties a plan to its program's text."""
-    return hashlib.sha256(program.encode()).hexdigest()
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """manifest.json: the SHA-256 of each file of a compile that is read back, by its name."""
+
+    files: dict[str, str]
 
 
-def load(directory: Path) -> Executable:
-    """Read an Executable.
+def manifest_of(files: Mapping[str, str]) -> str:
+    """The text of the manifest of a compile's files."""
+    digests = {name: sha256(files[name].encode()).hexdigest() for name in _READ_BACK}
+    return msgspec.json.format(msgspec.json.encode(Manifest(digests)), indent=1).decode()
 
-    Raises: UnreadableError when a file is missing or malformed; CsrunError when the program is not
-        the one that was compiled.
+
+def load(directory: Path, digest: str | None = None) -> Executable:
+    """Read an Executable: what lies there is what was compiled, to the last bit.
+
+    digest: that of the Executable which another task has read there, which this one must be.
+
+    Raises: UnreadableError when a file is missing, malformed or changed; CsrunError when it is
+        another one than asked for
     """
     try:
-        plan = msgspec.json.decode((directory / PLAN_FILE).read_bytes(), type=Plan)
-        program = (directory / PROGRAM_FILE).read_text()
+        head = read_whole(directory / MANIFEST_FILE)
+        manifest = msgspec.json.decode(head, type=Manifest)
+        plan = msgspec.json.decode(_verified(directory, PLAN_FILE, manifest), type=Plan)
+        program = _verified(directory, PROGRAM_FILE, manifest).decode()
     except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
         raise UnreadableError(
             f"{directory}: not a compile directory: {error}; remove it and compile again"
         ) from error
-    if program_digest(program) != plan.program_digest:
-        raise CsrunError(
-            f"{directory / PROGRAM_FILE}: not the program that was compiled; "
-            "remove the directory and compile again"
-        )
-    return Executable(directory, plan, program)
+    executable = Executable(directory, plan, program, sha256(head).hexdigest())
+    if digest not in (None, executable.digest):
+        raise CsrunError(f"{directory}: changed since the chief has read it; run again")
+    return executable
+
+
+def _verified(directory: Path, name: str, manifest: Manifest) -> bytes:
+    """A file's bytes. Raises: ValueError when they are not those of the manifest"""
+    data = read_whole(directory / name, _LARGEST_BYTES)
+    if sha256(data).hexdigest() != manifest.files.get(name):
+        raise ValueError(f"{name} is not what was compiled")
+    return data

@@ -240,7 +240,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: Schedule | None
     floor_plan: tuple[Region, ...]
     estimate: Estimate
-    program_digest: str  # SHA-256 of program.py
 
     @property
     def minibatches(self) -> int:

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import CompileError, CompileOptions, compile_directory, compile_model
-from csrun.executable import load
+from csrun.executable import UnreadableError, load, manifest_of
 from csrun.site import System
 
 PRINT_CHECKSUM = """
@@ -200,12 +202,36 @@ def test_a_full_disk_names_the_directory(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_changed_program_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize("name", ["plan.json", "program.py", "manifest.json"])
+def test_a_flipped_bit_is_never_run(tmp_path, name):
+    """`offset_bytes` with one bit more is a plan as well, of other weights."""
     executable = compiled(tmp_path).executable
-    path = executable.directory / "program.py"
-    path.write_text(path.read_text() + "# edited\n")
-    with pytest.raises(CsrunError, match=r"program\.py: not the program that was compiled"):
-        compiled(tmp_path)
+    path = executable.directory / name
+    content = path.read_bytes()
+    for bit in random.Random(1).sample(range(8 * len(content)), 150):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with suppress(UnreadableError):
+            assert load(executable.directory).program == executable.program
+            assert name == "manifest.json"  # a blank that is another blank, say
+    path.write_bytes(b"x" + content)
+    again = compiled(tmp_path)
+    assert (again.cached, again.replaced) == (False, True)
+    assert again.executable == executable
+
+
+def test_a_task_runs_what_the_chief_has_read(tmp_path):
+    executable = compiled(tmp_path).executable
+    assert load(executable.directory, executable.digest) == executable
+    program = executable.directory / "program.py"
+    program.write_text(executable.program + "# planted\n")
+    plan = (executable.directory / "plan.json").read_text()
+    planted = manifest_of({"plan.json": plan, "program.py": program.read_text()})
+    (executable.directory / "manifest.json").write_text(planted)
+    assert load(executable.directory).program.endswith("# planted\n")
+    with pytest.raises(CsrunError, match="changed since the chief has read it"):
+        load(executable.directory, executable.digest)
 
 
 def without_a_field(plan: bytes) -> bytes:
@@ -230,7 +256,7 @@ def test_a_plan_of_another_version_is_compiled_again(tmp_path, damage):
     assert compiled(tmp_path).cached
 
 
-@pytest.mark.parametrize("name", ["plan.json", "program.py"])
+@pytest.mark.parametrize("name", ["plan.json", "program.py", "manifest.json"])
 def test_a_directory_that_lost_a_file_is_compiled_again(tmp_path, name):
     executable = compiled(tmp_path).executable
     (executable.directory / name).unlink()

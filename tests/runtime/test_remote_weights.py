@@ -23,7 +23,8 @@ from csrun.runtime.wire.signal import Waiter
 @pytest.fixture
 def afar(tmp_path):
     """A wafer's weights and arena, the chief's view of the state, and its channel to MemoryX."""
-    plan = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING).plan
+    executable = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)
+    plan = executable.plan
     chief, control = tcp_channel_pair("memoryx", "chief")
     wafer_chief, wafer_control = channel_pair("wafer", "chief")
     arena = np.zeros(plan.arena_bytes, np.uint8)
@@ -34,7 +35,7 @@ def afar(tmp_path):
         thread.start()
         stack.callback(thread.join)
         stack.enter_context(closing(chief))
-        chief.send(LoadStore(str(tmp_path / "exe"), 1, 0))
+        chief.send(LoadStore(str(executable.directory), executable.digest, 1, 0))
         chief.expect(StoreReady)
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)

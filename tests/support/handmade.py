@@ -32,9 +32,9 @@ from csrun.executable import (
     RunMode,
     Store,
     load,
-    program_digest,
+    manifest_of,
 )
-from csrun.executable.executable import PLAN_FILE, PROGRAM_FILE
+from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
 
 BATCH, IN, HIDDEN, OUT = 4, 3, 8, 2
 RATE = 0.01
@@ -74,8 +74,9 @@ SIZES = {"first/kernel": (IN, HIDDEN), "second/kernel": (HIDDEN, OUT)}
 def make(directory: Path, mode: ExecutionMode) -> Executable:
     """Write the Executable into a folder and load it."""
     directory.mkdir(parents=True)
-    (directory / PROGRAM_FILE).write_text(PROGRAM)
-    (directory / PLAN_FILE).write_bytes(msgspec.json.encode(_plan(mode)))
+    files = {PROGRAM_FILE: PROGRAM, PLAN_FILE: msgspec.json.encode(_plan(mode)).decode()}
+    for name, text in {**files, MANIFEST_FILE: manifest_of(files)}.items():
+        (directory / name).write_text(text)
     return load(directory)
 
 
@@ -127,7 +128,6 @@ def _plan(mode: ExecutionMode) -> Plan:
         learning_rate=Constant(RATE),
         floor_plan=_floor_plan(streaming),
         estimate=Estimate(1.0, 1.0, 1.0, 1.0, 1.0, ()),
-        program_digest=program_digest(PROGRAM),
     )
 
 

@@ -127,6 +127,7 @@ class Cluster:
         self._channels[wafer].send(
             LoadWafer(
                 str(request.executable.directory),
+                request.executable.digest,
                 request.seed,
                 request.first,
                 len(streamers),
@@ -215,7 +216,10 @@ class Cluster:
 
     def _load_store(self, request: RunRequest) -> list[int]:
         channel = self._channels[MEMORYX]
-        channel.send(LoadStore(str(request.executable.directory), request.seed, request.first))
+        executable = request.executable
+        channel.send(
+            LoadStore(str(executable.directory), executable.digest, request.seed, request.first)
+        )
         if isinstance(channel, TcpChannel):
             self._expect(MEMORYX, StoreReady, 0)
             return [channel.bulk.fileno()]

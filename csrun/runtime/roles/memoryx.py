@@ -23,7 +23,7 @@ def serve(control: Channel) -> Results:
         return request.results
     if not isinstance(request, LoadStore):
         raise RuntimeError(f"chief: expected LoadStore, got {type(request).__name__}")
-    executable = load(Path(request.directory))
+    executable = load(Path(request.directory), request.digest)
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):
         return serve_remote(control, executable, request)

@@ -59,7 +59,7 @@ def _load(
     request: LoadWafer, store_parts: list[int], control: Channel, resources: ExitStack
 ) -> Engine:
     started = perf_counter()
-    executable = load(Path(request.directory))
+    executable = load(Path(request.directory), request.digest)
     plan = executable.plan
     threadpool_limits(plan.blas_threads, user_api="blas")
     result_bytes = request.result_slots * result_slot_bytes(plan)

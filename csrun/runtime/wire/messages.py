@@ -48,6 +48,7 @@ class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     """Chief → MemoryX: make a store for this Executable and apply its learning algorithm."""
 
     directory: str
+    digest: str
     seed: int
     first_step: int
 
@@ -84,6 +85,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     """
 
     directory: str
+    digest: str
     seed: int
     first_batch: int
     rings: int
