@@ -16,6 +16,7 @@ from csrun.base.errors import UsageError
 S = TypeVar("S", bound=msgspec.Struct)
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
+NOT_THERE_YET = "not_there_yet"  # in msgspec.Meta(extra=…): words for each such value
 _ANY_KEY = "[...]"  # how msgspec names a value of a mapping whose keys are free
 _LONGEST_VALUE = 80
 
@@ -85,7 +86,8 @@ def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
     value, kind = _at(raw, root, path)
     if error.__cause__ is None:  # msgspec's own rule
         choices = [str(choice) for part in _parts(kind) for choice in _choices(part)]
-        return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{_suggestion(value, choices)}"
+        guess = _not_there_yet(kind, value) or _suggestion(value, choices)
+        return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{guess}"
     return f"{where}{rule[0].lower()}{rule[1:]}, got {_shorten(value)}"
 
 
@@ -185,6 +187,12 @@ def _join(path: str, key: object) -> str:
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else str(key)
+
+
+def _not_there_yet(kind: Type, value: Any) -> str:
+    """What a type says of a value that it knows, and will take one day: no guess at another."""
+    words = (kind.extra or {}).get(NOT_THERE_YET, {}) if isinstance(kind, inspect.Metadata) else {}
+    return f": {words[value]}" if isinstance(value, str) and value in words else ""
 
 
 def _suggestion(got: object, known: Collection[str], *, and_all: bool = False) -> str:

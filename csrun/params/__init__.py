@@ -1,7 +1,6 @@
 """The command line and the params file of a run.py."""
 
-from csrun.params.arguments import Arguments, Mode
-from csrun.params.load import load
-from csrun.params.run import RunConfig, run
+from csrun.params.arguments import Arguments, Mode, load
+from csrun.params.run import RunConfig, main_for, run
 
-__all__ = ["Arguments", "Mode", "RunConfig", "load", "run"]
+__all__ = ["Arguments", "Mode", "RunConfig", "load", "main_for", "run"]

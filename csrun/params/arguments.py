@@ -1,7 +1,7 @@
-"""The options that every run.py takes, as in the original's model zoo."""
+"""The command line of a run.py, as in the original's model zoo, and its params file."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 import click
 import msgspec
 
+from csrun.base import plain_yaml, typed_yaml
 from csrun.base.errors import UsageError
-from csrun.params.load import load
 
 
 def count(value: str) -> int:
@@ -34,6 +34,7 @@ def text(value: str) -> str:
 
 
 P = TypeVar("P", bound=msgspec.Struct)
+DefaultParams = Path | Mapping[str, Any] | None
 
 LIMITS = ("steps", "max_steps")
 BOTH_SPELLINGS = {"token_normalize_func": lambda token: token.replace("-", "_")}
@@ -62,14 +63,49 @@ class Arguments(msgspec.Struct, Generic[P], frozen=True):
     params: P
 
 
-def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Arguments[P]:
+def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None) -> P:
+    """Read a params file; `overrides` are values of its `runconfig` section that beat the file's.
+
+    Raises: UsageError with file, key, rule and value when something is missing or wrong.
+    """
+    return _convert(schema, plain_yaml.read(path), path, overrides)
+
+
+def _convert(schema: type[P], raw: Any, path: Path, overrides: Mapping[str, Any] | None) -> P:
+    if not isinstance(raw, dict):
+        raise UsageError(f"{path}: must be a mapping of sections, got {_kind(raw)}")
+    if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
+        section.update(overrides)
+    return typed_yaml.convert(raw, schema, path)
+
+
+def _kind(raw: Any) -> str:
+    names = {type(None): "an empty file", list: "a list"}
+    return names.get(type(raw), "a single value")
+
+
+def parse(schema: type[P], default_params: DefaultParams, argv: Sequence[str]) -> Arguments[P]:
     """Parse a run.py's command line; its values beat those of the params file.
+
+    default_params: the file to read where --params names none, or what would be in it.
 
     Raises: UsageError for an unknown option (with a suggestion), options that exclude each other or
     mean nothing in the mode, a missing or malformed file.
     """
-    command = _command(lambda **values: _arguments(schema, values), default_params)
     script = Path(sys.argv[0]).name
+    path = default_params if isinstance(default_params, Path) else None
+    own = default_params if isinstance(default_params, Mapping) else {}
+
+    def arguments(**values: Any) -> Arguments[P]:
+        mode, given = _mode(values), values.pop("params")
+        overrides = _overrides(mode, values)
+        if given is not None:
+            return Arguments(mode, load(schema, Path(given), overrides))
+        # a copy, as a file would give: the command line's values go in
+        raw = msgspec.to_builtins(own)
+        return Arguments(mode, _convert(schema, raw, Path(script), overrides))
+
+    command = _command(arguments, path)
     try:
         parsed: Arguments[P] | int = command.main(
             list(argv), prog_name=script, standalone_mode=False
@@ -81,14 +117,14 @@ def parse(schema: type[P], default_params: Path, argv: Sequence[str]) -> Argumen
     return parsed
 
 
-def _arguments(schema: type[P], values: dict[str, Any]) -> Arguments[P]:
-    path, mode = values.pop("params"), _mode(values)
+def _overrides(mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
+    """What the command line says of the run, for the `runconfig` section."""
     _refuse_several_systems(values.pop("num_csx"))
     overrides = {key: value for key, value in values.items() if value is not None}
     _check(mode, overrides)
     if any(limit in overrides for limit in LIMITS):  # the file's other limit would hold as well
         overrides = {**dict.fromkeys(LIMITS), **overrides}
-    return Arguments(mode, load(schema, Path(path), overrides))
+    return overrides
 
 
 def _refuse_several_systems(num_csx: int | None) -> None:
@@ -125,13 +161,13 @@ def _check(mode: Mode, given: dict[str, Any]) -> None:
         )
 
 
-def _command(callback: Callable[..., Any], default_params: Path) -> click.Command:
+def _command(callback: Callable[..., Any], default_params: Path | None) -> click.Command:
     options: list[click.Parameter] = [
         click.Option(
             ["-p", "--params"],
             type=text,
-            default=str(default_params),
-            show_default=True,
+            default=str(default_params) if default_params else None,
+            show_default=str(default_params) if default_params else "the script's own",
             help="Params file.",
         ),
         click.Option(

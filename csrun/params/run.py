@@ -1,25 +1,51 @@
-"""The frame of a run.py's main function."""
+"""The frame of a run.py's main function, and a main function for whoever needs no own."""
 
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.context import current
+from csrun.estimator import CerebrasEstimator
 from csrun.estimator.config import CSRunConfig, Positive
-from csrun.params.arguments import Arguments, parse
+from csrun.estimator.estimator import InputFunction, Prediction
+from csrun.estimator.trace import ModelFunction
+from csrun.params.arguments import Arguments, DefaultParams, Mode, parse
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
-P = TypeVar("P", bound=msgspec.Struct)
+Main = Callable[[Arguments[Any]], None]
 
 
-def run(main: Callable[[Arguments[P]], None], schema: type[P], default_params: Path) -> None:
+class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the estimator is configured with, and how far the run goes.
+
+    max_steps: the global step to train up to, whatever was trained before; steps: how many to train
+    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
+    all of the data when absent.
+    """
+
+    model_dir: str = "model_dir"
+    max_steps: Positive | None = None
+    steps: Positive | None = None
+    eval_steps: Positive | None = None
+    checkpoint_path: str | None = None
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The params of a script that has none of its own."""
+
+    runconfig: RunConfig = RunConfig()
+
+
+def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = None) -> None:
     """Parse the command line into `schema`, then call `main`.
+
+    default_params: the params file where --params names none, or what it would hold:
+    `{"runconfig": {"max_steps": 300}}`.
 
     A mistake of the user's ends the process with one line and its exit code, Ctrl-C with 130; of a
     task that has a role in a training, it is the launcher that shows it.
@@ -42,16 +68,46 @@ def _has_role() -> bool:
     return context is not None and context.mode is not None
 
 
-class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the estimator is configured with, and how far the run goes.
+def main_for(
+    model_fn: ModelFunction,
+    train_input_fn: InputFunction,
+    eval_input_fn: InputFunction | None = None,
+) -> Main:
+    """A main function that does what --mode says, with one model.
 
-    max_steps: the global step to train up to, whatever was trained before; steps: how many to train
-    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
-    all of the data when absent.
+    Its params have a section `runconfig`, a `RunConfig`. Predictions are printed, a line a sample.
     """
 
-    model_dir: str = "model_dir"
-    max_steps: Positive | None = None
-    steps: Positive | None = None
-    eval_steps: Positive | None = None
-    checkpoint_path: str | None = None
+    def main(arguments: Arguments[Any]) -> None:
+        params, config = arguments.params, arguments.params.runconfig
+        estimator = CerebrasEstimator(model_fn, config.model_dir, config, params)
+        path = config.checkpoint_path
+        match arguments.mode, eval_input_fn:
+            case Mode.TRAIN, _:
+                estimator.train(train_input_fn, config.steps, config.max_steps, path)
+            case Mode.COMPILE_ONLY, _:
+                estimator.compile(train_input_fn)
+            case Mode.VALIDATE_ONLY, _:
+                estimator.validate(train_input_fn)
+            case mode, None:
+                raise UsageError(f"--mode {mode}: this script gives no eval_input_fn to main_for")
+            case Mode.EVAL, data:
+                estimator.evaluate(data, config.eval_steps, path)
+            case Mode.EVAL_ALL, data:
+                estimator.evaluate_all(data, config.eval_steps)
+            case Mode.TRAIN_AND_EVAL, data:
+                estimator.train_and_evaluate(
+                    train_input_fn, data, config.max_steps, config.eval_steps
+                )
+            case Mode.PREDICT, data:
+                for number, sample in enumerate(estimator.predict(data, config.eval_steps, path)):
+                    print(f"sample {number}: {_text(sample)}")
+
+    return main
+
+
+def _text(sample: Prediction) -> str:
+    """A sample's predictions in one line; the name of an only one says nothing new."""
+    if len(sample) == 1:
+        return " ".join(str(*sample.values()).split())
+    return ", ".join(f"{name} = {' '.join(str(value).split())}" for name, value in sample.items())

@@ -1,11 +1,18 @@
 """Command line and params file of a run.py: values, precedence, and every clear refusal."""
 
+import sys
+
 import msgspec
+import numpy as np
 import pytest
 
+from csrun import nn
 from csrun.base.errors import UsageError
-from csrun.params import Mode, RunConfig
+from csrun.data import Dataset
+from csrun.estimator import CSEstimatorSpec, CSRunConfig
+from csrun.params import Mode, RunConfig, main_for, run
 from csrun.params.arguments import parse
+from csrun.params.run import Params as NoParams
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +112,10 @@ def test_all_spellings_of_compile_only(path, arguments):
             "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
             "runconfig.precision: must be one of float32, float64, got 'float46'; did you mean flo",
         ),
+        (
+            "model: {hidden_size: 1}\nrunconfig: {precision: mixed_float16}",
+            "got 'mixed_float16': half precision is not there yet; leave precision out to train in",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message):
@@ -145,3 +156,89 @@ def test_a_wrong_command_line_is_refused(path, arguments, message):
     with pytest.raises(UsageError) as caught:
         parse(Params, path, arguments)
     assert message in str(caught.value)
+
+
+def test_half_precision_is_not_there_yet_in_python_either():
+    with pytest.raises(UsageError, match="got mixed_float16: half precision is not there yet"):
+        CSRunConfig(precision="mixed_float16")
+
+
+def test_a_script_needs_no_params_file_and_no_schema():
+    own = {"runconfig": {"max_steps": 30, "seed": 7}}
+    assert parse(NoParams, own, []).params.runconfig == RunConfig(max_steps=30, seed=7)
+    given = parse(NoParams, own, ["--steps", "4", "-o", "there"]).params.runconfig
+    assert given == RunConfig(steps=4, seed=7, model_dir="there")
+    assert own == {"runconfig": {"max_steps": 30, "seed": 7}}
+    assert parse(NoParams, None, ["--mode", "eval"]).params == NoParams()
+
+
+def test_a_params_file_takes_the_place_of_the_scripts_own(path):
+    own = {"model": {"hidden_size": 3}, "runconfig": {"max_steps": 30}}
+    assert parse(Params, own, []).params.model.hidden_size == 3
+    assert parse(Params, own, ["-p", str(path)]) == parse(Params, path, [])
+
+
+def test_a_scripts_own_params_are_checked_as_a_file_is(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/run.py"])
+    with pytest.raises(UsageError, match=r"^run.py: runconfig.max_step: unknown key; did you mean"):
+        parse(NoParams, {"runconfig": {"max_step": 30}}, [])
+
+
+FEATURES = np.random.default_rng(1).standard_normal((32, 4)).astype(np.float32)
+LABELS = (FEATURES[:, 0] > 0).astype(np.int32)
+
+
+def train_input(params):
+    return Dataset.from_arrays(FEATURES, LABELS).repeat().batch(8)
+
+
+def eval_input(params):
+    return Dataset.from_arrays(FEATURES, LABELS).batch(8)
+
+
+def model(features, labels, mode, params):
+    logits = nn.Dense(2, name="out")(features)
+    predictions = {"side": nn.argmax(logits)}
+    if mode == nn.PREDICT:
+        return CSEstimatorSpec(mode, predictions=predictions)
+    loss = nn.softmax_cross_entropy(logits, labels)
+    return CSEstimatorSpec(mode, loss=loss, train_op=nn.SGD(0.1).minimize(loss))
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Runs a script of the model with a command line, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def script(*arguments, eval_input=eval_input):
+        monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
+        own = {"runconfig": {"max_steps": 6, "save_checkpoints_steps": 3}}
+        run(main_for(model, train_input, eval_input), default_params=own)
+        return sorted(path.name for path in (tmp_path / "model_dir").glob("*.safetensors"))
+
+    return script
+
+
+def test_one_main_does_what_every_mode_says(script, capsys, caplog):
+    caplog.set_level("INFO", "csrun")
+    assert script("--mode", "validate_only") == []
+    assert script("--compile_only") == []
+    assert script() == [f"model-ckpt-{step}.safetensors" for step in (0, 3, 6)]
+    script("--mode", "eval")
+    script("--mode", "eval_all")
+    saved = [line for line in caplog.messages if line.startswith("Saving dict for global step 6: ")]
+    assert len(saved) == 2  # eval, and the newest of eval_all
+    script("--mode", "predict")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"sample {n}" for n in range(32)]
+    assert {line.split(": ")[1] for line in lines} <= {"0", "1"}
+    assert "model-ckpt-9.safetensors" in script("--mode", "train_and_eval", "--max_steps", "9")
+
+
+def test_a_script_without_data_to_evaluate_says_so(script, capsys):
+    with pytest.raises(SystemExit) as ended:
+        script("--mode", "eval", eval_input=None)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: --mode eval: this script gives no eval_input_fn to main_for\n"
+    )
