@@ -42,11 +42,15 @@ class Left(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one stage costs a sample in one worker. wall_s - cpu_s is spent waiting."""
+    """What one stage costs a sample in one worker. wall_s - cpu_s is spent waiting.
+
+    spread_s: the standard deviation of a batch's wall_s; 0 when it is not known.
+    """
 
     name: str
     wall_s: float
     cpu_s: float
+    spread_s: float = 0.0
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

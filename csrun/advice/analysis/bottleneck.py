@@ -1,17 +1,25 @@
-"""The stage that takes the largest share of a worker's time, and what to do about it."""
+"""The stage that limits, judged by what limits the whole, and what to do about it.
+
+What limits a layout is decided once, as its `Limit`: the stage and the advice follow from that, so
+that no report calls a pipeline CPU-bound and its slowest stage one that waits.
+"""
 
 import msgspec
 
-from csrun.advice.analysis.scaling import Bound
+from csrun.advice.analysis.scaling import Limit, Saturation
 from csrun.advice.measurements import Measurements, StageCost
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A stage's cost a sample, its share of the whole, and whether most of it is waiting."""
+    """A stage's cost a sample, its share of the whole, and whether most of it is waiting.
+
+    spread_us: the standard deviation of wall_us from batch to batch, 0 when it is not known.
+    """
 
     name: str
     wall_us: float
     cpu_us: float
+    spread_us: float
     share: float
     waits: bool
 
@@ -22,11 +30,16 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Limiting(msgspec.Struct, frozen=True):
-    """The limiting stage. speedup: by how much it alone must become faster to reach the target,
-    None when no speed of its own would do.
+    """The limiting stage.
+
+    share: its part of a worker's time, or of its CPU time where the input is CPU-bound.
+    speedup: by how much it alone must become faster to reach the target, None when no speed of its
+    own would do.
     """
 
     stage: Stage
+    share: float
+    is_cpu_bound: bool
     advice: str
     speedup: float | None
 
@@ -40,44 +53,75 @@ def stages_of(measured: Measurements) -> tuple[Stage, ...]:
 
 
 def limiting(
-    stages: tuple[Stage, ...], bound: Bound, parallel: bool, missing: float
+    stages: tuple[Stage, ...],
+    saturation: Saturation,
+    limit: Limit | None,
+    parallel: bool,
+    missing: float,
 ) -> Limiting | None:
     """The stage that limits, with `missing` the factor by which the whole must become faster.
 
-    None for measurements without stages.
+    limit: of the target, None when that is reached. None for measurements without stages.
 
     Source: Amdahl 1967: a part p that is s times faster makes the whole 1 / (1 - p + p / s)
     """
     if not stages:
         return None
-    worst = max(stages, key=lambda stage: stage.wall_us)
-    left = 1 / missing - (1 - worst.share)
-    speedup = worst.share / left if left > 0 else None
-    return Limiting(worst, _advice(worst, bound, parallel), speedup)
+    is_cpu_bound = limit is Limit.CPUS
+    costs = {stage: stage.cpu_us if is_cpu_bound else stage.wall_us for stage in stages}
+    worst = max(stages, key=costs.__getitem__)
+    share = costs[worst] / (sum(costs.values()) or 1.0)
+    left = 1 / missing - (1 - share)
+    speedup = share / left if left > 0 else None
+    advice = _advice(worst, saturation, limit, parallel)
+    return Limiting(worst, share, is_cpu_bound, advice, speedup)
 
 
 def _stage(cost: StageCost, total_s: float, running: float) -> Stage:
     """running: the share of its time in which the worker had a CPU when it wanted one."""
-    waits = cost.wall_s * running - cost.cpu_s > cost.cpu_s
-    return Stage(cost.name, 1e6 * cost.wall_s, 1e6 * cost.cpu_s, cost.wall_s / total_s, waits)
+    return Stage(
+        name=cost.name,
+        wall_us=1e6 * cost.wall_s,
+        cpu_us=1e6 * cost.cpu_s,
+        spread_us=1e6 * cost.spread_s,
+        share=cost.wall_s / total_s,
+        waits=cost.wall_s * running - cost.cpu_s > cost.cpu_s,
+    )
 
 
-def _advice(stage: Stage, bound: Bound, parallel: bool) -> str:
-    if bound is Bound.REPLAY:
+def _advice(stage: Stage, saturation: Saturation, limit: Limit | None, parallel: bool) -> str:
+    does = "waits" if stage.waits else "computes"
+    if saturation is Saturation.REPLAY:
         return (
             "each task makes all batches, the others' included: shard the data, or make it faster;"
             " more tasks do not help"
         )
-    if not stage.waits and parallel:
-        return "it computes, on several CPUs when it has them: more CPUs a task, or faster code"
-    if not stage.waits:
+    if limit is Limit.LINK:
+        return f"it {does}, but the link to the CS system is full before it: nothing to gain here"
+    if limit is Limit.FILES:
+        faster = "a faster source" if stage.waits else "faster code"
+        return f"it {does}: more files, one for each streamer that is missing, or {faster}"
+    if limit is Limit.CPUS:
         return (
-            "it computes, on one CPU a worker: more tasks, or faster code; more CPUs a task help"
-            " once a map has num_parallel_calls"
+            "the CPUs have no time left, and it takes most of it: faster code or more CPUs; more"
+            " tasks do not help"
         )
-    if bound is Bound.RESOURCE:
+    if saturation is Saturation.RESOURCE:
+        held_up = "it waits for" if stage.waits else "it computes, held up by"
         return (
-            "it waits for something that all workers share: faster storage, a copy on the node, or"
+            f"{held_up} something that all workers share: faster storage, a copy on the node, or"
             " cache() help; more tasks and CPUs do not"
         )
-    return "it waits: more tasks wait side by side, or a faster source; more CPUs do not help"
+    if stage.waits and saturation is Saturation.CPUS:
+        return (
+            "it waits: more tasks wait side by side, as long as the CPUs have time for them, or a"
+            " faster source"
+        )
+    if stage.waits:
+        return "it waits: more tasks wait side by side, or a faster source; more CPUs do not help"
+    if parallel:
+        return "it computes, on several CPUs when it has them: more CPUs a task, or faster code"
+    return (
+        "it computes, on one CPU a worker: more tasks, or faster code; more CPUs a task help once"
+        " a map has num_parallel_calls"
+    )

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from csrun.advice.analysis.result import Analysis
+from csrun.advice.numbers import round_ticks
 
 STEPS = 60
+TICKS = 6
 WIDEST = 4  # times the tasks that were measured: further, nothing would be seen of these
 HIGHEST = 2.5  # times the curve: a target above would press it flat
 
@@ -21,7 +23,8 @@ class Dot:
 class Chart:
     """The law's curve, the points it was fitted to, and the target with its margin.
 
-    target: None when it is too high to draw. shown: the recommended tasks of a machine.
+    measured: numbers of the table of points. target: None when it is too high to draw. shown: the
+    recommended tasks of a machine.
     """
 
     curve: tuple[Dot, ...]
@@ -32,27 +35,35 @@ class Chart:
     highest: float
 
     @property
-    def tasks_told(self) -> tuple[int, ...]:
-        """Numbers of tasks for the axis: those that were measured, and its ends."""
-        return tuple(sorted({1, *(int(dot.tasks) for dot in self.measured), self.most_tasks}))
+    def tasks_ticks(self) -> tuple[int, ...]:
+        """Numbers of tasks for the axis: 1, and round ones."""
+        ticks = round_ticks(self.most_tasks, TICKS)
+        return tuple(sorted({1, *(int(tick) for tick in ticks if tick >= 1)}))
 
     @property
-    def rates_told(self) -> tuple[float, ...]:
+    def rate_ticks(self) -> tuple[float, ...]:
         """Rates for the axis."""
-        return tuple(self.highest * part / 4 for part in range(5))
+        return round_ticks(self.highest, TICKS)
 
 
 def chart_of(analysis: Analysis) -> Chart:
-    """The chart of the recommended layout's law on one machine, of what other work leaves of it."""
+    """The chart of the recommended layout's law on one machine.
+
+    Where the job runs on this machine, other work goes on beside it: the points are those that were
+    measured, the law is what is left of it. Elsewhere both are the undisturbed ones.
+    """
     fit, left = analysis.fit, analysis.left
     shown = analysis.together
     most = min(max(fit.most_tasks, shown, 2), WIDEST * max(fit.most_tasks, 1))
     ends = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
     curve = tuple(Dot(tasks, left * fit.at(tasks)) for tasks in ends)
-    measured = tuple(Dot(point.tasks, left * point.undisturbed) for point in fit.points)
+    here = analysis.site.one_machine
+    measured = tuple(
+        Dot(point.tasks, point.measured if here else point.undisturbed) for point in fit.points
+    )
     highest = max(dot.rate for dot in (*curve, *measured))
     wanted = analysis.target.wanted
     target = wanted if wanted <= HIGHEST * highest else None
-    return Chart(
-        curve, measured, target, Dot(shown, left * fit.at(shown)), most, max(highest, target or 0.0)
-    )
+    layout = analysis.solution.layout
+    rate = layout.samples_per_s if shown == layout.streamers else left * fit.at(shown)
+    return Chart(curve, measured, target, Dot(shown, rate), most, max(highest, target or 0.0))

@@ -7,7 +7,7 @@ Williams, Waterman and Patterson 2009, the roofline (a ceiling that a resource s
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, log
+from math import inf, log, sqrt
 from statistics import median
 
 import msgspec
@@ -50,9 +50,18 @@ class Law(msgspec.Struct, frozen=True):
         loss = 1 + self.sigma * (workers - 1) + self.kappa * workers * (workers - 1)
         return min(self.rate * workers / loss, inf if self.cap is None else self.cap)
 
+    @property
+    def highest(self) -> float:
+        """Samples a second of as many workers as do best."""
+        if self.cap is not None:
+            return self.cap
+        if self.kappa:  # where the derivative is 0: Gunther 1993
+            return self.at(max(1.0, sqrt(max(0.0, 1 - self.sigma) / self.kappa)))
+        return self.rate / self.sigma if self.sigma else inf
+
 
 class Fitted(msgspec.Struct, frozen=True):
-    """A point beside its law. deviation: fitted over undisturbed, less one.
+    """A point beside its law. deviation: undisturbed over fitted, less one: +0.1 is above the law.
 
     measured: as it was; undisturbed: as it is where no other work takes the machine's CPUs.
     """
@@ -67,8 +76,8 @@ class Fitted(msgspec.Struct, frozen=True):
 class Fit(msgspec.Struct, frozen=True):
     """The law of workers with `cpus` CPUs each, on the machine where they were measured.
 
-    error: how far the law misses a point that it was not shown, root mean square in logarithms;
-    None where there were too few points to tell. ceiling: what the machine's CPUs can do at all, by
+    error: the leave-one-out error, root mean square in logarithms; None where there were too few
+    points to tell. ceiling: what the machine's CPUs can do at all, by
     the CPU time that a sample takes; None for one that takes none.
     """
 
@@ -113,18 +122,19 @@ def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
     rates = [point.samples_per_s * disturbance(point, machine_cpus) for point in ordered]
     samples = _Samples(np.array([point.tasks for point in ordered], float), np.array(rates))
     law, error = _chosen(samples)
-    fitted = tuple(_beside(*pair, law) for pair in zip(ordered, rates, strict=True))
-    return Fit(ordered[0].cpus, law, fitted, error, _ceiling(ordered, machine_cpus))
+    found = Fit(ordered[0].cpus, law, (), error, _ceiling(ordered, machine_cpus))
+    beside = tuple(_beside(*pair, found) for pair in zip(ordered, rates, strict=True))
+    return msgspec.structs.replace(found, points=beside)
 
 
-def _beside(point: Point, undisturbed: float, law: Law) -> Fitted:
-    fitted = law.at(point.tasks)
+def _beside(point: Point, undisturbed: float, found: Fit) -> Fitted:
+    fitted = found.at(point.tasks)
     return Fitted(
         tasks=point.tasks,
         measured=point.samples_per_s,
         undisturbed=undisturbed,
         fitted=fitted,
-        deviation=fitted / undisturbed - 1,
+        deviation=undisturbed / fitted - 1,
     )
 
 
@@ -155,7 +165,7 @@ def _chosen(samples: _Samples) -> tuple[Law, float | None]:
         return _of_few(samples), None
     laws = {name: fitted(samples) for name, fitted in LAWS.items()}
     sober = [name for name, law in laws.items() if samples.misses(law)[-1] <= PROMISE]
-    errors = {name: _left_out_error(samples, name) for name in sober or LAWS}
+    errors = {name: _leave_one_out_error(samples, name) for name in sober or LAWS}
     best = min(errors.values())
     name = next(name for name, error in errors.items() if error <= best + NOISE)
     return laws[name], errors[name]
@@ -167,7 +177,7 @@ def _of_few(samples: _Samples) -> Law:
     return line if np.abs(samples.misses(line)).max() <= PROMISE else _roofline(samples)
 
 
-def _left_out_error(samples: _Samples, name: LawName) -> float:
+def _leave_one_out_error(samples: _Samples, name: LawName) -> float:
     left = range(len(samples.workers))
     misses = [samples.misses(LAWS[name](samples.without(index)))[index] for index in left]
     return float(np.sqrt(np.mean(np.square(misses))))

@@ -6,7 +6,7 @@ import msgspec
 
 from csrun.advice.analysis.bottleneck import Limiting, Stage, limiting, stages_of
 from csrun.advice.analysis.laws import Fit
-from csrun.advice.analysis.scaling import Bound, Layout, Scaling, SiteFacts
+from csrun.advice.analysis.scaling import Layout, Saturation, Scaling, SiteFacts
 from csrun.advice.analysis.solve import Solution, Target, solve
 from csrun.advice.measurements import Fed, Measurements
 from csrun.base.files import write_whole
@@ -15,9 +15,10 @@ JSON_FILE = "input_analysis.json"
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A layout that was run: what it delivered, and the prediction's deviation from that.
+    """A layout that was run: what it delivered, and how far that is from the prediction.
 
-    other_cpus: CPUs of this machine that other work used meanwhile.
+    deviation: measured over predicted, less one. other_cpus: CPUs of this machine that other work
+    used meanwhile.
     """
 
     layout: Layout
@@ -36,7 +37,7 @@ class Analysis(msgspec.Struct, frozen=True):
     stages: tuple[Stage, ...]
     limiting: Limiting | None
     fits: tuple[Fit, ...]
-    bound: Bound
+    saturation: Saturation
     solution: Solution
     measurements: Measurements
     verified: Verified | None = None
@@ -51,7 +52,7 @@ class Analysis(msgspec.Struct, frozen=True):
     def together(self) -> int:
         """The recommended streamers that the law is applied to together."""
         layout = self.solution.layout
-        shared = self.site.one_machine or self.bound.spans_nodes
+        shared = self.site.one_machine or self.saturation.spans_nodes
         return layout.streamers if shared else layout.tasks_per_node
 
     @property
@@ -93,16 +94,17 @@ def analyze(
     """
     scaling = Scaling(measured, site)
     solution = solve(scaling, target, measured.streaming, site.nodes)
-    stages, bound = stages_of(measured), scaling.bound(solution.layout.cpus_per_task)
+    saturation = scaling.saturation(solution.layout.cpus_per_task)
+    stages = stages_of(measured)
     return Analysis(
         command=command,
         launch=_launch(solution.layout, launcher, command),
         site=site,
         target=target,
         stages=stages,
-        limiting=limiting(stages, bound, measured.parallel, solution.missing),
+        limiting=limiting(stages, saturation, solution.limit, measured.parallel, solution.missing),
         fits=scaling.fits,
-        bound=bound,
+        saturation=saturation,
         solution=solution,
         measurements=measured,
     )

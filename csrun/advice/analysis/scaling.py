@@ -17,8 +17,8 @@ SATURATED = 0.85  # of what as many workers would do alone: below, they are in e
 BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
 
 
-class Bound(StrEnum):
-    """Why more workers of one machine do not bring more."""
+class Saturation(StrEnum):
+    """What the workers measured have used up, so that more of them on a machine bring no more."""
 
     NOTHING = "nothing"
     CPUS = "cpus"
@@ -28,7 +28,7 @@ class Bound(StrEnum):
     @property
     def spans_nodes(self) -> bool:
         """Whether it is the same for workers of several machines."""
-        return self in (Bound.RESOURCE, Bound.REPLAY)
+        return self in (Saturation.RESOURCE, Saturation.REPLAY)
 
 
 class Limit(StrEnum):
@@ -43,10 +43,10 @@ class Limit(StrEnum):
 
 
 LIMIT_OF = {
-    Bound.NOTHING: Limit.CPUS,
-    Bound.CPUS: Limit.CPUS,
-    Bound.RESOURCE: Limit.RESOURCE,
-    Bound.REPLAY: Limit.REPLAY,
+    Saturation.NOTHING: Limit.CPUS,  # more tasks than were measured, by the CPU time of a sample
+    Saturation.CPUS: Limit.CPUS,
+    Saturation.RESOURCE: Limit.RESOURCE,
+    Saturation.REPLAY: Limit.REPLAY,
 }
 
 
@@ -83,7 +83,7 @@ class _Machine:
     """
 
     fit: Fit
-    bound: Bound
+    saturation: Saturation
     cpus: int | None
     left: float
 
@@ -136,9 +136,9 @@ class Scaling:
         """The numbers of CPUs a task that were measured."""
         return tuple(self._machines)
 
-    def bound(self, cpus: int) -> Bound:
-        """What workers of so many CPUs share."""
-        return self._machines[cpus].bound
+    def saturation(self, cpus: int) -> Saturation:
+        """What workers of so many CPUs have used up."""
+        return self._machines[cpus].saturation
 
     def layouts(self, nodes: int) -> Iterator[Layout]:
         """All layouts of so many nodes that have a streamer, and no more than the data can be split
@@ -170,7 +170,7 @@ class Scaling:
             return Limit.FILES
         if rate >= SATURATED * sum(split) * machine.alone:
             return Limit.NODES
-        return LIMIT_OF[machine.bound]
+        return LIMIT_OF[machine.saturation]
 
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
         """Streamers on each node. A single pipelined task streams to itself."""
@@ -181,7 +181,7 @@ class Scaling:
         return (first - 1 or int(nodes == 1), *others)
 
     def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
-        if self._site.one_machine or machine.bound.spans_nodes:
+        if self._site.one_machine or machine.saturation.spans_nodes:
             return machine.at(sum(split))
         first, *others = split  # of which all are alike
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
@@ -204,19 +204,20 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
 
 def _machine(points: Sequence[Point], measured: Measurements, is_here: bool) -> _Machine:
     found = fit(points, measured.machine_cpus)
-    shared = _bound(found, points, measured.machine_cpus)
-    bound = Bound.REPLAY if measured.replayed else shared
+    shared = _saturation(found, points, measured.machine_cpus)
+    saturation = Saturation.REPLAY if measured.replayed else shared
     if is_here:
-        return _Machine(found, bound, measured.machine_cpus, found.left)
-    return _Machine(found, bound, None, 1.0)
+        return _Machine(found, saturation, measured.machine_cpus, found.left)
+    return _Machine(found, saturation, None, 1.0)
 
 
-def _bound(found: Fit, points: Sequence[Point], machine_cpus: int) -> Bound:
+def _saturation(found: Fit, points: Sequence[Point], machine_cpus: int) -> Saturation:
     alone, busy = found.at(1), []
     for point in (point for point in points if point.tasks > 1):
         factor = disturbance(point, machine_cpus)
         if factor * point.samples_per_s < SATURATED * point.tasks * alone:
             busy.append(factor * point.busy_cpus)
     if not busy:
-        return Bound.NOTHING
-    return Bound.CPUS if max(busy) >= BUSY * machine_cpus else Bound.RESOURCE
+        return Saturation.NOTHING
+    full = max(busy) >= BUSY * machine_cpus
+    return Saturation.CPUS if full else Saturation.RESOURCE

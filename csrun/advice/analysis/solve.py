@@ -1,11 +1,13 @@
-"""The smallest layout that feeds a target, or the best that can be had."""
+"""The smallest layout that feeds a target, or the best that a site has."""
+
+from itertools import chain
 
 import msgspec
 
 from csrun.advice.analysis.scaling import Layout, Limit, Scaling
+from csrun.runtime import input_use
 from csrun.site import STREAMING_SINGLE_TASK_NODES
 
-MARGIN = 0.1  # above the target, for what a short measurement cannot see
 ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller one is the better
 
 
@@ -14,7 +16,7 @@ class Target(msgspec.Struct, frozen=True):
 
     samples_per_s: float
     source: str
-    margin: float = MARGIN
+    margin: float = input_use.MARGIN - 1  # a run that waits asks for as many streamers
 
     @property
     def wanted(self) -> float:
@@ -26,13 +28,15 @@ class Solution(msgspec.Struct, frozen=True):
     """What to run. limit: what keeps the target, with its margin, out of reach; None when it is not
 
     missing: by what factor it falls short, 1 when it does not. by_nodes: the best layouts of fewer
-    and more nodes.
+    and more nodes. most: the layout that delivers most of all on this site; of layouts that deliver
+    about as much, a smaller one is recommended.
     """
 
     layout: Layout
     limit: Limit | None
     missing: float
     by_nodes: tuple[Layout, ...]
+    most: Layout
 
 
 def solve(scaling: Scaling, target: Target, streaming: bool, nodes: int) -> Solution:
@@ -51,10 +55,11 @@ def solve(scaling: Scaling, target: Target, streaming: bool, nodes: int) -> Solu
     layout = found or _smaller_of_alike(list(best.values()))
     chosen = sorted({*_powers(fewest, nodes), layout.nodes} & set(best))
     return Solution(
-        layout,
+        layout=layout,
         limit=None if found else scaling.limit(layout.cpus_per_task),
         missing=max(1.0, target.wanted / layout.samples_per_s),
         by_nodes=tuple(layout if count == layout.nodes else best[count] for count in chosen),
+        most=max(chain(*possible.values()), key=lambda each: each.samples_per_s),
     )
 
 

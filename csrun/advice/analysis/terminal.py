@@ -14,7 +14,7 @@ from csrun.advice.analysis.chart import Chart, Dot, chart_of
 from csrun.advice.analysis.laws import Fitted
 from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import Layout
-from csrun.advice.analysis.wording import count, deviation, microseconds, percent
+from csrun.advice.numbers import count, deviation, with_spread
 
 TITLE = "Input pipeline analysis"
 NAME_WIDTH = 15
@@ -50,7 +50,12 @@ def _stages(analysis: Analysis, console: Console) -> None:
     if analysis.limiting is None:
         return
     rows = (
-        (each.name, microseconds(each.wall_us), microseconds(each.cpu_us), percent(each.share))
+        (
+            each.name,
+            with_spread(each.wall_us, each.spread_us),
+            f"{100 * each.computing:.0f}%",
+            f"{100 * each.share:.0f}%",
+        )
         for each in analysis.stages
     )
     _section("Stages of a worker", [], console)
@@ -129,8 +134,8 @@ def plot(chart: Chart, width: int, unicode: bool) -> str:
     figure.draw(figure.signal(*_axes(chart.curve), marker=line).lines())
     figure.draw(figure.signal(*_axes(chart.measured), marker=dot))
     figure.ruler("y").lim(0, 1.05 * chart.highest)
-    figure.ruler("y").ticks(list(chart.rates_told), [count(rate) for rate in chart.rates_told])
-    figure.ruler("x").ticks(list(chart.tasks_told))
+    figure.ruler("y").ticks(list(chart.rate_ticks), [count(rate) for rate in chart.rate_ticks])
+    figure.ruler("x").ticks(list(chart.tasks_ticks))
     figure.label("samples/s against tasks of a machine")
     text = str(figure.build().string(colorless=True))
     key = f"  {'⠒' if unicode else line} law   {dot} measured"

@@ -36,7 +36,7 @@ def runnable(analysis: Analysis) -> Layout:
 
 def verified(analysis: Analysis, layout: Layout, fed: Fed, other_cpus: float) -> Analysis:
     """The analysis with what a run of `layout` delivered."""
-    deviation = layout.samples_per_s / fed.samples_per_s - 1
+    deviation = fed.samples_per_s / layout.samples_per_s - 1
     return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation, other_cpus))
 
 

@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from csrun.advice import numbers
 from csrun.advice.analysis import wording
 from csrun.advice.analysis.chart import Chart, Dot, chart_of
 from csrun.advice.analysis.result import Analysis
@@ -54,8 +55,8 @@ class Frame:
 
 def render(analysis: Analysis) -> str:
     """The page's text."""
-    names = ("count", "microseconds", "percent", "deviation")
-    filters = {name: getattr(wording, name) for name in names}
+    names = ("count", "deviation", "with_spread")
+    filters = {name: getattr(numbers, name) for name in names}
     chart = chart_of(analysis)
     return page(
         PAGE,

@@ -3,49 +3,25 @@
 from csrun.advice.analysis.bottleneck import Limiting
 from csrun.advice.analysis.laws import Fit, Law, LawName
 from csrun.advice.analysis.result import Analysis, Verified
-from csrun.advice.analysis.scaling import Bound, Limit
+from csrun.advice.analysis.scaling import Layout, Limit, Saturation
+from csrun.advice.numbers import count, deviation, percent, several
 
 SCATTERED = 0.15  # how far a law may miss points before they are to be measured again
 DISTURBED = 0.1  # of a point's rate, or a CPU: what other work may take before it is told
 SHARED = {
-    Bound.NOTHING: "Tasks of one machine were not in each other's way.",
-    Bound.CPUS: "Tasks of one machine share its CPUs.",
-    Bound.RESOURCE: "Tasks share something that is no CPU: a disk, the network or a lock.",
-    Bound.REPLAY: "Each task makes all batches, and throws the others' away.",
+    Saturation.NOTHING: "Tasks of one machine were not in each other's way.",
+    Saturation.CPUS: "The input is CPU-bound: tasks of one machine share its CPUs.",
+    Saturation.RESOURCE: "Tasks share something that is no CPU: a disk, the network or a lock.",
+    Saturation.REPLAY: "Each task makes all batches, and throws the others' away.",
 }
 LIMITS = {
     Limit.NODES: "the nodes: all that the job may have, full of tasks, are too few",
-    Limit.CPUS: "the CPUs: they compute without a pause",
+    Limit.CPUS: "the CPUs: they compute without a pause, the input is CPU-bound",
     Limit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
     Limit.REPLAY: "that each streamer makes all batches: shard the data, and it makes its own only",
     Limit.FILES: "the number of files: each streamer needs one of its own",
     Limit.LINK: "the link to the CS system, which takes in no more",
 }
-
-
-def count(value: float) -> str:
-    """Whole from a hundred on, with three digits below."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def microseconds(value: float) -> str:
-    """With two decimals."""
-    return f"{value:,.2f}"
-
-
-def percent(share: float) -> str:
-    """Of 1, with one decimal."""
-    return f"{100 * share:.1f}%"
-
-
-def deviation(share: float) -> str:
-    """With its sign."""
-    return f"{100 * share:+.1f}%"
-
-
-def several(number: int, noun: str) -> str:
-    """A number of things: 1 node, 2 nodes."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def heading(analysis: Analysis) -> dict[str, str]:
@@ -58,7 +34,7 @@ def heading(analysis: Analysis) -> dict[str, str]:
         "Measured on": f"{several(measured.machine_cpus, 'CPU')} of this machine",
         "Site": f"{site.name}: at most {nodes}, {where}",
         "Target": f"{count(target.samples_per_s)} samples/s, {target.source}",
-        "With a margin": f"{count(target.wanted)} samples/s, {target.margin:.0%} above",
+        "With a margin": f"{count(target.wanted)} samples/s, {percent(target.margin)} above",
     }
 
 
@@ -78,16 +54,25 @@ def laws(analysis: Analysis) -> list[str]:
     name = fit.law.name[0].upper() + fit.law.name[1:]
     lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
     if fit.error is not None:
-        lines.append(f"A point that it is not shown it misses by {percent(fit.error)}.")
+        lines.append(f"Leave-one-out error: {percent(fit.error)}.")
     lines += _doubts(analysis)
-    lines.append(f"{SHARED[analysis.bound]} {_growth(analysis)}")
-    if fit.ceiling is not None:
-        lines.append(f"The CPUs measured can make {count(fit.ceiling)} samples/s at most.")
+    lines.append(f"{_shared(analysis)} {_growth(analysis)}")
+    if fit.ceiling is not None and fit.ceiling < fit.law.highest:
+        lines.append(
+            f"By the CPU time that a sample takes, the CPUs measured make {count(fit.ceiling)}"
+            " samples/s, however many tasks share them."
+        )
     if analysis.extrapolated:
         lines.append(
             f"Beyond {several(fit.most_tasks, 'task')} on a machine the law is extrapolated."
         )
     return lines
+
+
+def _shared(analysis: Analysis) -> str:
+    if analysis.saturation is Saturation.NOTHING and analysis.solution.limit is Limit.CPUS:
+        return "The tasks measured were not in each other's way; more of them share the CPUs."
+    return SHARED[analysis.saturation]
 
 
 def _doubts(analysis: Analysis) -> list[str]:
@@ -114,9 +99,9 @@ def _growth(analysis: Analysis) -> str:
             "The nodes are one machine: the law is that of all streamers, whose batches are taken"
             " in turn, before a wafer takes its part of the CPUs."
         )
-    if analysis.bound is Bound.RESOURCE:
+    if analysis.saturation is Saturation.RESOURCE:
         return "Nodes may share it, too: the law is taken for all streamers together."
-    if analysis.bound is Bound.REPLAY:
+    if analysis.saturation is Saturation.REPLAY:
         return "So do those of other nodes: the law is taken for all streamers together."
     growth = analysis.site.node_cpus / analysis.measurements.machine_cpus
     node = "" if growth == 1 else f", each as {growth:.3g} of the machine that was measured"
@@ -125,8 +110,8 @@ def _growth(analysis: Analysis) -> str:
 
 def limiting(found: Limiting) -> str:
     """The stage, its share, and what to do."""
-    stage = found.stage
-    return f"{stage.name}: {percent(stage.share)} of a worker's time; {found.advice}."
+    time = "CPU time" if found.is_cpu_bound else "time"
+    return f"{found.stage.name}: {found.share:.0%} of a worker's {time}; {found.advice}."
 
 
 def outcome(analysis: Analysis) -> list[str]:
@@ -141,11 +126,18 @@ def outcome(analysis: Analysis) -> list[str]:
         margin = percent(rate / target.samples_per_s - 1)
         return [f"{delivered}: the target is reached, with a margin of {margin} only.", limit]
     return [
-        f"{delivered}, the maximum on this site: the target with its margin is"
+        f"{delivered}, {_of_most(solution.layout, solution.most)}: the target with its margin is"
         f" {solution.missing:.3g} times as much.",
         limit,
         *_speedup(analysis),
     ]
+
+
+def _of_most(layout: Layout, most: Layout) -> str:
+    if most.samples_per_s <= layout.samples_per_s:
+        return "the maximum on this site"
+    where = f"{several(most.streamers, 'streamer')} on {several(most.nodes, 'node')}"
+    return f"nearly the maximum on this site, {count(most.samples_per_s)} of {where}"
 
 
 def _speedup(analysis: Analysis) -> list[str]:

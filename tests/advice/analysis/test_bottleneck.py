@@ -6,7 +6,7 @@ import pytest
 from support.pipelines import STAGES, measured, points_of
 
 from csrun.advice.analysis.bottleneck import limiting, stages_of
-from csrun.advice.analysis.scaling import Bound
+from csrun.advice.analysis.scaling import Limit, Saturation
 from csrun.advice.measurements import StageCost
 
 SLEEPS = (StageCost("batch", 1e-6, 1e-6), StageCost("map nap", 16e-6, 0.1e-6))
@@ -22,28 +22,60 @@ def test_it_is_the_stage_with_the_largest_share_of_the_least_disturbed_worker() 
     stages = stages_of(measured(points))
     assert [stage.name for stage in stages] == ["shuffle", "map load", "batch"]
     assert [stage.share for stage in stages] == pytest.approx([0.1, 0.7, 0.2])
-    found = limiting(stages, Bound.NOTHING, False, 1.0)
+    found = limiting(stages, Saturation.NOTHING, None, False, 1.0)
     assert found is not None
     assert found.stage.name == "map load"
     assert (found.stage.wall_us, found.stage.cpu_us) == (pytest.approx(7), pytest.approx(6.5))
 
 
 @pytest.mark.parametrize(
-    ("stages", "bound", "parallel", "words"),
+    ("stages", "saturation", "parallel", "words"),
     [
-        (STAGES, Bound.CPUS, False, "computes, on one CPU a worker: more tasks"),
-        (STAGES, Bound.CPUS, True, "computes, on several CPUs .* more CPUs a task"),
-        (SLEEPS, Bound.NOTHING, False, "waits: more tasks .* more CPUs do not help"),
-        (SLEEPS, Bound.RESOURCE, False, "all workers share: faster storage"),
+        (STAGES, Saturation.CPUS, False, "computes, on one CPU a worker: more tasks"),
+        (STAGES, Saturation.CPUS, True, "computes, on several CPUs .* more CPUs a task"),
+        (SLEEPS, Saturation.NOTHING, False, "waits: more tasks .* more CPUs do not help"),
+        (SLEEPS, Saturation.RESOURCE, False, "all workers share: faster storage"),
     ],
 )
 def test_the_advice_is_for_what_it_does(
-    stages: tuple[StageCost, ...], bound: Bound, parallel: bool, words: str
+    stages: tuple[StageCost, ...], saturation: Saturation, parallel: bool, words: str
 ) -> None:
     of_one = stages_of(measured(points_of(float, (1,), stages=stages)))
-    found = limiting(of_one, bound, parallel, 1.0)
+    found = limiting(of_one, saturation, None, parallel, 1.0)
     assert found is not None
     assert re.search(words, found.advice)
+
+
+def test_a_cpu_bound_input_has_the_stage_that_computes_most_and_no_word_of_waiting() -> None:
+    """One stage sleeps for 16 us, another computes for 1 us: of the CPUs' time it takes 10/11."""
+    stages = stages_of(measured(points_of(float, (1,), stages=SLEEPS)))
+    found = limiting(stages, Saturation.CPUS, Limit.CPUS, False, 2.0)
+    assert found is not None
+    assert (found.stage.name, found.is_cpu_bound) == ("batch", True)
+    assert found.share == pytest.approx(10 / 11)
+    assert found.speedup == pytest.approx(10 / 11 / (1 / 2 - 1 / 11))
+    assert "wait" not in found.advice
+    assert "more tasks do not help" in found.advice
+
+
+def test_a_stage_that_waits_is_never_told_that_cpus_do_not_help_beside_full_ones() -> None:
+    stages = stages_of(measured(points_of(float, (1,), stages=SLEEPS)))
+    found = limiting(stages, Saturation.CPUS, None, False, 1.0)
+    assert found is not None
+    assert found.stage.name == "map nap"
+    assert "CPUs do not help" not in found.advice
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [(Limit.LINK, "link to the CS system is full"), (Limit.FILES, "more files"),
+     (Limit.NODES, "more tasks")],
+)  # fmt: skip
+def test_the_advice_follows_the_limit_of_the_layout(limit: Limit, words: str) -> None:
+    stages = stages_of(measured(points_of(float, (1,))))
+    found = limiting(stages, Saturation.NOTHING, limit, False, 2.0)
+    assert found is not None
+    assert words in found.advice
 
 
 def test_a_stage_that_had_no_cpu_does_not_wait() -> None:
@@ -66,10 +98,11 @@ def test_a_stage_that_had_no_cpu_does_not_wait() -> None:
 )
 def test_the_speedup_that_it_needs_follows_amdahl(missing: float, speedup: float | None) -> None:
     stages = stages_of(measured(points_of(float, (1,))))
-    found = limiting(stages, Bound.NOTHING, False, missing)
+    found = limiting(stages, Saturation.NOTHING, None, False, missing)
     assert found is not None
     assert found.speedup == (None if speedup is None else pytest.approx(speedup))
 
 
 def test_measurements_without_stages_have_no_limiting_one() -> None:
-    assert limiting(stages_of(measured(points_of(float, stages=()))), Bound.CPUS, False, 2) is None
+    stages = stages_of(measured(points_of(float, stages=())))
+    assert limiting(stages, Saturation.CPUS, Limit.CPUS, False, 2) is None

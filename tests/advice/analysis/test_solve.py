@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.pipelines import CLUSTER, LOCAL, measured, points_of
 
-from csrun.advice.analysis.scaling import Bound, Limit, Scaling, SiteFacts
+from csrun.advice.analysis.scaling import Limit, Saturation, Scaling, SiteFacts
 from csrun.advice.analysis.solve import Solution, Target, solve
 from csrun.advice.measurements import Measurements
 
@@ -65,7 +65,7 @@ class Case:
     def search(self) -> tuple[int, int] | None:
         for nodes in range(3 if self.streaming else 1, self.nodes + 1):
             for tasks in range(1, self.node_cpus + 1):
-                if self.delivers(nodes, tasks) >= 1.1 * self.target:
+                if self.delivers(nodes, tasks) >= 1.125 * self.target:
                     return nodes, tasks
         return None
 
@@ -103,7 +103,9 @@ def test_it_is_what_an_exhaustive_search_finds(case: Case) -> None:
         )
         assert layout.samples_per_s >= 0.95 * most
         assert found.limit is not None
-        assert found.missing == pytest.approx(1.1 * case.target / layout.samples_per_s)
+        assert found.missing == pytest.approx(1.125 * case.target / layout.samples_per_s)
+        assert found.most.samples_per_s == pytest.approx(most, rel=0.01)
+    assert found.most.samples_per_s >= max(each.samples_per_s for each in found.by_nodes)
 
 
 def solved(measurements: Measurements, site: SiteFacts, target: float) -> Solution:
@@ -118,16 +120,16 @@ def test_fewer_tasks_come_before_fewer_cpus() -> None:
         *points_of(lambda n: RATE * n, (1, 2, 3), cpus=1),
         *points_of(lambda n: 1.9 * RATE * n, (1, 2, 3), cpus=2, busy=lambda n: 2.0 * n),
     )
-    layout = solved(measured(points, parallel=True, streaming=True), CLUSTER, 2700).layout
+    layout = solved(measured(points, parallel=True, streaming=True), CLUSTER, 2600).layout
     assert (layout.nodes, layout.tasks_per_node, layout.cpus_per_task) == (3, 2, 2)
-    alone = solved(measured(points, parallel=False, streaming=True), CLUSTER, 2700).layout
+    alone = solved(measured(points, parallel=False, streaming=True), CLUSTER, 2600).layout
     assert (alone.nodes, alone.tasks_per_node, alone.cpus_per_task) == (3, 3, 1)
 
 
 def test_a_resource_that_is_no_cpu_does_not_grow_with_nodes() -> None:
     disk = measured(points_of(lambda n: min(RATE * n, 1500), busy=lambda n: 0.1))
     found = solved(disk, CLUSTER, 3000)
-    assert Scaling(disk, CLUSTER).bound(1) is Bound.RESOURCE
+    assert Scaling(disk, CLUSTER).saturation(1) is Saturation.RESOURCE
     assert found.limit is Limit.RESOURCE
     assert found.layout.samples_per_s == pytest.approx(1500)
 
@@ -137,7 +139,7 @@ def test_batches_that_all_make_do_not_grow_with_nodes(busy: float) -> None:
     """Each makes the others' batches, too: so do those on nodes whose CPUs are their own."""
     points = points_of(lambda n: RATE, busy=lambda n: busy)
     found = solved(measured(points, replayed=True), CLUSTER, 3000)
-    assert Scaling(measured(points, replayed=True), CLUSTER).bound(1) is Bound.REPLAY
+    assert Scaling(measured(points, replayed=True), CLUSTER).saturation(1) is Saturation.REPLAY
     assert found.limit is Limit.REPLAY
     assert found.layout.samples_per_s == pytest.approx(RATE)
     assert found.layout.streamers == 1
@@ -147,7 +149,7 @@ def test_a_worker_alone_is_in_nobodys_way() -> None:
     """A point below its law is no sign of something shared, unless there are several workers."""
     rates = {1: 900.0, 2: 4000.0}
     points = points_of(rates.__getitem__, tuple(rates), busy=lambda n: 0.1)
-    assert Scaling(measured(points), LOCAL).bound(1) is Bound.NOTHING
+    assert Scaling(measured(points), LOCAL).saturation(1) is Saturation.NOTHING
 
 
 def test_what_the_system_takes_in_is_the_end_of_it() -> None:

@@ -1,0 +1,44 @@
+"""Numbers as people read them: in reports, tables and plots alike."""
+
+from math import floor, log10
+
+
+def count(value: float) -> str:
+    """Whole from a hundred on, with three digits below."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def several(number: int, noun: str) -> str:
+    """A number of things: 1 node, 2 nodes."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """Of 1, with one decimal."""
+    return f"{100 * share:.1f}%"
+
+
+def deviation(share: float) -> str:
+    """With its sign."""
+    return f"{100 * share:+.1f}%"
+
+
+def with_spread(value: float, spread: float, decimals: int = 2) -> str:
+    """A value that scatters, with no more digits than its spread leaves it: 20.1 ± 5.8.
+
+    spread: its standard deviation, of which two digits are shown; 0 when it is not known.
+    decimals: that are shown at most.
+    """
+    shown = decimals if spread <= 0 else min(decimals, 1 - floor(log10(spread)))
+    spread = round(spread, shown)
+    text = f"{round(value, shown):,.{max(shown, 0)}f}"
+    return f"{text} ± {spread:,.{max(shown, 0)}f}" if spread > 0 else text
+
+
+def round_ticks(highest: float, most: int) -> tuple[float, ...]:
+    """At most so many round numbers from 0 to `highest`: steps of 1, 2 or 5 times a power of 10."""
+    least_step = highest / (most - 1)
+    power = 10.0 ** floor(log10(least_step))
+    # a hair is allowed: 0.3 / 3 is less than 0.1
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least_step * 0.9999)
+    return tuple(step * index for index in range(most) if step * index <= highest * 1.0001)

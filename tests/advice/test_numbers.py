@@ -1,0 +1,35 @@
+"""Numbers of a report: no more digits than they are good for, and round ones on an axis."""
+
+import pytest
+
+from csrun.advice.numbers import round_ticks, with_spread
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "expected"),
+    [
+        (20134.2, 5812.0, "20,100 ± 5,800"),
+        (157.12, 3.21, "157.1 ± 3.2"),
+        (0.6, 0.1, "0.60 ± 0.10"),
+        (7.0, 0.0, "7.00"),  # not known
+        (0.6, 0.004, "0.60"),  # of no digit that is shown
+    ],
+)
+def test_a_value_has_the_digits_that_its_spread_leaves_it(
+    value: float, spread: float, expected: str
+) -> None:
+    assert with_spread(value, spread) == expected
+
+
+@pytest.mark.parametrize(
+    ("highest", "expected"),
+    [
+        (1_734_796, (0, 500_000, 1_000_000, 1_500_000)),
+        (200_000, (0, 50_000, 100_000, 150_000, 200_000)),
+        (64, (0, 20, 40, 60)),
+        (3, (0, 1, 2, 3)),
+        (0.3, (0, 0.1, 0.2, 0.3)),
+    ],
+)
+def test_ticks_are_round(highest: float, expected: tuple[float, ...]) -> None:
+    assert round_ticks(highest, 6) == pytest.approx(expected)
