@@ -38,7 +38,6 @@ from csrun.executable import (
     PipelineStep,
     Plan,
     Region,
-    load,
     manifest_of,
     nbytes_of,
 )
@@ -47,11 +46,15 @@ from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
 
 @dataclass(frozen=True)
 class CompileResult:
-    """An Executable; whether it was there already, or took the place of an unreadable one."""
+    """An Executable; whether it was there already, or took the place of an unreadable one.
+
+    foreign: what lies in its place in model_dir is not run; the private folder has it.
+    """
 
     executable: Executable
     cached: bool
     replaced: bool = False
+    foreign: bool = False
 
 
 def compile_model(
@@ -60,9 +63,11 @@ def compile_model(
     options: CompileOptions,
     show: Show | None = None,
     begin: Begin = no_progress,
+    private: Path | None = None,
 ) -> CompileResult:
     """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
 
+    What others own or may write is not taken, but kept in `private`, this account's own folder.
     `module` is changed; `show` gets each stage of the passes, `begin` the name of each
     stage that begins.
 
@@ -71,8 +76,11 @@ def compile_model(
     stages = run_passes(module, show=show, begin=begin)
     checksum = compile_directory.checksum_of(stages.canonical_text, options)
     target = compile_directory.path_of(root, checksum)
-    if (found := compile_directory.read(target)) is not None:
-        return CompileResult(found, cached=True)
+    for place in filter(None, (root, private)):
+        if (
+            found := compile_directory.read(compile_directory.path_of(place, checksum))
+        ) is not None:
+            return CompileResult(found, cached=True, foreign=place is private)
     replaced = target.exists()
     begin(MATCHING)
     model = match_kernels(module)
@@ -81,8 +89,10 @@ def compile_model(
     lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
     files = _back_end(module, model, options, checksum, stages.stages, begin)
     files |= {MANIFEST_FILE: manifest_of(files)}
-    compile_directory.write(target, {**stages.with_stage(lair).files, **files})
-    return CompileResult(load(target), cached=False, replaced=replaced)
+    texts = {**stages.with_stage(lair).files, **files}
+    executable = compile_directory.keep(root, private or root, checksum, texts)
+    foreign = compile_directory.is_foreign(target)
+    return CompileResult(executable, False, replaced and not foreign, foreign)
 
 
 def _back_end(

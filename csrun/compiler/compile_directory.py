@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +15,10 @@ import msgspec
 
 import csrun
 from csrun.base.errors import CsrunError
+from csrun.base.files import create_new
 from csrun.base.version import VERSION
 from csrun.compiler.options import CompileOptions
-from csrun.executable import Executable, UnreadableError, load
+from csrun.executable import Executable, ForeignError, UnreadableError, executable_of, load
 
 CHECKSUM_DIGITS = 16
 
@@ -77,6 +79,37 @@ def read(directory: Path) -> Executable | None:
         return None
 
 
+def is_foreign(directory: Path) -> bool:
+    """Whether what lies there is another account's, or one's that others may write."""
+    try:
+        load(directory)
+    except ForeignError:
+        return True
+    except UnreadableError:
+        pass
+    return False
+
+
+def keep(root: Path, private: Path, checksum: str, files: Mapping[str, str]) -> Executable:
+    """Write a compile, and have it where it can be taken from the next time.
+
+    Where `root` belongs to others, or the file system says so, that is the `private` folder; a copy
+    is left in `root` for people all the same. What is returned is what was compiled, not what lies
+    there: tasks take it by its digest.
+
+    Raises: CsrunError when the file system refuses
+    """
+    directory, own = path_of(root, checksum), path_of(private, checksum)
+    write(directory, files)
+    executable = executable_of(directory, files)
+    if is_foreign(directory):
+        write(own, files)
+    try:
+        return load(directory, executable.digest)
+    except CsrunError:  # another account's folder has that name
+        return replace(executable, directory=own)
+
+
 def write(directory: Path, files: Mapping[str, str]) -> None:
     """Write all files of a compile, or find that another process has just done so.
 
@@ -88,7 +121,8 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         with _temporary(directory) as temporary:
             temporary.chmod(0o755)
             for name, text in files.items():
-                (temporary / name).write_text(text)
+                with open(create_new(temporary / name), "w") as file:  # 0644, whatever the umask
+                    file.write(text)
             _rename(temporary, directory)
     except OSError as error:
         raise CsrunError(
@@ -126,8 +160,8 @@ def _sweep(root: Path) -> None:
 
 def _rename(temporary: Path, directory: Path) -> None:
     with _locked(directory.parent, fcntl.LOCK_EX):
-        if read(directory) is not None:
-            return  # another compiler of the same thing won; its artifacts are as good
+        if is_foreign(directory) or read(directory) is not None:
+            return  # it is not ours to remove; or another compiler of the same thing won
         if directory.exists():
             shutil.rmtree(directory)
         os.rename(temporary, directory)

@@ -146,6 +146,15 @@ def state_dir() -> Path:
     return Path(platformdirs.user_state_dir("csrun"))
 
 
+def cache_dir() -> Path:
+    """The folder of what csrun can make again: `CSRUN_CACHE_DIR`, or the user's cache folder."""
+    if override := os.environ.get("CSRUN_CACHE_DIR"):
+        return Path(override)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("csrun"))
+
+
 def site_state_dir(site_name: str) -> Path:
     """The part of the state that belongs to one site: its systems, nodes and jobs."""
     return state_dir() / site_name

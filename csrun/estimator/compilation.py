@@ -14,7 +14,7 @@ from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import Begin, CompileOptions, Stage, choose_replicas, compile_model
 from csrun.compiler.report.text import TEXT_FILE
-from csrun.context import DebugLevel, debug_level
+from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.place import Target
@@ -137,10 +137,16 @@ def _compile_traced(
     name of each stage that begins.
     """
     started = perf_counter()
-    result = compile_model(traced.module, model_dir, options, show_stage, begin)
+    private = cache_dir() / "compiles"
+    result = compile_model(traced.module, model_dir, options, show_stage, begin, private)
     seconds = perf_counter() - started
     folder = result.executable.directory
     link_report(folder)
+    if result.foreign:
+        log.warning(
+            f"{model_dir / folder.name} is another account's, or others may write it, and no program "
+            f"that lies there is run: the compile is kept in {private}"
+        )
     if result.replaced:
         log.info(log_lines.compile_replaced(folder))
     if result.cached:

@@ -18,7 +18,14 @@ from csrun.executable.bind import (
     view,
     wafer_views,
 )
-from csrun.executable.executable import Executable, UnreadableError, load, manifest_of
+from csrun.executable.executable import (
+    Executable,
+    ForeignError,
+    UnreadableError,
+    executable_of,
+    load,
+    manifest_of,
+)
 from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule
 from csrun.executable.plan import (
     PADDING_LABEL,
@@ -51,6 +58,7 @@ __all__ = [
     "Constant",
     "Estimate",
     "Executable",
+    "ForeignError",
     "Group",
     "Initializer",
     "InitializerKind",
@@ -72,6 +80,7 @@ __all__ = [
     "UpdateProgram",
     "WaferProgram",
     "aligned",
+    "executable_of",
     "flat_views",
     "learning_rate",
     "load",

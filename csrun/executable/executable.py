@@ -1,6 +1,9 @@
 """An Executable: a compile directory, read and checked."""
 
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -10,7 +13,6 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import CsrunError
-from csrun.base.files import read_whole
 from csrun.executable.bind import (
     BindUpdate,
     BindWafer,
@@ -26,12 +28,17 @@ from csrun.executable.plan import Plan
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "program.py"
 MANIFEST_FILE = "manifest.json"
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READ_BACK = (PLAN_FILE, PROGRAM_FILE)
 _LARGEST_BYTES = 256 << 20  # a plan has a few KB a layer, a program fewer
 
 
 class UnreadableError(CsrunError):
     """What lies in a folder is no Executable of this version."""
+
+
+class ForeignError(UnreadableError):
+    """What lies in a folder is not ours, or not ours alone."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +85,30 @@ def manifest_of(files: Mapping[str, str]) -> str:
     return msgspec.json.format(msgspec.json.encode(Manifest(digests)), indent=1).decode()
 
 
+def executable_of(directory: Path, files: Mapping[str, str]) -> Executable:
+    """The Executable of files that lie, or are to lie, in a folder."""
+    plan = msgspec.json.decode(files[PLAN_FILE], type=Plan)
+    digest = sha256(files[MANIFEST_FILE].encode()).hexdigest()
+    return Executable(directory, plan, files[PROGRAM_FILE], digest)
+
+
 def load(directory: Path, digest: str | None = None) -> Executable:
     """Read an Executable: what lies there is what was compiled, to the last bit.
 
-    digest: that of the Executable which another task has read there, which this one must be.
+    A program is code that will run as us, so it is taken from nobody but us and root.
 
-    Raises: UnreadableError when a file is missing, malformed or changed; CsrunError when it is
-        another one than asked for
+    digest: that of the Executable which another task has read or made, which this one must be; it
+        is then as good, whoever has put it there.
+
+    Raises: UnreadableError when a file is missing, malformed or changed; ForeignError when others
+        own or may write it; CsrunError when it is another one than asked for
     """
     try:
-        head = read_whole(directory / MANIFEST_FILE)
-        manifest = msgspec.json.decode(head, type=Manifest)
-        plan = msgspec.json.decode(_verified(directory, PLAN_FILE, manifest), type=Plan)
-        program = _verified(directory, PROGRAM_FILE, manifest).decode()
+        with _opened(directory, is_known=digest is not None) as folder:
+            head = folder.read(MANIFEST_FILE)
+            manifest = msgspec.json.decode(head, type=Manifest)
+            plan = msgspec.json.decode(folder.verified(PLAN_FILE, manifest), type=Plan)
+            program = folder.verified(PROGRAM_FILE, manifest).decode()
     except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
         raise UnreadableError(
             f"{directory}: not a compile directory: {error}; remove it and compile again"
@@ -101,9 +119,47 @@ def load(directory: Path, digest: str | None = None) -> Executable:
     return executable
 
 
-def _verified(directory: Path, name: str, manifest: Manifest) -> bytes:
-    """A file's bytes. Raises: ValueError when they are not those of the manifest"""
-    data = read_whole(directory / name, _LARGEST_BYTES)
-    if sha256(data).hexdigest() != manifest.files.get(name):
-        raise ValueError(f"{name} is not what was compiled")
-    return data
+@dataclass(frozen=True)
+class _Folder:
+    """An open compile directory: nothing can be put in its place while it is read."""
+
+    directory: Path
+    descriptor: int
+    is_known: bool
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file in it, which is no link."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=self.descriptor), "rb") as file:
+            self.require_ours(os.fstat(file.fileno()), name)
+            data = file.read(_LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError(f"{name} has more than {_LARGEST_BYTES:,} bytes")
+        return data
+
+    def verified(self, name: str, manifest: Manifest) -> bytes:
+        """The bytes of a file. Raises: ValueError when they are not those of the manifest"""
+        data = self.read(name)
+        if sha256(data).hexdigest() != manifest.files.get(name):
+            raise ValueError(f"{name} is not what was compiled")
+        return data
+
+    def require_ours(self, found: os.stat_result, name: str = "") -> None:
+        """Raises: ForeignError for what another account owns or may write"""
+        if self.is_known or (found.st_uid in (os.geteuid(), 0) and not found.st_mode & _BY_OTHERS):
+            return
+        raise ForeignError(
+            f"{self.directory / name}: of another account, or others may write it: a program that "
+            "lies there is not run"
+        )
+
+
+@contextmanager
+def _opened(directory: Path, is_known: bool) -> Iterator[_Folder]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        folder = _Folder(directory, descriptor, is_known)
+        folder.require_ours(os.fstat(descriptor))
+        yield folder
+    finally:
+        os.close(descriptor)

@@ -21,7 +21,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import CompileError, CompileOptions, compile_directory, compile_model
-from csrun.executable import UnreadableError, load, manifest_of
+from csrun.executable import ForeignError, UnreadableError, load, manifest_of
 from csrun.site import System
 
 PRINT_CHECKSUM = """
@@ -196,7 +196,7 @@ def test_a_full_disk_names_the_directory(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr(compile_directory, "create_new", full)
     with pytest.raises(CsrunError, match=r"/tfcs_\w+: the compile .* No space left on device"):
         compiled(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -317,3 +317,81 @@ def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
     needed = f"{copies * weights + buffers:,}"
     with pytest.raises(CompileError, match=rf"^layer dense_1 needs {needed} bytes .*: {remedy}$"):
         compiled(tmp_path, network, options)
+
+
+@pytest.fixture
+def private(tmp_path):
+    return tmp_path / "private"
+
+
+def compiled_apart(tmp_path, private):
+    """A compile into a model_dir, with a folder for what others may not touch."""
+    return compile_model(Network().trace(), tmp_path / "model_dir", OPTIONS, private=private)
+
+
+def test_under_umask_002_a_compile_is_ours_alone_and_reused(tmp_path, private):
+    before = os.umask(0o002)
+    try:
+        first, again = compiled_apart(tmp_path, private), compiled_apart(tmp_path, private)
+    finally:
+        os.umask(before)
+    (tmp_path / "model_dir").chmod(0o775)  # as with user-private groups
+    assert not first.foreign
+    assert again.cached
+    assert {path.stat().st_mode & 0o777 for path in again.executable.directory.iterdir()} == {0o644}
+    assert not private.exists()
+
+
+@pytest.mark.parametrize("name", ["", "program.py", "plan.json", "manifest.json"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_what_others_may_write_is_not_run(tmp_path, private, name, mode):
+    directory = compiled_apart(tmp_path, private).executable.directory
+    path = directory / name
+    path.chmod(path.stat().st_mode | mode)
+    with pytest.raises(ForeignError, match="or others may write it: a program that lies there"):
+        load(directory)
+    first, again = compiled_apart(tmp_path, private), compiled_apart(tmp_path, private)
+    assert (first.cached, first.foreign) == (False, True)
+    assert (again.cached, again.foreign) == (True, True)
+    assert again.executable.directory.parent == private
+
+
+def test_where_all_files_seem_anothers_a_model_is_compiled_once(tmp_path, private, monkeypatch):
+    """A foreign bind mount, or an NFS server that squashes: fstat tells another owner."""
+    fstat = os.fstat
+    model_dir = str(tmp_path / "model_dir")
+
+    def squashed(descriptor):
+        found = list(fstat(descriptor))
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(model_dir):
+            found[4] = 65534
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", squashed)
+    first, again = compiled_apart(tmp_path, private), compiled_apart(tmp_path, private)
+    assert (first.cached, first.foreign, again.cached) == (False, True, True)
+    assert str(first.executable.directory).startswith(model_dir)  # for people, and for all tasks
+    assert load(first.executable.directory, first.executable.digest) == first.executable
+    assert again.executable.program == first.executable.program
+
+
+def test_a_planted_compile_is_neither_run_nor_removed(tmp_path, private):
+    directory = compiled_apart(tmp_path, private).executable.directory
+    program = directory / "program.py"
+    program.write_text(program.read_text() + "raise SystemExit('planted')\n")
+    files = {n: (directory / n).read_text() for n in ("plan.json", "program.py")}
+    (directory / "manifest.json").write_text(manifest_of(files))
+    directory.chmod(0o777)
+    found = compiled_apart(tmp_path, private)
+    assert found.foreign
+    assert "planted" not in found.executable.program
+    assert found.executable.directory.parent == private
+    assert program.exists()
+
+
+def test_a_link_to_a_compile_is_none(tmp_path, private):
+    directory = compiled_apart(tmp_path, private).executable.directory
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnreadableError):
+        load(directory)
