@@ -1,37 +1,64 @@
 """What the README shows is true: its own run.py, and the quickstart."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 from support.jobs import Workplace
+from support.pages import CHECKOUT, README, blocks, section
 
-CHECKOUT = Path(__file__).parents[2]
 FINAL_LOSS = re.compile(r"Loss for final step: [\d.e-]+")
 
 
-def test_the_script_of_the_readme_trains_alike_on_the_cpu_and_on_a_system(
-    tmp_path: Path, state: str
-) -> None:
-    section = (CHECKOUT / "README.md").read_text().split("## Your own run.py\n")[1]
-    script = re.match(r"(?:\n|    .*\n)+", section)
-    assert script
+@pytest.fixture
+def place(tmp_path: Path, state: str) -> Workplace:
+    """A folder with the README's own run.py."""
     place = Workplace(tmp_path)
-    place.script(dedent(script[0]))
-    alone = subprocess.run(
-        [sys.executable, "run.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    (tmp_path / "model_dir").rename(tmp_path / "model_dir_cpu")
-    job = place.run("--total-nodes", "3", "python-ws", "run.py")
-    losses = [FINAL_LOSS.findall(done.stdout + done.stderr) for done in (alone, job)]
-    assert len(losses[0]) == 1, alone.stderr
-    assert losses[0] == losses[1], job.stderr
-    assert (tmp_path / "model_dir" / "model-ckpt-300.safetensors").exists()
+    place.script(next(blocks(section(README, "Your own run.py"))))
+    return place
+
+
+def alone(place: Workplace, *arguments: str) -> str:
+    """`python run.py` to its end; what it says."""
+    command = [sys.executable, "run.py", *arguments]
+    done = subprocess.run(command, cwd=place.path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_script_of_the_readme_trains_alike_on_the_cpu_and_on_a_system(
+    place: Workplace,
+) -> None:
+    trained = alone(place)
+    (place.path / "model_dir").rename(place.path / "model_dir_cpu")
+    job = place.run("--total-nodes", "3", "python-ws", "run.py", "--mode", "train")
+    assert len(FINAL_LOSS.findall(trained)) == 1
+    assert FINAL_LOSS.findall(trained) == FINAL_LOSS.findall(job.stdout), job.stderr
+    assert (place.path / "model_dir" / "model-ckpt-300.safetensors").exists()
+    assert "Saving dict for global step 300" in alone(place, "--mode", "eval")
+    assert "sample 63: " in alone(place, "--mode", "predict", "--eval_steps", "1")
+
+
+def test_the_script_of_the_readme_compiles_and_trains_nothing(place: Workplace) -> None:
+    command = ("python-ws", "run.py", "--compile_only")
+    done = place.run(*command, command="csrun_cpu")
+    assert done.returncode == 0, done.stderr
+    assert list((place.path / "model_dir").glob("tfcs_*/program.py"))
+    assert not list((place.path / "model_dir").glob("model-ckpt-*"))
+
+
+@pytest.mark.slow
+def test_the_input_of_the_readmes_script_is_analysed(place: Workplace) -> None:
+    command = ("--json", "python-ws", "run.py", "--validate_only")
+    done = place.run(*command, command="cs_input_analyzer")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["launch"][0] == "csrun_wse"
+    assert not list(place.path.glob("model_dir/model-ckpt-*"))
 
 
 @pytest.fixture
