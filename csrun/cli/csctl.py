@@ -49,7 +49,8 @@ def get() -> None:
 @click.pass_obj
 def get_jobs(site: str | None, all_states: bool, output: str) -> int:
     """Jobs that wait or run, and the last ones that ended."""
-    return _show(_backend(site).jobs(all_states=all_states), output, JOB_HEADINGS, _job_row)
+    jobs = _backend(site).jobs(all_states=all_states)
+    return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why")
 
 
 @get.command("job", context_settings=SETTINGS)
@@ -126,13 +127,14 @@ def _show(
     output: str,
     headings: Sequence[str],
     row_of: "Callable[[Row], Sequence[str]]",
+    cut: str | None = None,
 ) -> int:
     from csrun.cli import tables
 
     if output == "json":
         _print_json(found)
     else:
-        tables.show(headings, map(row_of, found))
+        tables.show(headings, map(row_of, found), cut)
     return 0
 
 

@@ -20,7 +20,7 @@ def job_options(command: Command) -> Command:
     """Give a command the options, by the names of `JobOptions`."""
     for option in (
         click.option("--output", metavar="FILE", help=_OUTPUT),
-        click.option("--job-name", metavar="NAME", help="The job's name; else the program's."),
+        click.option("--job-name", metavar="NAME", help="The job's name; else the script's."),
         click.option(
             "--time-limit",
             metavar="TIME",

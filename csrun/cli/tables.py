@@ -1,14 +1,34 @@
 """Rows of text: a table on a terminal that has room for it, else aligned columns."""
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
+LEAST_CUT = 20  # of a cut text so much is left, however narrow the screen
 
-def show(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under their headings."""
+
+def show(headings: Sequence[str], rows: Iterable[Sequence[str]], cut: str | None = None) -> None:
+    """Print rows under their headings; the last one, `cut`, is shortened to fit a screen."""
     rows = list(rows)
-    if not sys.stdout.isatty() or not _show_table(headings, rows):
+    if not sys.stdout.isatty():
         _show_columns([[heading.upper() for heading in headings], *rows])
+        return
+    if cut is not None:
+        rows = _cut(headings, rows)
+    if not _show_table(headings, rows):
+        _show_columns([[heading.upper() for heading in headings], *rows])
+
+
+def _cut(headings: Sequence[str], rows: list[Sequence[str]]) -> list[Sequence[str]]:
+    """The rows with the last text as short as a table of this screen has room for."""
+    *widths, _ = (max(map(len, column)) for column in zip(headings, *rows, strict=True))
+    borders = 3 * len(headings) + 1  # a line and two spaces a column
+    room = max(LEAST_CUT, shutil.get_terminal_size().columns - sum(widths) - borders)
+    return [(*row[:-1], _shortened(row[-1], room)) for row in rows]
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:

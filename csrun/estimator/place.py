@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from csrun import system
@@ -33,13 +33,15 @@ log = logging.getLogger("csrun")
 class Target:
     """What a run is compiled for and takes place on.
 
-    site: None on the CPU, which stands for the first system of the site at hand.
+    site: None on the CPU, which stands for the first system of the site at hand. is_open: nobody
+    has named the system, so that another one of its kind does as well.
     """
 
     context: TaskContext | None
     site: Site | None
     system: System
     mode: ExecutionMode
+    is_open: bool = False
 
 
 def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
@@ -63,7 +65,8 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
         )
     if cs_ip is None:
         log.info(log_lines.system_taken(found.name, found.address, context.mode))
-    return Target(context, here, found, context.mode)
+    is_open = cs_ip is None and context.job.system is None
+    return Target(context, here, found, context.mode, is_open)
 
 
 def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
@@ -84,11 +87,27 @@ def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
     return Target(context, None, found, mode)
 
 
+def on_freest(target: Target) -> Target:
+    """The target on another system like its own, when fewer jobs have that or wait for it by now.
+
+    The first choice was made before the compile, by whose end another job may have the system.
+    """
+    site, mode = target.site, target.mode
+    if site is None or not target.is_open:
+        return target
+    alike = [each for each in system.in_mode(site, mode) if each.is_like(target.system)]
+    freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
+    if freest.name != target.system.name:
+        log.info(log_lines.system_taken(freest.name, freest.address, mode))
+    return replace(target, system=freest)
+
+
 @contextmanager
 def machine_for(
     run: Run, executable: Executable, target: Target, first: int, last: int | None
 ) -> Iterator[tuple[Machine, Show]]:
     """The Executable loaded, ready to run from step `first`, and what shows how far that is."""
+    target = on_freest(target)
     in_job = target.context if target.site else None
     job_dir, arena_bytes = in_job.job_dir if in_job else None, executable.plan.arena_bytes
     with (

@@ -48,6 +48,11 @@ class SystemStatus(msgspec.Struct, frozen=True):
     job: int | None
     waiting: tuple[int, ...]
 
+    @property
+    def users(self) -> int:
+        """How many jobs have it or wait for it."""
+        return (self.job is not None) + len(self.waiting)
+
 
 def jobs(site: Site, all_states: bool) -> list[JobRecord]:
     """Jobs that wait or run, and the ones that ended last: all that are known, or a few."""

@@ -19,7 +19,7 @@ from csrun.jobs import register
 from csrun.jobs.folder import JobFolder, create, job_ids, prune
 from csrun.jobs.launcher import this_process
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved
-from csrun.jobs.request import JobOptions
+from csrun.jobs.request import JobOptions, name_of
 from csrun.jobs.signals import DeferredSignals, EndedBySignalError
 from csrun.site import Site
 from csrun.system import FileLock, lock
@@ -101,7 +101,7 @@ def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int
     """The record of a job that has no number yet."""
     return JobRecord(
         job_id=0,
-        name=options.job_name or Path(command[0]).name,
+        name=options.job_name or name_of(command),
         user=_user_name(os.getuid()),
         uid=os.getuid(),
         command=command,

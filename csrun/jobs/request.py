@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from csrun.site import DEFAULT_SITE
 
@@ -41,3 +42,24 @@ class JobRequest:
     compile_first: bool = False
     options: JobOptions = JobOptions()
     foreground: Mapping[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the job is called: as was asked, else after its script or program."""
+        return self.options.job_name or name_of(self.command)
+
+
+def name_of(command: tuple[str, ...]) -> str:
+    """The script or module of a Python's command line, the program of any other."""
+    program = Path(command[0]).name
+    if not program.startswith("python"):
+        return program
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, program)
+        if not word.startswith("-"):
+            return Path(word).name
+        if word == "-c":
+            break
+    return program

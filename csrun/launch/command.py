@@ -85,8 +85,21 @@ def check_command(command: tuple[str, ...]) -> None:
         check_program(command[0])
         return
     script = command[1] if len(command) > 1 else "-"
-    if not script.startswith("-") and not Path(script).exists():
+    if script.startswith("-"):
+        return
+    if not Path(script).exists():
         raise UsageError(f"{script}: no such file in {Path.cwd()}")
+    params = option(command[2:], _PARAMS) or ""
+    if params.endswith(_YAML) and not Path(params).exists():  # else each task would find it out
+        where = Path.cwd()
+        raise UsageError(
+            f"--params: {params}: cannot be read: No such file in {where}; name another"
+        )
+
+
+def named_system(command: tuple[str, ...]) -> str | None:
+    """The CS system that a command's words ask for, by name or address."""
+    return option(command, ("--cs_ip", "--cs-ip"))
 
 
 def check_program(program: str, path: str | None = None) -> None:
@@ -115,6 +128,7 @@ def _why_not(program: str) -> str:
 
 
 _MODE = ("-m", "--mode")
+_PARAMS, _YAML = ("-p", "--params"), (".yaml", ".yml")  # other scripts' -p may be anything
 _TRAIN = "train"
 _PREPARATIONS = {each.value: each for each in Preparation}
 
@@ -156,7 +170,7 @@ def prepared(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def option(command: tuple[str, ...], names: tuple[str, ...]) -> str | None:
     """The value of an option in a command's words, in either form."""
-    for word, following in zip(command, (*command[1:], None), strict=True):
+    for word, following in zip(command, (*command[1:], None), strict=False):
         name, equals, value = word.partition("=")
         if name in names:
             return value if equals else following

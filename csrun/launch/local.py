@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from csrun import system
 from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue
@@ -16,6 +17,7 @@ from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import raised_as_errors
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.backend import Backend
+from csrun.launch.command import named_system
 from csrun.launch.life.job_loop import JobLoop, ending_signals, say
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe, sharing_of
@@ -46,7 +48,11 @@ class LocalBackend(Backend):
                     f" {self._site.name} is {self._site.scheduler}: leave it out, or choose another"
                     " --site"
                 )
-        return plan(request, self._site, tuple(sorted(os.sched_getaffinity(0))))
+        job_plan = plan(request, self._site, tuple(sorted(os.sched_getaffinity(0))))
+        named = named_system(job_plan.command)
+        if named is not None and job_plan.system_mode is not None:
+            system.find(self._site, named, job_plan.system_mode)  # else its chief would find it out
+        return job_plan
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
         """Run a job on this machine, from waiting for nodes to its exit code."""

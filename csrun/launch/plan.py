@@ -34,6 +34,11 @@ class JobPlan:
     layout: JobLayout
     tasks: tuple[PlannedTask, ...]
 
+    @property
+    def system_mode(self) -> ExecutionMode | None:
+        """The mode of the CS system that it runs on; None when it needs no system."""
+        return None if is_preparing(self.command) else self.mode
+
     def entries(
         self, node_names: tuple[str, ...], addresses: Mapping[str, str] | None = None
     ) -> tuple[TaskEntry, ...]:

@@ -60,6 +60,11 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The address with its port."""
         return with_port(self.address)
 
+    def is_like(self, other: "System") -> bool:
+        """Whether what is compiled for the other one runs on this one."""
+        same = {"name": other.name, "address": other.address, "mode": other.mode}
+        return msgspec.structs.replace(self, **same, boot_s=other.boot_s) == other
+
     @property
     def usable_width(self) -> int:
         """Columns of the part of the fabric that takes programs.

@@ -1,7 +1,7 @@
 """The CS system as its administrator sees it: power state, execution mode, lease, shell."""
 
 from csrun.system.change import SystemBusyError, change, drain
-from csrun.system.find import find, find_for_compile, named
+from csrun.system.find import find, find_for_compile, in_mode, named, users_of
 from csrun.system.lease import Lease, acquire
 from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
 from csrun.system.power import Command, Power, SystemState, apply
@@ -23,11 +23,13 @@ __all__ = [
     "find",
     "find_for_compile",
     "holder_of",
+    "in_mode",
     "is_held",
     "load_state",
     "lock",
     "named",
     "save_state",
     "try_lock",
+    "users_of",
     "wait_in_line",
 ]

@@ -1,24 +1,42 @@
 """Which CS system a run uses."""
 
 import difflib
+from collections.abc import Callable
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System, with_port
+from csrun.system.lock import is_held
 from csrun.system.power import Power, SystemState
-from csrun.system.state_files import load_state
+from csrun.system.state_files import changing, lease_file, line_dir, load_state
+from csrun.system.waiting_line import WaitingLine
+
+Users = Callable[[Site, System], int]
 
 
-def find(site: Site, cs_ip: str | None, mode: ExecutionMode, source: str = "cs_ip") -> System:
-    """The system that `cs_ip` names (host, host:port or name), or the first one that is ready.
+def users_of(site: Site, system: System) -> int:
+    """How many jobs have a system or wait for it, by its lease."""
+    with changing(site, system):
+        held = is_held(lease_file(site, system))
+    return held + len(WaitingLine(line_dir(site, system)).holders())
 
-    One that boots into the mode will be ready; it is taken when no other is. `source` is where the
-    name comes from.
+
+def find(
+    site: Site,
+    cs_ip: str | None,
+    mode: ExecutionMode,
+    source: str = "cs_ip",
+    users: Users = users_of,
+) -> System:
+    """The system that `cs_ip` names (host, host:port or name), or the first free one in the mode.
+
+    Where none is free it is the one with the fewest `users`. One that boots into the mode will be
+    ready; it is taken when no other is. `source` is where the name comes from.
 
     Raises: UsageError for an unknown system or one in another mode; CsrunError for one in STANDBY
     """
     if cs_ip is None:
-        return _first_in_mode(site, mode)
+        return _freest_in_mode(site, mode, users)
     system = _by_address(site, cs_ip)
     require_usable(site, system, load_state(site, system), mode, f"{source} {cs_ip}: ")
     return system
@@ -67,12 +85,22 @@ def require_usable(
         )
 
 
-def _first_in_mode(site: Site, mode: ExecutionMode) -> System:
+def in_mode(site: Site, mode: ExecutionMode) -> list[System]:
+    """Those that are ready for a job in a mode; where none is, those that will be."""
     states = [(system, load_state(site, system)) for system in site.systems]
     for power in (Power.ACTIVE, Power.BOOTING):
-        for system, state in states:
-            if state.mode is mode and state.power is power:
-                return system
+        found = [s for s, state in states if state.mode is mode and state.power is power]
+        if found:
+            return found
+    return []
+
+
+def _freest_in_mode(site: Site, mode: ExecutionMode, users: Users) -> System:
+    found = in_mode(site, mode)
+    if len(found) == 1:  # nobody need be asked
+        return found[0]
+    if found:
+        return min(found, key=lambda system: users(site, system))  # of several the first
     raise CsrunError(
         f"site {site.name} has no {Power.ACTIVE} system in {mode} mode, it has: {_listing(site)}; "
         "'config execmode setup' in a system's admin shell changes its mode"

@@ -20,6 +20,11 @@ MISTAKES = [
     (["--total_nodes=2", "python-ws", "{script}"], "at least 3 for python-ws"),
     (["--single_task_nodes", "4", "python", "{script}"], "--single-task-nodes must be 0 to 3"),
     (["python", "missing.py"], "missing.py: no such file"),
+    (
+        ["--total-nodes=1", "python", "{script}", "-p", "a.yaml"],
+        "--params: a.yaml: cannot be read: No such file",
+    ),
+    (["--total-nodes=1", "python", "{script}", "--cs_ip", "nowhere"], "has no such system"),
     (["no-such-command"], "no-such-command: command not found"),
     (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
     (["--site", "nowhere", "true"], "nowhere"),

@@ -1,27 +1,35 @@
-"""Where a run takes place: the order in which its parts begin."""
+"""Which system a run gets by the time that its program is compiled."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-
+import msgspec
 import pytest
 
-from csrun import system
-from csrun.estimator import place
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.base.mode import ExecutionMode
+from csrun.estimator.place import Target, on_freest
+from csrun.site import load
+from csrun.system import acquire
+
+MODE = ExecutionMode.PIPELINED
+LOCAL = load("local")
+FIRST = LOCAL.systems[0]
+SECOND = msgspec.structs.replace(LOCAL.systems[1], mode=MODE)
+SMALLER = msgspec.structs.replace(SECOND, fabric_width=10)
+pytestmark = pytest.mark.usefixtures("state")
 
 
-def test_no_streamer_of_its_own_waits_for_a_chief_that_cannot_listen(tmp_path, monkeypatch):
-    """It would wait for the endpoint without end, and leaving it waits for it."""
-    started = []
-    monkeypatch.setattr(system, "acquire", lambda *_: nullcontext())
-    monkeypatch.setattr(place, "OwnStreamer", lambda *_: started.append(1) or nullcontext())
-    (tmp_path / "runs").touch()  # a file where the run's folder belongs
-    job = SimpleNamespace(job_id=1)
-    context = SimpleNamespace(job=job, job_dir=tmp_path, rank=0, streamers=(0,))
-    leased = SimpleNamespace(name="cs2-01")
-    target = place.Target(context, object(), leased, None)
-    folder = RunFolder(tmp_path / "runs" / "0", "1", b"secret")
-    run = SimpleNamespace(folder=folder, dataset=None)
-    with pytest.raises(NotADirectoryError):
-        place.loaded_machine(run, None, target, 0, None).__enter__()
-    assert not started
+def test_a_system_that_became_busy_is_left_for_one_like_it() -> None:
+    site = msgspec.structs.replace(LOCAL, systems=(FIRST, SECOND))
+    target = Target(None, site, FIRST, MODE, is_open=True)
+    assert on_freest(target) == target
+    with acquire(site, FIRST, MODE, "job 1"):
+        assert on_freest(target).system == SECOND
+        named = Target(None, site, FIRST, MODE)
+        assert on_freest(named) == named
+        with acquire(site, SECOND, MODE, "job 2"):
+            assert on_freest(target) == target
+
+
+def test_another_kind_of_system_is_no_choice() -> None:
+    site = msgspec.structs.replace(LOCAL, systems=(FIRST, SMALLER))
+    target = Target(None, site, FIRST, MODE, is_open=True)
+    with acquire(site, FIRST, MODE, "job 1"):
+        assert on_freest(target) == target

@@ -103,7 +103,9 @@ SYSTEMS = [
 
 @pytest.mark.parametrize(("cs_ip", "message"), SYSTEMS)
 def test_a_system_that_cannot_run_it(place: FcMnist, cs_ip: str, message: str) -> None:
-    assert_refused(place.wse("--cs_ip", cs_ip), 2, message)
+    done = place.wse("--cs_ip", cs_ip)
+    assert_refused(done, 2, message)
+    assert "srun: job" not in done.stderr  # it was not even queued
     assert not place.model_dir.exists()
 
 

@@ -2,12 +2,23 @@
 
 import time
 
+import msgspec
 import pytest
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.site import load
-from csrun.system import Power, SystemState, find, save_state
+from csrun.system import (
+    Power,
+    SystemState,
+    WaitingLine,
+    acquire,
+    find,
+    in_mode,
+    save_state,
+    users_of,
+)
+from csrun.system.state_files import line_dir
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SITE = load("local")
@@ -51,3 +62,23 @@ def test_a_system_that_boots_will_be_ready_but_another_is_ready_now() -> None:
 def test_the_configured_mode_counts_not_the_site_files() -> None:
     save_state(SITE, SITE.systems[1], SystemState(Power.ACTIVE, PIPELINED))
     assert find(SITE, "cs2-02", PIPELINED).name == "cs2-02"
+
+
+ALIKE = msgspec.structs.replace(  # both pipelined
+    SITE, systems=tuple(msgspec.structs.replace(s, mode=PIPELINED) for s in SITE.systems)
+)
+
+
+def test_the_first_free_system_in_the_mode() -> None:
+    first, second = ALIKE.systems
+    assert in_mode(ALIKE, PIPELINED) == [first, second]
+    assert find(ALIKE, None, PIPELINED) == first
+    with acquire(ALIKE, first, PIPELINED, "job 1"):
+        assert find(ALIKE, None, PIPELINED) == second
+        with acquire(ALIKE, second, PIPELINED, "job 2"):
+            assert find(ALIKE, None, PIPELINED) == first
+            ticket = WaitingLine(line_dir(ALIKE, first)).join("job 3 (process 1)")
+            assert (users_of(ALIKE, first), users_of(ALIKE, second)) == (2, 1)
+            assert find(ALIKE, None, PIPELINED) == second
+            ticket.leave()
+    assert find(ALIKE, None, PIPELINED) == first

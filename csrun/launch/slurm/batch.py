@@ -17,10 +17,8 @@ COMPILE_ONLY = "--compile_only"
 
 
 def resources_of(request: JobRequest, gres: str | None, site: Site) -> Resources:
-    """What a job asks Slurm for beside its layout; its name is its program's unless it has one."""
-    options = request.options
-    name = options.job_name or Path(request.command[0]).name
-    return Resources(gres, site.nodes.cpus, name, options.time_limit_s)
+    """What a job asks Slurm for beside its layout; its name is its script's unless it has one."""
+    return Resources(gres, site.nodes.cpus, request.name, request.options.time_limit_s)
 
 
 def submit(

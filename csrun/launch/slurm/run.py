@@ -20,12 +20,12 @@ from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
-from csrun.launch.command import is_preparing, option
+from csrun.launch.command import named_system
 from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say, say_ready
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import batch, folders, sinfo
+from csrun.launch.slurm import batch, folders, sinfo, squeue
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import TaskReady
 from csrun.launch.slurm.step import LOG_NAME, Step
@@ -166,8 +166,7 @@ class _Run:
             job.write(self._folder.path)
             folder = folders.name_by_id(self._folder, job.job_id)
         options = self._request.options
-        name = options.job_name or Path(job.command[0]).name
-        named = replace(options, job_name=name)
+        named = replace(options, job_name=self._request.name)
         shown = show(job, folder, named, getpass.getuser(), self._request.label)
         return JobLoop(job, folder, self._step, self._signals, shown, options.time_limit_s)
 
@@ -232,10 +231,18 @@ def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobF
 
 
 def system_of(job_plan: JobPlan, site: Site) -> str | None:
-    """The system that the command names, or the first that is ready; None when it needs none.
+    """The system that the command names, or the one with the fewest jobs; None when it needs none.
 
     Raises: UsageError, CsrunError when it is unknown, in another mode, or not ACTIVE
     """
-    if job_plan.mode is None or is_preparing(job_plan.command):
+    mode, named = job_plan.system_mode, named_system(job_plan.command)
+    if mode is None:
         return None
-    return system.find(site, option(job_plan.command, ("--cs_ip",)), job_plan.mode).name
+    choice = system.in_mode(site, mode)
+    if named is not None or len(choice) < 2:
+        return system.find(site, named, mode).name
+    users = {status.name: status.users for status in squeue.systems(site)}
+    found = system.find(site, None, mode, users=lambda _, each: users[each.name])
+    others = ", ".join(f"{each.name} has {users[each.name]}" for each in choice)
+    say(f"csrun_wse: the job asks for {found.name}, which has the fewest jobs: {others}")
+    return found.name

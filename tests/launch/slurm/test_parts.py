@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
 from csrun.jobs.folder import KEPT_JOBS
+from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import plan
@@ -27,7 +29,9 @@ from csrun.launch.slurm.mail import (
     post,
 )
 from csrun.site import JobLayout, load
+from csrun.system import Power
 
+PIPELINED = ExecutionMode.PIPELINED
 ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))
 JOB = JobFile(7, None, ("true",), "/", "local", 1, 2, (ENTRY,))
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
@@ -163,6 +167,29 @@ def test_a_compile_is_its_chief_alone() -> None:
     assert [(task.rank, task.role) for task in job_plan.tasks] == [(0, Role.CHIEF)]
     again = JobRequest(compiling.command, 1, 1, 8, 0)
     assert plan(again, SITE, tuple(range(8))).layout == job_plan.layout
+
+
+def test_without_a_name_the_system_with_the_fewest_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    systems = tuple(msgspec.structs.replace(s, mode=PIPELINED) for s in SITE.systems)
+    site = msgspec.structs.replace(SITE, systems=systems)
+    found = [
+        SystemStatus("cs2-01", "", PIPELINED, Power.ACTIVE, 1, (3,)),
+        SystemStatus("cs2-02", "", PIPELINED, Power.ACTIVE, 2, ()),
+    ]
+    monkeypatch.setattr(squeue, "systems", lambda site: found)
+
+    def asked(*words: str) -> str | None:
+        request = JobRequest(("python", "run.py", *words), 1)
+        return run.system_of(plan(request, site, (0,)), site)
+
+    assert asked() == "cs2-02"
+    said = "the job asks for cs2-02, which has the fewest jobs: cs2-01 has 2, cs2-02 has 1"
+    assert capsys.readouterr().err == f"csrun_wse: {said}\n"
+    assert asked("--cs_ip", "cs2-01") == "cs2-01"
+    assert asked("--compile_only") is None
+    assert capsys.readouterr().err == ""
 
 
 def test_folders_are_the_owners_and_the_oldest_go(tmp_path: Path) -> None:
