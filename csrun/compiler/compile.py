@@ -77,9 +77,8 @@ def compile_model(
     checksum = compile_directory.checksum_of(stages.canonical_text, options)
     target = compile_directory.path_of(root, checksum)
     for place in filter(None, (root, private)):
-        if (
-            found := compile_directory.read(compile_directory.path_of(place, checksum))
-        ) is not None:
+        found = compile_directory.read(compile_directory.path_of(place, checksum))
+        if found is not None:
             return CompileResult(found, cached=True, foreign=place is private)
     replaced = target.exists()
     begin(MATCHING)

@@ -162,7 +162,9 @@ def _rename(temporary: Path, directory: Path) -> None:
     with _locked(directory.parent, fcntl.LOCK_EX):
         if is_foreign(directory) or read(directory) is not None:
             return  # it is not ours to remove; or another compiler of the same thing won
-        if directory.exists():
+        if directory.is_symlink():
+            directory.unlink()
+        elif directory.exists():
             shutil.rmtree(directory)
         os.rename(temporary, directory)
 

@@ -144,8 +144,8 @@ def _compile_traced(
     link_report(folder)
     if result.foreign:
         log.warning(
-            f"{model_dir / folder.name} is another account's, or others may write it, and no program "
-            f"that lies there is run: the compile is kept in {private}"
+            f"{model_dir / folder.name} is another account's, or others may write it: no program "
+            f"that lies there is run; the compile is kept in {private}"
         )
     if result.replaced:
         log.info(log_lines.compile_replaced(folder))

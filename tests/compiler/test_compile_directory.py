@@ -395,3 +395,7 @@ def test_a_link_to_a_compile_is_none(tmp_path, private):
     directory.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnreadableError):
         load(directory)
+    found = compiled_apart(tmp_path, private)
+    assert (found.cached, found.executable.directory) == (False, directory)
+    assert not directory.is_symlink()
+    assert list((tmp_path / "elsewhere").iterdir())
