@@ -1,1 +1,1 @@
-"""Below all rooms: errors, modes, whole-file reading and writing, YAML, HTML, the version."""
+"""Below all rooms: errors, modes, framing, whole-file reading and writing, YAML, HTML, version."""

@@ -1,0 +1,1 @@
+"""The console commands, a file each; setup.cfg names them, `entry` is where they begin."""

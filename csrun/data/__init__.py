@@ -1,4 +1,4 @@
-"""Input pipelines: data sets that any task can read from any batch on."""
+"""Input pipelines: lazy chains of operations, of which a task reads the batches it is to stream."""
 
 from csrun.data import formats
 from csrun.data.dataset import AUTOTUNE, ArraySpec, Dataset, as_dataset

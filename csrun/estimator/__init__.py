@@ -1,4 +1,4 @@
-"""Trains and evaluates a model function: compile, lease a system, hand the runtime both."""
+"""Model and input function to a run: compile, lease a system, hand both to the runtime."""
 
 from csrun.estimator.config import CSEstimatorSpec, CSRunConfig, WarmStart
 from csrun.estimator.estimator import CerebrasEstimator

@@ -1,4 +1,4 @@
-"""From a request to running tasks: plan, queue, fork server, logs, first cause."""
+"""From a request to running tasks, by the site's scheduler: plan, processes, first cause."""
 
 import importlib
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Executable → trained weights: one file a role, and the wires between them."""
+"""Executable → trained weights: `roles` play a run, `step` computes, `wire`, `remote` connect."""

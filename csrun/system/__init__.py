@@ -1,4 +1,4 @@
-"""The CS system as its administrator sees it: power state, execution mode, lease, shell."""
+"""The CS system as its administrator sees it: power state, execution mode, lease."""
 
 from csrun.system.change import SystemBusyError, change, drain
 from csrun.system.find import find, find_for_compile, in_mode, named, users_of

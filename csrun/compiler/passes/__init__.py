@@ -1,4 +1,4 @@
-"""Passes over CIRH: each a file, run in order, verified and written down after each."""
+"""Passes over CIRH, run in the order of `PASSES`, verified and written down after each."""
 
 from csrun.compiler.passes.run import PASSES, Begin, Show, Stage, Stages, no_progress, run_passes
 

@@ -1,1 +1,1 @@
-"""What goes between the roles: channels for messages, rings for batches, links for weights."""
+"""What goes between the roles: channels for messages, rings for batches, how peers meet."""
