@@ -10,7 +10,7 @@ NAME = "cs_input_analyzer"
 @click.command(NAME, context_settings=frame.SETTINGS)
 @click.option(
     "--available-nodes",
-    type=click.IntRange(min=1),
+    type=frame.WholeNumber(min=1),
     metavar="N",
     help="Nodes that a job may take; else all of the site.",
 )

@@ -27,7 +27,7 @@ in_format = click.option(
     show_default=True,
     help="As a table, or as JSON for a program.",
 )
-JOB_ID = click.argument("job_id", metavar="ID", type=click.IntRange(1, 2**31 - 1))
+JOB_ID = click.argument("job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
 
 
 @click.group(NAME, context_settings=frame.SETTINGS)

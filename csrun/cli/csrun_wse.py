@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from csrun.site import Site
 
 NAME = "csrun_wse"
-COUNT = click.IntRange(min=1)
+COUNT = frame.WholeNumber(min=1)
 PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what a run.py imports
 
 
@@ -22,7 +22,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option("--cpus-per-task", type=COUNT, help="CPUs of each task, C.")
 @click.option(
     "--single-task-nodes",
-    type=click.IntRange(min=0),
+    type=frame.WholeNumber(min=0),
     help="Nodes that carry one task only, S: the job has S + (N-S) x T tasks.",
 )
 @click.option("--cyclic", is_flag=True, help="Deal tasks to the nodes in turn.")

@@ -72,6 +72,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+class WholeNumber(click.IntRange):
+    """An integer of a range; click's own complains of "a valid integer range"."""
+
+    name = "integer"
+
+
 def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
     prepare()

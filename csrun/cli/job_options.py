@@ -20,9 +20,11 @@ def job_options(command: Command) -> Command:
     """Give a command the options, by the names of `JobOptions`."""
     for option in (
         click.option("--output", metavar="FILE", help=_OUTPUT),
-        click.option("--job-name", metavar="NAME", help="The job's name; else the script's."),
+        click.option("-J", "--job-name", metavar="NAME", help="The job's name; else the script's."),
         click.option(
+            "-t",
             "--time-limit",
+            "--time",
             metavar="TIME",
             help="End the job after M minutes, M:S, H:M:S, D-H or D-H:M:S; exit code 143.",
         ),

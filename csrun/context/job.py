@@ -96,7 +96,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
         text = msgspec.json.format(msgspec.json.encode(self), indent=1)
-        write_whole(job_dir / JOB_FILE, text, durable=False)
+        write_whole(job_dir / JOB_FILE, text + b"\n", durable=False)
 
     @staticmethod
     def read(job_dir: Path) -> "JobFile":
@@ -130,7 +130,7 @@ class Telemetry(msgspec.Struct, frozen=True):
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
-        write_whole(job_dir / TELEMETRY_FILE, msgspec.json.encode(self), durable=False)
+        write_whole(job_dir / TELEMETRY_FILE, msgspec.json.encode(self) + b"\n", durable=False)
 
     @staticmethod
     def read(job_dir: Path) -> "Telemetry | None":

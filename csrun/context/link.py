@@ -57,7 +57,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder = job_dir / REPORT_DIR
         folder.mkdir(exist_ok=True)
         path = folder / f"{name or self.rank}.json"
-        write_whole(path, msgspec.json.encode(self), durable=False)
+        write_whole(path, msgspec.json.encode(self) + b"\n", durable=False)
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

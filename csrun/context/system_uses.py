@@ -49,7 +49,7 @@ class UseLog:
 
     def _write(self) -> None:
         with suppress(OSError):
-            write_whole(self._path, msgspec.json.encode(self._uses), durable=False)
+            write_whole(self._path, msgspec.json.encode(self._uses) + b"\n", durable=False)
 
 
 def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:

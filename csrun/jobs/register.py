@@ -29,7 +29,8 @@ def write(site_name: str, record: JobRecord, *, durable: bool = True) -> None:
     """Keep a record."""
     path = _path(site_name, record.job_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=1), durable=durable)
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    write_whole(path, text, durable=durable)
 
 
 def read(site_name: str, job_id: int) -> JobRecord:

@@ -1,5 +1,6 @@
 """What is looked at before anything runs: the folders and the command that were named."""
 
+import difflib
 import os
 import shlex
 import shutil
@@ -20,6 +21,7 @@ MODES: dict[str, ExecutionMode] = {
     VERSIONED: ExecutionMode.PIPELINED,
     "python-ws": ExecutionMode.WEIGHT_STREAMING,
 }
+OWN_COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun_cpu", "csrun_wse")
 NOT_YET = frozenset({"python-pt"})  # the original's, which this version does not have
 
 
@@ -113,7 +115,7 @@ def check_program(program: str, path: str | None = None) -> None:
             " python-ws (weight streaming)"
         )
     if shutil.which(program, path=path) is None:
-        raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}")
+        raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}{_meant(program)}")
 
 
 def _why_not(program: str) -> str:
@@ -125,6 +127,12 @@ def _why_not(program: str) -> str:
     if " " in program:
         return "command not found (a command and its arguments are words of their own)"
     return "no such file" if is_path else "command not found"
+
+
+def _meant(program: str) -> str:
+    """The interpreter or command of csrun's whose name is like this one."""
+    close = difflib.get_close_matches(program, (*MODES, *OWN_COMMANDS), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 _MODE = ("-m", "--mode")

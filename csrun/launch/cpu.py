@@ -81,6 +81,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     variables = {name: value for name, value in inherited.items() if name not in dropped}
     variables[environment.SITE] = request.site
     variables[environment.PREPARATION] = preparation_of(request.command) or ""
+    variables |= _defaults(site)
     variables["PATH"] = _own_programs_first(inherited.get("PATH", os.defpath))
     check_program(request.command[0], variables["PATH"])
     return CpuRun(request, site, variables, tuple(name for name in UNSET if name in inherited))
@@ -103,6 +104,15 @@ def _job(request: CpuRequest, variables: Mapping[str, str]) -> JobRequest:
         options=request.options,
         foreground=variables,
     )
+
+
+def _defaults(site: Site) -> dict[str, str]:
+    """The site's layout of a job, as the original has it there for scripts."""
+    return {
+        "DEF_NODES": str(site.defaults.nodes),
+        "DEF_TASKS": str(site.defaults.tasks_per_node),
+        "DEF_CPUS": str(site.defaults.cpus_per_task),
+    }
 
 
 def _own_programs_first(path: str) -> str:

@@ -53,7 +53,7 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
     path = _state_file(site, system)
     with _writing(path, system):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(state))
+        write_whole(path, msgspec.json.encode(state) + b"\n")
 
 
 def changing(site: Site, system: System) -> FileLock:

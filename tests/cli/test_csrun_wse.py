@@ -25,6 +25,16 @@ MISTAKES = [
         "--params: a.yaml: cannot be read: No such file",
     ),
     (["--total-nodes=1", "python", "{script}", "--cs_ip", "nowhere"], "has no such system"),
+    (["pyton-ws", "{script}"], "pyton-ws: command not found; did you mean python-ws?"),
+    (
+        ["--output", "{script}/a.out", "true"],
+        "no folder .*run.py: make it first, e.g. with mkdir -p",
+    ),
+    (
+        ["--output", "/tmp", "true"],
+        "must be a file, got the folder /tmp: name one, e.g. /tmp/%j.out",
+    ),
+    (["--total-nodes", "two", "true"], "'two' is not a valid integer\\.$"),
     (["no-such-command"], "no-such-command: command not found"),
     (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
     (["--site", "nowhere", "true"], "nowhere"),

@@ -35,6 +35,13 @@ def test_the_exit_code_is_the_commands(script: str, code: int, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("state")
+def test_the_sites_layout_is_in_the_environment(tmp_path: Path) -> None:
+    script = "echo $DEF_NODES $DEF_TASKS $DEF_CPUS"
+    done = cpu("--alloc-node", "False", "sh", "-c", script, cwd=tmp_path)
+    assert done.stdout.splitlines()[1:] == ["4 2 16"]
+
+
+@pytest.mark.usefixtures("state")
 def test_input_and_quoting_pass_through(tmp_path: Path) -> None:
     done = cpu("--alloc-node", "False", "sh", "-c", 'cat; printf "[%s]" "$1"', "sh", "a  'b'",
                cwd=tmp_path, input="typed\n")  # fmt: skip

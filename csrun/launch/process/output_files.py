@@ -45,9 +45,14 @@ def check_pattern(pattern: str) -> None:
             raise UsageError(f"--output: {pattern}: {match[0]} is no field; there are {known}, %%")
     folder = Path(pattern).parent
     if "%" not in str(folder) and not folder.is_dir():
-        raise UsageError(f"--output: {pattern}: there is no folder {folder}")
+        raise UsageError(
+            f"--output: {pattern}: there is no folder {folder}: make it first, e.g. with mkdir -p"
+        )
     if Path(pattern).is_dir():
-        raise UsageError(f"--output: must be a file, got the folder {Path(pattern)}")
+        example = Path(pattern) / "%j.out"
+        raise UsageError(
+            f"--output: must be a file, got the folder {Path(pattern)}: name one, e.g. {example}"
+        )
 
 
 def is_of_tasks(pattern: str) -> bool:

@@ -60,6 +60,7 @@ MISTAKES = [
     ("config", "'config' needs one word more, of execmode"),
     ("config execmode setup --mode FAST", "'FAST' is not one of 'pipelined', 'weight_streaming'"),
     ("config execmode setup --mode PIPELINED", "not possible while the system is ACTIVE; possible"),
+    ("config execmode setup pipelined", "the mode is given by --mode: 'setup --mode pipelined'"),
     ("config execmode setup", "'config execmode setup' is not possible while the system is ACTIVE"),
     ("system activate", "'system activate' is not possible while the system is ACTIVE"),
     ("--system cs2-2 system show", "'cs2-2': did you mean cs2-02? site local has cs2-01, cs2-02"),

@@ -38,8 +38,8 @@ def test_one_file_gets_what_the_terminal_would(place: Workplace) -> None:
 def test_every_task_has_its_own(place: Workplace) -> None:
     place.script("import os; print('rank', os.environ['SLURM_PROCID'])")
     assert place.run(*TWO_NODES, "--output", "%x-%t", "python", "run.py").returncode == 0
-    written = {path.name: path.read_text() for path in place.path.glob("python-*")}
-    assert written == {f"python-{rank}": f"rank {rank}\n" for rank in range(4)}
+    written = {path.name: path.read_text() for path in place.path.glob("run.py-*")}
+    assert written == {f"run.py-{rank}": f"rank {rank}\n" for rank in range(4)}
 
 
 def test_the_tasks_of_a_node_share_a_file(place: Workplace) -> None:

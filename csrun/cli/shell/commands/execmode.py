@@ -29,8 +29,13 @@ def show(shell: Shell, output_format: str) -> None:
     type=click.Choice(list(ExecutionMode), case_sensitive=False),
     help="The mode; else it is asked for.",
 )
-def setup(shell: Shell, output_format: str, mode: ExecutionMode | None) -> None:
+@click.argument("words", nargs=-1, metavar="")
+def setup(
+    shell: Shell, output_format: str, mode: ExecutionMode | None, words: tuple[str, ...]
+) -> None:
     """Choose the execution mode into which the system boots; it must be in STANDBY."""
+    if words:
+        raise click.UsageError(f"the mode is given by --mode: 'setup --mode {words[0]}'")
     before = load_state(shell.site, shell.system)
     apply(before, Command.CONFIGURE)  # refused before anything is asked
     if mode is None:

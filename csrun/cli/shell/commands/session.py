@@ -3,6 +3,7 @@
 import click
 import msgspec
 
+from csrun.cli.frame import WholeNumber
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
 from csrun.jobs.overview import SystemStatus
@@ -24,7 +25,7 @@ def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 @leaf("cancel", changes=True)
-@click.argument("job", metavar="JOB", type=click.IntRange(min=1), shell_complete=_jobs)
+@click.argument("job", metavar="JOB", type=WholeNumber(min=1), shell_complete=_jobs)
 def cancel(shell: Shell, output_format: str, job: int) -> None:
     """End job JOB in order, and wait until it has ended, as 'csctl cancel job' does."""
     require_session(_status(shell), job)
