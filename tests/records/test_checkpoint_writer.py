@@ -87,6 +87,22 @@ def test_writers_killed_at_many_moments_leave_a_whole_checkpoint(tmp_path: Path)
     survive(tmp_path, 60)
 
 
+def test_a_folder_is_looked_at_once_however_many_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = checkpoints.Writer(tmp_path, {}, 100)
+    writer.write(1, filled(1))
+
+    def look(*_: object) -> None:
+        raise AssertionError("looked at the folder again")
+
+    for name in ("steps_in", "read_index", "sweep_temporaries"):
+        monkeypatch.setattr(writer_module(), name, look)
+    for step in range(2, 6):
+        writer.write(step, filled(step))
+    assert checkpoints.kept_steps(tmp_path) == (1, 2, 3, 4, 5)
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["new-step", "step-again"])
 def test_a_stop_at_any_call_leaves_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool

@@ -13,13 +13,14 @@ from csrun.records.checkpoints.layout import (
     name_of,
 )
 from csrun.records.checkpoints.read import Checkpoint, latest, open_checkpoint
-from csrun.records.checkpoints.write import write
+from csrun.records.checkpoints.write import Writer, write
 
 __all__ = [
     "Checkpoint",
     "Index",
     "Manifest",
     "TensorEntry",
+    "Writer",
     "kept_steps",
     "latest",
     "name_of",

@@ -48,6 +48,11 @@ def name_of(step: int) -> str:
     return f"{PREFIX}{step}"
 
 
+def step_of(name: str) -> int:
+    """The global step of a checkpoint's name."""
+    return int(name.removeprefix(PREFIX))
+
+
 def is_name(text: str) -> bool:
     """Whether a text is the name of a checkpoint."""
     digits = text.removeprefix(PREFIX)
@@ -84,13 +89,13 @@ def read_index(model_dir: Path) -> Index | None:
 def kept_steps(model_dir: Path) -> tuple[int, ...]:
     """The steps of the checkpoints that the index names, in the order of their writing."""
     index = read_index(model_dir)
-    return tuple(int(name.removeprefix(PREFIX)) for name in (index.kept if index else ()))
+    return tuple(map(step_of, index.kept if index else ()))
 
 
 def steps_in(model_dir: Path) -> list[int]:
     """The steps of all checkpoints of which there is any file, newest first."""
     found = {path.stem for path in model_dir.glob(f"{PREFIX}*")}
-    return sorted((int(name.removeprefix(PREFIX)) for name in found if is_name(name)), reverse=True)
+    return sorted((step_of(name) for name in found if is_name(name)), reverse=True)
 
 
 def entry_of(array: Array, crc32: int) -> TensorEntry:

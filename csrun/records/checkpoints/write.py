@@ -23,7 +23,6 @@ from csrun.base.files import (
 from csrun.records.checkpoints.layout import (
     CHUNK_BYTES,
     INDEX_FILE,
-    PREFIX,
     Array,
     Index,
     Manifest,
@@ -33,12 +32,76 @@ from csrun.records.checkpoints.layout import (
     manifest_path,
     name_of,
     read_index,
+    step_of,
     steps_in,
     tensors_path,
 )
 
 log = logging.getLogger("csrun")
 _DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}
+
+
+class Writer:
+    """Writes the checkpoints of a folder, of which it is the only writer.
+
+    What the folder holds is looked at once: a save costs the same however many are kept.
+    """
+
+    def __init__(self, model_dir: Path, identity: Mapping[str, str], keep: int) -> None:
+        self._model_dir = model_dir
+        self._identity = dict(identity)
+        self._keep = keep
+        self._kept: list[str] | None = None  # oldest first, once the folder has been looked at
+
+    def write(self, step: int, tensors: Mapping[str, Array]) -> Path:
+        """Write the checkpoint of a global step, and let go of the oldest one.
+
+        Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
+        whole.
+        """
+        name = name_of(step)
+        path = tensors_path(self._model_dir, name)
+        temporary = temporary_beside(path)
+        superseded = self._look() if self._kept is None else []
+        try:
+            entries = _write_tensors(temporary, tensors)
+            self._drop(name)
+            temporary.replace(path)
+            sync_folder(self._model_dir)
+            manifest = Manifest(step, self._identity, entries)
+            write_whole(manifest_path(self._model_dir, name), _text(manifest))
+            self._name(name, superseded)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)  # before the free bytes are counted
+            raise _failed(path, tensors, error) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path
+
+    def _look(self) -> list[str]:
+        """Learn what is kept so far; checkpoints older than that, which a killed writer left."""
+        sweep_temporaries(self._model_dir)
+        there = [name_of(step) for step in reversed(steps_in(self._model_dir))]
+        index = read_index(self._model_dir)
+        self._kept = there if index is None else list(index.kept)
+        oldest = min(map(step_of, self._kept), default=0)
+        return [name for name in there if step_of(name) < oldest]
+
+    def _drop(self, name: str) -> None:
+        """Before its files are replaced, a checkpoint ceases to count, unless it is the only."""
+        kept = [old for old in self._kept or () if old != name]
+        if kept and len(kept) != len(self._kept or ()):
+            self._write_index(kept)
+
+    def _name(self, name: str, superseded: list[str]) -> None:
+        kept = [old for old in self._kept or () if old != name]
+        kept.append(name)
+        self._write_index(kept[-self._keep :])
+        _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
+
+    def _write_index(self, kept: list[str]) -> None:
+        write_whole(self._model_dir / INDEX_FILE, _text(Index(kept[-1], tuple(kept))))
+        self._kept = kept
 
 
 def write(
@@ -48,28 +111,8 @@ def write(
     identity: Mapping[str, str],
     keep: int,
 ) -> Path:
-    """Write the checkpoint of a global step and keep the newest `keep`.
-
-    Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay whole.
-    """
-    name = name_of(step)
-    path = tensors_path(model_dir, name)
-    temporary = temporary_beside(path)
-    sweep_temporaries(model_dir)
-    try:
-        entries = _write_tensors(temporary, tensors)
-        _drop_from_index(model_dir, name)
-        temporary.replace(path)
-        sync_folder(model_dir)
-        manifest = Manifest(step, dict(identity), entries)
-        write_whole(manifest_path(model_dir, name), _text(manifest))
-        _name_in_index(model_dir, name, keep)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)  # before the free bytes are counted
-        raise _failed(path, tensors, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    """Write one checkpoint and keep the newest `keep`, as `Writer.write`."""
+    return Writer(model_dir, identity, keep).write(step, tensors)
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, TensorEntry]:
@@ -108,35 +151,6 @@ def _header(tensors: Mapping[str, Array]) -> bytes:
 def _write_all(file: FileIO, data: memoryview) -> None:
     while data:
         data = data[file.write(data) :]
-
-
-def _drop_from_index(model_dir: Path, name: str) -> None:
-    """Before its files are replaced, a checkpoint ceases to count, unless it is the only one."""
-    index = read_index(model_dir)
-    kept = tuple(old for old in (index.kept if index else ()) if old != name)
-    if index is not None and kept and kept != index.kept:
-        write_whole(model_dir / INDEX_FILE, _text(Index(kept[-1], kept)))
-
-
-def _name_in_index(model_dir: Path, name: str, keep: int) -> None:
-    kept = [old for old in _known(model_dir) if old != name]
-    kept.append(name)
-    write_whole(model_dir / INDEX_FILE, _text(Index(name, tuple(kept[-keep:]))))
-    _remove(model_dir, {*kept[:-keep], *_older_than(model_dir, kept[-keep:])})
-
-
-def _known(model_dir: Path) -> list[str]:
-    """The checkpoints that count so far; those that are there where the index was lost."""
-    index = read_index(model_dir)
-    if index is not None:
-        return list(index.kept)
-    return [name_of(step) for step in reversed(steps_in(model_dir))]
-
-
-def _older_than(model_dir: Path, kept: list[str]) -> list[str]:
-    """Checkpoints older than all that are kept: left by a writer killed before it removed them."""
-    oldest = min(int(name.removeprefix(PREFIX)) for name in kept)
-    return [name_of(step) for step in steps_in(model_dir) if step < oldest]
 
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:

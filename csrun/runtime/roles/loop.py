@@ -106,6 +106,9 @@ class Training:
         self._machine = machine
         self._options = options
         self._host = host
+        self._checkpoints = checkpoints.Writer(
+            options.model_dir, options.identity, options.checkpoints_kept
+        )
         self._show = show
         self._loss = float("nan")
         self._samples = 0
@@ -179,13 +182,7 @@ class Training:
         log.info(log_lines.saving_checkpoint(step))
         options = self._options
         try:
-            checkpoints.write(
-                options.model_dir,
-                step,
-                self._machine.state,
-                options.identity,
-                options.checkpoints_kept,
-            )
+            self._checkpoints.write(step, self._machine.state)
         except BaseException:
             is_whole = step in checkpoints.kept_steps(options.model_dir)
             say = log_lines.checkpoint_finished if is_whole else log_lines.checkpoint_discarded
