@@ -11,10 +11,11 @@ import select
 import sys
 import traceback
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,6 +27,7 @@ import msgspec
 from threadpoolctl import threadpool_limits
 
 from csrun.advice.measurements import Point, StageCost
+from csrun.advice.numbers import spread
 from csrun.data.dataset import Dataset
 from csrun.data.delivery import Delivery
 from csrun.data.errors import DataError
@@ -189,6 +191,7 @@ class _Reader:
     def __init__(self, make: Make, consume: Consume, shard: tuple[int, int]) -> None:
         self._make, self._consume, self._shard = make, consume, shard
         self._clocks: list[StageClock] = []
+        self._took_s: defaultdict[str, list[float]] = defaultdict(list)  # a stage, batch by batch
         self._open()
 
     def consume_one(self) -> int:
@@ -200,12 +203,19 @@ class _Reader:
         if delivery is None:
             index, count = self._shard
             raise DataError(f"input_fn: the data set of streamer {index} of {count} has no batch")
-        return self._consume(delivery, self._clocks[-1])
+        rows = self._consume(delivery, self._clocks[-1])
+        if not self._parallel:  # threads work for several batches at once
+            for name, time in self._clocks[-1].stages.items():
+                self._took_s[name].append(time.wall_s - self._before_s.get(name, 0.0))
+                self._before_s[name] = time.wall_s
+        return rows
 
     def forget_times(self) -> None:
         """The stages' times begin here."""
         for clock in self._clocks:
             clock.stages.clear()
+        self._took_s.clear()
+        self._before_s.clear()
 
     def costs(self, samples: int) -> tuple[StageCost, ...]:
         """What each stage cost a sample."""
@@ -216,13 +226,22 @@ class _Reader:
                 total.wall_s += time.wall_s
                 total.cpu_s += time.cpu_s
         return tuple(
-            StageCost(name, time.wall_s / samples, time.cpu_s / samples)
+            StageCost(
+                name, time.wall_s / samples, time.cpu_s / samples, self._spread_s(name, samples)
+            )
             for name, time in times.items()
         )
 
+    def _spread_s(self, name: str, samples: int) -> float:
+        """Of a batch's time, a sample."""
+        took_s = self._took_s[name]
+        return spread(took_s) * len(took_s) / samples
+
     def _open(self) -> None:
         dataset = self._make()
+        self._parallel = dataset.parallel
         self._clocks.append(dataset.clock)
+        self._before_s: dict[str, float] = {}  # what the clock had counted at the last batch
         self._deliveries = dataset.deliveries(*self._shard)
 
 
@@ -334,6 +353,11 @@ def _mean(all_costs: list[tuple[StageCost, ...]]) -> tuple[StageCost, ...]:
             found.setdefault(cost.name, []).append(cost)
     workers = len(all_costs)
     return tuple(
-        StageCost(name, sum(c.wall_s for c in same) / workers, sum(c.cpu_s for c in same) / workers)
+        StageCost(
+            name,
+            sum(cost.wall_s for cost in same) / workers,
+            sum(cost.cpu_s for cost in same) / workers,
+            sqrt(sum(cost.spread_s**2 for cost in same) / workers),
+        )
         for name, same in found.items()
     )

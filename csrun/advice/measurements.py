@@ -44,7 +44,7 @@ class Left(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one stage costs a sample in one worker. wall_s - cpu_s is spent waiting.
 
-    spread_s: the standard deviation of a batch's wall_s; 0 when it is not known.
+    spread_s: how much wall_s scatters from batch to batch; 0 when it is not known.
     """
 
     name: str
@@ -95,6 +95,11 @@ class Measurements(Left, frozen=True, forbid_unknown_fields=True):
     suggestions: tuple[str, ...] = ()
     most_streamers: int | None = None
     replayed: bool = False
+
+    @property
+    def least_disturbed(self) -> Point:
+        """The point whose workers are least in each other's way."""
+        return min(self.points, key=lambda point: (point.tasks, point.cpus))
 
 
 class MeasureRequest(Left, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 """Numbers as people read them: in reports, tables and plots alike."""
 
+from collections.abc import Sequence
 from math import floor, log10
 
 
@@ -23,10 +24,18 @@ def deviation(share: float) -> str:
     return f"{100 * share:+.1f}%"
 
 
+def spread(values: Sequence[float]) -> float:
+    """Half the range of the middle two thirds: of a normal distribution the standard deviation,
+    which a few stalls do not change. 0 of one value, or none.
+    """
+    ordered, last = sorted(values), len(values) - 1
+    return (ordered[round(0.84 * last)] - ordered[round(0.16 * last)]) / 2 if last > 0 else 0.0
+
+
 def with_spread(value: float, spread: float, decimals: int = 2) -> str:
     """A value that scatters, with no more digits than its spread leaves it: 20.1 ± 5.8.
 
-    spread: its standard deviation, of which two digits are shown; 0 when it is not known.
+    spread: of which two digits are shown; 0 when it is not known.
     decimals: that are shown at most.
     """
     shown = decimals if spread <= 0 else min(decimals, 1 - floor(log10(spread)))

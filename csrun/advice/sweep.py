@@ -11,10 +11,10 @@ from time import perf_counter
 from csrun.advice.feed import ForkedRings
 from csrun.advice.measure import mean, measure
 from csrun.advice.measurements import Measurements, MeasureRequest, Point
+from csrun.advice.numbers import several
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
 from csrun.executable import Executable
-from csrun.records import log_lines
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.initial_weights import initialize
 from csrun.runtime.wire.ring import slot_bytes
@@ -31,10 +31,8 @@ Make = Callable[[], Dataset]
 Hands = Callable[[int], ForkedRings]
 
 
-def measure_pipeline(
-    executable: Executable, make: Make, seed: int, suggestions: tuple[str, ...], folder: Path
-) -> None:
-    """Measure the pipeline that `make` makes, and leave the result in the analysis's folder."""
+def measure_pipeline(executable: Executable, make: Make, seed: int, folder: Path) -> Measurements:
+    """Measure the pipeline that `make` makes, for the analysis whose folder this is."""
     plan, cpus = executable.plan, sorted(os.sched_getaffinity(0))
 
     def endless() -> Dataset:
@@ -42,11 +40,11 @@ def measure_pipeline(
 
     dataset = make()
     wafer = _wafer_rate(executable, dataset, seed)
-    log.info(log_lines.wafer_measured(wafer))
+    log.info(f"Measured: the wafer of this machine takes {wafer:,.0f} samples/s")
     hands = partial(ForkedRings, plan.inputs)
     asked = MeasureRequest.read(folder)
     enough = asked.target_samples_per_s if asked else max(wafer, plan.estimate.samples_per_sec)
-    Measurements(
+    return Measurements(
         batch_size=plan.batch_size,
         sample_bytes=slot_bytes(plan.inputs) // plan.batch_size,
         machine_cpus=len(cpus),
@@ -55,10 +53,9 @@ def measure_pipeline(
         streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
         parallel=dataset.parallel,
         points=tuple(_points(endless, hands, cpus, enough, dataset)),
-        suggestions=suggestions,
         most_streamers=dataset.most_streamers,
         replayed=dataset.replayed,
-    ).write(folder)
+    )
 
 
 def _points(
@@ -74,8 +71,9 @@ def _points(
     for cpus_each in _steps(len(cpus)) if dataset.parallel else [1]:
         first: list[Point] = []
         for tasks in _steps(min(most, max(MOST_WORKERS, 2 * len(cpus)) // cpus_each)):
+            # without its rate: the report has that of both times together
+            log.info(f"Measuring {several(tasks, 'task')} of {several(cpus_each, 'CPU')}")
             first.append(measure(make, hands, tasks, cpus_each, POINT_S, cpus))
-            log.info(log_lines.point_measured(tasks, cpus_each, first[-1].samples_per_s))
             if _is_enough([point.samples_per_s for point in first], enough):
                 break
         second = [

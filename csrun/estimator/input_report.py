@@ -10,6 +10,7 @@ from csrun.advice.input_fn_report import (
     TEXT_FILE,
     Finding,
     Pipeline,
+    Probe,
     Severity,
     examine,
     probe,
@@ -103,9 +104,10 @@ def describe(
     readers: Readers,
     last_step: int | None = None,
     wanted_per_s: float | None = None,
+    seen: Probe | None = None,
 ) -> Pipeline:
-    """What is known of a data set's pipeline in the chief."""
-    seen = probe(dataset)
+    """What is known of a data set's pipeline in the chief; without measurements it takes a look."""
+    seen = seen or probe(dataset)
     return Pipeline(
         dataset.operators,
         training=run_mode is RunMode.TRAIN,
@@ -118,4 +120,5 @@ def describe(
         wanted_per_s=wanted_per_s,
         costs=seen.costs,
         batch_s=seen.batch_s,
+        spreads=seen.spreads,
     )

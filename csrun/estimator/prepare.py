@@ -4,7 +4,9 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from csrun.advice.input_fn_report import examine
+import msgspec
+
+from csrun.advice.input_fn_report import Probe, examine
 from csrun.advice.measurements import Measurements
 from csrun.compiler import validate_model
 from csrun.context import analysis_dir
@@ -36,18 +38,21 @@ def validate_only(run: Run, mode: RunMode) -> Results:
         model = validate_model(traced.module, show_stage, begin)
     layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
     log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
-    run.reports.give(describe(run.dataset, mode, readers(run.context, False)), None)
     if (folder := _to_measure()) is not None:
-        compile_only(replace(run, model_dir=folder / MODEL_DIR, reports=NoReports()), mode)
+        return compile_only(replace(run, model_dir=folder / MODEL_DIR), mode)
+    run.reports.give(describe(run.dataset, mode, readers(run.context, False)), None)
     return {}
 
 
 def compile_only(run: Run, mode: RunMode) -> Results:
     """Compile and leave the artifacts; no system is needed."""
     target = compile_target(run.context, run.config.cs_ip)
+    folder = _to_measure()
+    # an analysis reports once, with the numbers that it measures, and not with a first look's
+    compiling = run if folder is None else replace(run, reports=NoReports())
     with model_dir.opened(run.model_dir):
-        compiled = compile_run(run, mode, target, runs=False)
-    if (folder := _to_measure()) is not None:
+        compiled = compile_run(compiling, mode, target, runs=False)
+    if folder is not None:
         _measure(run, compiled, mode, folder)
     return {}
 
@@ -62,8 +67,19 @@ def _to_measure() -> Path | None:
 
 
 def _measure(run: Run, compiled: Compiled, mode: RunMode, folder: Path) -> None:
+    """Measure the input pipeline, report on it, and leave both in the analysis's folder."""
     from csrun.advice.sweep import measure_pipeline  # only an analysis pays
 
-    findings = examine(describe(run.dataset, mode, readers(run.context, False)))
-    suggestions = tuple(finding.message for finding in findings)
-    measure_pipeline(compiled.executable, run.make, run.config.seed, suggestions, folder)
+    executable = compiled.executable
+    measured = measure_pipeline(executable, run.make, run.config.seed, folder)
+    pipeline = describe(
+        run.dataset,
+        mode,
+        readers(run.context, False),
+        wanted_per_s=executable.plan.estimate.samples_per_sec,
+        seen=Probe.of_worker(measured),
+    )
+    is_kept = not run.model_dir.is_relative_to(folder)
+    run.reports.give(pipeline, executable.directory if is_kept else None)
+    suggestions = tuple(finding.message for finding in examine(pipeline))
+    msgspec.structs.replace(measured, suggestions=suggestions).write(folder)

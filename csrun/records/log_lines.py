@@ -81,16 +81,6 @@ def waiting_for_streamers(count: int) -> str:
     return f"Waiting for {count} streamer(s) to prime the data pipeline"
 
 
-def wafer_measured(rate: float) -> str:
-    """Of an analysis of the input pipeline."""
-    return f"Measured: the wafer of this machine takes {rate:,.0f} samples/s"
-
-
-def point_measured(tasks: int, cpus: int, rate: float) -> str:
-    """Of an analysis of the input pipeline."""
-    return f"Measured: {tasks} task(s) with {cpus} CPU(s) each deliver {rate:,.0f} samples/s"
-
-
 def system_taken(name: str, address: str, mode: str) -> str:
     """Which system a run without --cs_ip uses."""
     return f"No --cs_ip given: using {name} ({address}), the first system in {mode} mode"

@@ -6,6 +6,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,25 @@ def test_sleeping_workers_add_up_and_cost_no_cpu() -> None:
     assert nap.wall_s >= 0.01 / BATCH
     assert nap.cpu_s < nap.wall_s / 4
     assert one.busy_cpus < 0.5
+
+
+def test_a_stage_whose_time_is_random_says_how_much_it_scatters() -> None:
+    """Every other batch sleeps for 20 ms: 10 ms a batch in the mean, and 10 ms beside it."""
+
+    def slow() -> Dataset:
+        turns = count()
+
+        def nap(x: Any) -> Any:
+            time.sleep(0.02 * (next(turns) % 2))
+            return x
+
+        return data().map(nap)
+
+    (nap,) = [stage for stage in point(slow).stages if stage.name == "map nap"]
+    assert nap.spread_s >= 0.008 / BATCH
+    assert nap.spread_s == pytest.approx(nap.wall_s, rel=0.5)
+    threads = point(lambda: slow().map(lambda x: x, num_parallel_calls=2))
+    assert {stage.spread_s for stage in threads.stages} == {0.0}
 
 
 def test_each_worker_is_a_shard_of_its_own() -> None:

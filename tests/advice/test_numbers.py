@@ -1,8 +1,9 @@
 """Numbers of a report: no more digits than they are good for, and round ones on an axis."""
 
+import numpy as np
 import pytest
 
-from csrun.advice.numbers import round_ticks, with_spread
+from csrun.advice.numbers import round_ticks, spread, with_spread
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,14 @@ def test_a_value_has_the_digits_that_its_spread_leaves_it(
     value: float, spread: float, expected: str
 ) -> None:
     assert with_spread(value, spread) == expected
+
+
+def test_the_spread_is_the_standard_deviation_but_for_stalls() -> None:
+    normal = np.random.default_rng(1).normal(5.0, 2.0, 2000).tolist()
+    assert spread(normal) == pytest.approx(2.0, rel=0.1)
+    assert spread([*normal, *[1000.0] * 5]) == pytest.approx(2.0, rel=0.1)
+    assert spread([1.0, 3.0] * 9) == 1.0
+    assert spread([1.0]) == spread([]) == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from csrun.advice.measurements import Measurements, StageCost
 class Stage(msgspec.Struct, frozen=True):
     """A stage's cost a sample, its share of the whole, and whether most of it is waiting.
 
-    spread_us: the standard deviation of wall_us from batch to batch, 0 when it is not known.
+    spread_us: how much wall_us scatters from batch to batch, 0 when it is not known.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Limiting(msgspec.Struct, frozen=True):
 
 def stages_of(measured: Measurements) -> tuple[Stage, ...]:
     """The stages in the order of the pipeline, as they cost a worker that is least disturbed."""
-    point = min(measured.points, key=lambda point: (point.tasks, point.cpus))
+    point = measured.least_disturbed
     total_s = sum(stage.wall_s for stage in point.stages) or 1.0
     running = max(0.0, 1 - point.starved_cpus / point.tasks)
     return tuple(_stage(cost, total_s, running) for cost in point.stages)

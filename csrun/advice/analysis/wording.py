@@ -3,7 +3,7 @@
 from csrun.advice.analysis.bottleneck import Limiting
 from csrun.advice.analysis.laws import Fit, Law, LawName
 from csrun.advice.analysis.result import Analysis, Verified
-from csrun.advice.analysis.scaling import Layout, Limit, Saturation
+from csrun.advice.analysis.scaling import Limit, Saturation
 from csrun.advice.numbers import count, deviation, percent, several
 
 SCATTERED = 0.15  # how far a law may miss points before they are to be measured again
@@ -126,18 +126,23 @@ def outcome(analysis: Analysis) -> list[str]:
         margin = percent(rate / target.samples_per_s - 1)
         return [f"{delivered}: the target is reached, with a margin of {margin} only.", limit]
     return [
-        f"{delivered}, {_of_most(solution.layout, solution.most)}: the target with its margin is"
+        f"{delivered}, {_of_most(analysis)}: the target with its margin is"
         f" {solution.missing:.3g} times as much.",
         limit,
         *_speedup(analysis),
     ]
 
 
-def _of_most(layout: Layout, most: Layout) -> str:
-    if most.samples_per_s <= layout.samples_per_s:
-        return "the maximum on this site"
-    where = f"{several(most.streamers, 'streamer')} on {several(most.nodes, 'node')}"
-    return f"nearly the maximum on this site, {count(most.samples_per_s)} of {where}"
+def _of_most(analysis: Analysis) -> str:
+    layout, most = analysis.solution.layout, analysis.solution.most
+    text = "the maximum on this site"
+    if most.samples_per_s > layout.samples_per_s:
+        where = f"{several(most.streamers, 'streamer')} on {several(most.nodes, 'node')}"
+        text = f"nearly {text}, {count(most.samples_per_s)} of {where}"
+    measured = max(point.measured for point in analysis.fit.points)
+    if analysis.site.one_machine and measured > most.samples_per_s:  # the law lies below its point
+        text += f" by the law, {count(measured)} by a measurement"
+    return text
 
 
 def _speedup(analysis: Analysis) -> list[str]:

@@ -2,7 +2,7 @@
 
 from csrun.advice.input_fn_report.finding import Effect, Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Pipeline
-from csrun.advice.input_fn_report.probe import probe
+from csrun.advice.input_fn_report.probe import Probe, probe
 from csrun.advice.input_fn_report.rendering import (
     TEXT_FILE,
     rate_text,
@@ -16,6 +16,7 @@ __all__ = [
     "Effect",
     "Finding",
     "Pipeline",
+    "Probe",
     "Severity",
     "examine",
     "probe",

@@ -6,6 +6,7 @@ from functools import cached_property
 from math import ceil, floor, inf
 from typing import Any
 
+from csrun.advice.numbers import with_spread
 from csrun.data.operators import Operator
 from csrun.data.stage_clock import StageTime
 
@@ -18,8 +19,8 @@ class Pipeline:
     too. last_step: where the run ends. streamers and cpus: tasks that read it, CPUs that each has;
     has_ring: whether they fill one ahead, as all do but a process that makes its own batches.
     wanted_per_s: samples that the CS system is estimated to take. costs: the measured time of a
-    batch, by the names that `Operator.stage` gives; batch_s: from one batch to the next, 0 when
-    nothing was measured.
+    batch, by the names that `Operator.stage` gives, spreads: how much it scatters; batch_s: from
+    one batch to the next, 0 when nothing was measured.
     """
 
     operators: tuple[Operator, ...]
@@ -33,6 +34,7 @@ class Pipeline:
     wanted_per_s: float | None = None
     costs: Mapping[str, StageTime] = field(default_factory=dict)
     batch_s: float = 0.0
+    spreads: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def batch_size(self) -> int | None:
@@ -63,6 +65,14 @@ class Pipeline:
         """The part of a batch's time that an operator takes; None when it was not measured."""
         cost = self.costs.get(operator.stage)
         return cost.wall_s / self.work_s if cost and self.work_s else None
+
+    def ms(self, operator: Operator, seconds: float, decimals: int = 1) -> str:
+        """A part of an operator's time of a batch, in milliseconds, with its spread.
+
+        decimals: of a time that does not scatter, or of which the spread is not known.
+        """
+        spread_ms = 1000 * self.spreads.get(operator.stage, 0.0)
+        return with_spread(1000 * seconds, spread_ms, decimals)
 
     def samples_per_s(self) -> float | None:
         """What one streamer delivers; None when it was not measured, or changes with a cache."""

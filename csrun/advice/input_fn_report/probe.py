@@ -8,6 +8,8 @@ from statistics import fmean, median
 from time import perf_counter
 
 from csrun.advice.input_fn_report.pipeline import Pipeline
+from csrun.advice.measurements import Measurements
+from csrun.advice.numbers import spread
 from csrun.data.dataset import Dataset
 from csrun.data.operators import Level
 from csrun.data.stage_clock import StageClock, StageTime
@@ -21,10 +23,24 @@ Typical = Callable[[list[float]], float]
 
 @dataclass(frozen=True)
 class Probe:
-    """Time of a batch: of each stage, and from one batch to the next; nothing when not measured."""
+    """Time of a batch: of each stage, and from one batch to the next; nothing when not measured.
+
+    spreads: of the stages' times, in seconds; of those that are known.
+    """
 
     costs: dict[str, StageTime] = field(default_factory=dict)
     batch_s: float = 0.0
+    spreads: dict[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of_worker(measured: Measurements) -> "Probe":
+        """What a measured worker, the least disturbed one, took."""
+        point, size = measured.least_disturbed, measured.batch_size
+        return Probe(
+            {cost.name: StageTime(size * cost.wall_s, size * cost.cpu_s) for cost in point.stages},
+            point.tasks * size / point.samples_per_s,
+            {cost.name: size * cost.spread_s for cost in point.stages},
+        )
 
 
 def probe(dataset: Dataset) -> Probe:
@@ -59,8 +75,12 @@ def _timed(dataset: Dataset) -> Probe:
     # a stage of a stream may work for several batches at once; elsewhere an outlier is a stall
     typical: Typical = median if dataset.indexable else fmean
     steps = list(pairwise(marks))
-    costs = {name: _typical_time(name, steps, typical) for name in dict(dataset.clock.stages)}
-    return Probe(costs, typical([after.at - before.at for before, after in steps]))
+    names = list(dict(dataset.clock.stages))
+    costs = {name: _typical_time(name, steps, typical) for name in names}
+    between_s = typical([after.at - before.at for before, after in steps])
+    if dataset.parallel:  # threads work for several batches at once
+        return Probe(costs, between_s)
+    return Probe(costs, between_s, {name: _spread_s(name, steps) for name in names})
 
 
 def _of_first(dataset: Dataset) -> Probe:
@@ -90,6 +110,12 @@ class _Mark:
 def _mark(clock: StageClock) -> _Mark:
     stages = {name: replace(time) for name, time in dict(clock.stages).items()}
     return _Mark(perf_counter(), stages)
+
+
+def _spread_s(name: str, steps: list[tuple[_Mark, _Mark]]) -> float:
+    none = StageTime()
+    ends = [[mark.stages.get(name, none).wall_s for mark in step] for step in steps]
+    return spread([after_s - before_s for before_s, after_s in ends])
 
 
 def _typical_time(name: str, steps: list[tuple[_Mark, _Mark]], typical: Typical) -> StageTime:

@@ -1,11 +1,11 @@
 """The report as text, between the banners that the original's users know."""
 
 from collections.abc import Sequence
-from math import ceil
 
 from csrun.advice.input_fn_report.finding import Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Pipeline
 from csrun.data.operators import Operator
+from csrun.runtime.input_use import streamers_needed
 
 TEXT_FILE = "input_fn_report.txt"
 BEGIN = "Suggestions to improve input_fn performance"
@@ -34,7 +34,7 @@ def rate_text(pipeline: Pipeline) -> str:
     delivers = f"One streamer delivers about {rate:,.0f} samples/s on this machine"
     if not wanted:
         return f"{delivers}."
-    needed = ceil(wanted / rate)
+    needed = streamers_needed(wanted, rate)
     feed = f"{needed} such streamers feed it" if needed > 1 else "one streamer feeds it"
     if needed > 1 and pipeline.replayed:
         feed = "more streamers deliver no more, as each makes all batches"
@@ -94,4 +94,4 @@ def _cost(pipeline: Pipeline, operator: Operator) -> list[str]:
     cost, share = pipeline.costs.get(operator.stage), pipeline.share(operator)
     if cost is None or share is None:
         return ["-", "-"]
-    return [f"{1000 * cost.wall_s:.3f}", f"{share:.0%}"]
+    return [pipeline.ms(operator, cost.wall_s, 3), f"{share:.0%}"]

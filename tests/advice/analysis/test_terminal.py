@@ -87,6 +87,13 @@ def test_a_smaller_layout_that_does_nearly_as_well_is_told_beside_the_maximum() 
     assert "nearly the maximum on this site, 400,000 of 206 streamers on 3 nodes" in shown
 
 
+def test_a_maximum_below_a_row_of_its_table_is_told_with_the_row() -> None:
+    rates = {1: 100_000.0, 2: 192_000.0, 3: 208_000.0}
+    disk = measured(points_of(rates.__getitem__, tuple(rates), busy=lambda n: 0.1))
+    shown = " ".join(report(analysis_of(disk, target=Target(400_000, "here"))).split())
+    assert "the maximum on this site by the law, 208,000 by a measurement" in shown
+
+
 def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
     naps = measured(points_of(lambda n: 2000.0 * n, busy=lambda n: 0.01 * n))
     assert "Beyond 4 tasks on a machine the law is extrapolated." in report(analysis_of(naps))

@@ -33,7 +33,7 @@ Input pipeline
  shuffle(seed=1)                             data.py:4  batch              -      -
 
 One streamer delivers about 12,800 samples/s on this machine; the CS system is estimated to take \
-100,000: 8 such streamers feed it.
+100,000: 9 such streamers feed it.
 """
 
 
@@ -64,8 +64,10 @@ def test_a_streamer_beside_the_system() -> None:
     operators = chain(arrays(), shuffle(), repeat(), batch(64))
     assert rate_text(Pipeline(operators)) == ""
     assert rate_text(Pipeline(operators, batch_s=0.5)).endswith("128 samples/s on this machine.")
-    enough = Pipeline(operators, batch_s=0.5, wanted_per_s=128.0)
-    assert rate_text(enough).endswith("to take 128: one streamer feeds it.")
+    enough = Pipeline(operators, batch_s=0.5, wanted_per_s=113.0)
+    assert rate_text(enough).endswith("to take 113: one streamer feeds it.")
+    just = Pipeline(operators, batch_s=0.5, wanted_per_s=128.0)  # as a run that waits would say
+    assert rate_text(just).endswith("to take 128: 2 such streamers feed it.")
     stream = Pipeline(operators, batch_s=0.5, wanted_per_s=500.0, indexable=False)
     assert rate_text(stream).endswith(
         "to take 500: more streamers deliver no more, as each makes all batches."

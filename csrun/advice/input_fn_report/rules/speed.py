@@ -65,7 +65,8 @@ def _map_waits(here: Here) -> Advice | None:
     if calls is not None or not _is_worth_threads(here, waited_s):
         return None
     function = here.option("function")
-    now = f"{function} waits {1000 * waited_s:.1f} ms a batch, one call at a time"
+    waited = here.pipeline.ms(here.operator, waited_s)
+    now = f"{function} waits {waited} ms a batch, one call at a time"
     change = f"map({function}, num_parallel_calls={CALLS}), which may be more than the CPUs"
     return Advice(now, change, saves=(1 - 1 / CALLS) * waited_s / cost.wall_s if cost else None)
 
