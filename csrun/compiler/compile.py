@@ -114,14 +114,13 @@ def _back_end(
     plan = _plan(module, model, placed, inputs, options, checksum, program)
     begin(REPORT)
     kernels = _listing(placed.layout)
+    report = Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
     return {
         "kernels.txt": kernels,
-        HTML_FILE: render(
-            Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
-        ),
+        HTML_FILE: render(report),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
-        TEXT_FILE: text_report(plan.estimate, plan.replicas),
+        TEXT_FILE: text_report(plan.estimate, plan.replicas, report.limit),
     }
 
 

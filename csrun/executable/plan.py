@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 
+PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
+
+
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named array in the arena, at a fixed place."""
 

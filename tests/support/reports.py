@@ -58,6 +58,7 @@ def placed(plan: Plan) -> Plan:
     return msgspec.structs.replace(
         plan,
         layers=layers,
+        groups=(msgspec.structs.replace(plan.groups[0], layers=NAMES),),
         floor_plan=tuple(map(Region, NAMES, rectangles)),
         estimate=Estimate(123456.0, 123456.0, 2e6, 0.9998, 0.0000421, each),
     )

@@ -26,6 +26,7 @@ class Pass(ABC):
         """Do it, and return lines for the log."""
 
 
+NO_MATCH = "no match: "  # for the rules' author: in the log, not in the report
 MAX_MATCHES_PER_OPERATOR = 100  # far above what terminating rules need; a cycle reaches it fast
 
 Index = dict[type[Operation], list[Rule]]
@@ -55,7 +56,7 @@ class Rewrite(Pass):
                 raise RuntimeError(f"rewriting does not end; matches so far: {dict(counts)}")
         idle = [rule.name for rule in self.rules if rule.name not in counts]
         lines = [f"{name}: {count}" for name, count in counts.items()]
-        return [*lines, f"no match: {', '.join(idle)}"] if idle else lines
+        return [*lines, f"{NO_MATCH}{', '.join(idle)}"] if idle else lines
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from csrun.cirh import print_module
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
-from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode, Fusion, Pass
+from csrun.compiler.passes.rewrite import (
+    NO_MATCH,
+    Canonicalization,
+    ConstantFolding,
+    DeadCode,
+    Fusion,
+    Pass,
+)
 
 #: Forward operators are put in order before the gradient is taken, so that it is of few operators;
 #: what it adds is put in order after.
@@ -35,6 +42,11 @@ class Stage:
     text: str
     log: tuple[str, ...] = ()
     milliseconds: float = 0.0
+
+    @property
+    def did(self) -> tuple[str, ...]:
+        """What the pass did, without what it looked for and did not find."""
+        return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(NO_MATCH))
 
 
 Show = Callable[[Stage], None]

@@ -1,7 +1,7 @@
 """What compile_report.html shows, taken from a plan and its passes; how it looks is in `page/`."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,34 +9,23 @@ from typing import Any
 from csrun.base.mode import ExecutionMode
 from csrun.base.pages import page
 from csrun.compiler.passes import Stage
-from csrun.executable import Layer, LayerEstimate, Plan, Rectangle
+from csrun.compiler.report.drawings import (
+    ENLARGED_HEIGHT,
+    Drawing,
+    Spot,
+    Stream,
+    around,
+    draw,
+    stream_of,
+)
+from csrun.compiler.report.limit import Limit
+from csrun.compiler.report.numbers import count, percent, si
+from csrun.executable import Group, Layer, LayerEstimate, Plan, Rectangle, Region
+from csrun.executable.plan import PREFETCH_BYTES
 from csrun.site.model import System
 
 MISSING = "-"
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-
-
-def count(value: float) -> str:
-    """Whole from a hundred on, with three digits below: 479,189 or 0.0421."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def percent(share: float) -> str:
-    """A share of 1, with four digits: 99.98% or 0.00421%."""
-    return f"{100 * share:.4g}%"
-
-
-def si(value: float, unit: str) -> str:
-    """Three digits and a decimal prefix: 1.54 MB."""
-    power = 0
-    while value >= 999.5 and power < len(_PREFIXES) - 1:
-        value, power = value / 1000, power + 1
-    return f"{value:.3g} {_PREFIXES[power]}{unit}"
-
-
 COLOURS = 8  # those of page.css
-LABEL_HEIGHT = 1 / 36  # of the fabric's width
-GLYPH_WIDTH = 0.6  # of a label's height: an average letter's
 
 
 @dataclass(frozen=True)
@@ -79,16 +68,6 @@ class Column:
         """The cell's text."""
         value = self.value(row)
         return MISSING if value is None else self.read(value)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A rectangle of the floor plan, the layers there, and the label that fits in."""
-
-    rectangle: Rectangle
-    rows: tuple[Row, ...]
-    caption: str
-    label: str
 
 
 @dataclass(frozen=True)
@@ -150,7 +129,7 @@ class Report:
         """Columns of the layers' table in which there is anything."""
         placed = (
             Column("PEs", lambda row: row.pes, count),
-            Column("Share", lambda row: row.pes and self._share(row.pes), percent),
+            Column("Share", lambda row: row.pes and row.pes / self.system.usable_cores, percent),
         )
         everything = (*_LAYER, *placed, *_ESTIMATE, *_SIZES)
         return tuple(c for c in everything if any(c.value(row) is not None for row in self.rows))
@@ -162,36 +141,56 @@ class Report:
         return {kind: index % COLOURS for index, kind in enumerate(kinds)}
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """The floor plan; layers that take turns on the same PEs are one place."""
-        rows = {row.layer.name: row for row in self.rows}
-        there: dict[tuple[Rectangle, int], list[Row]] = {}
-        for region in self.plan.floor_plan:
-            there.setdefault((region.rectangle, region.replica), []).append(rows[region.layer])
-        return tuple(self._place(*where, rows) for where, rows in there.items())
+    def limit(self) -> Limit:
+        """What limits the model, and why its rate is not its rows'."""
+        return Limit.of(self.plan, self.system)
 
     @property
-    def label_height(self) -> float:
-        """Height of the floor plan's labels, in PEs."""
-        return self.system.fabric_width * LABEL_HEIGHT
+    def stream(self) -> Stream | None:
+        """How the groups of weights come and go; None where the weights stay on the wafer."""
+        streaming = self.plan.mode is ExecutionMode.WEIGHT_STREAMING
+        return stream_of(self.plan) if streaming else None
 
-    def _place(self, rectangle: Rectangle, replica: int, rows: Sequence[Row]) -> Place:
-        alone = len(rows) == 1
-        name = rows[0].layer.name if alone else f"all {len(rows)} layers, one after the other"
-        replicas = self.plan.replicas
-        which = f", replica {replica + 1} of {replicas}" if replicas > 1 else ""
-        share = percent(self._share(rectangle.pes))
-        caption = f"{name}{which}: {rectangle.pes:,} PEs, {share} of the usable"
-        labels = (name, str(rows[0].index)) if alone else (name,)
-        label = next((text for text in labels if self._fits(text, rectangle)), "")
-        return Place(rectangle, tuple(rows), caption, label)
+    @property
+    def drawings(self) -> tuple[Drawing, ...]:
+        """The floor plan of a pipeline; of several replicas, one of them enlarged as well."""
+        if self.stream is not None or not self.plan.floor_plan:
+            return ()
+        fabric = Rectangle(0, 0, self.system.fabric_width, self.system.fabric_height)
+        alone = self.plan.replicas == 1  # of several, a name beside would stand there as often
+        whole = draw("The fabric, to scale", self._spots(), fabric, beside=alone)
+        if alone:
+            return (whole,)
+        first = self._spots(replica=0)
+        title = f"Replica 1 of {self.plan.replicas}, enlarged to be read"
+        part = around([spot.rectangle for spot in first])
+        return draw(title, first, part, height=ENLARGED_HEIGHT), whole
 
-    def _share(self, pes: int) -> float:
-        return pes / self.system.usable_cores
+    @property
+    def prefetch_bytes(self) -> int:
+        """From what size on a group is fetched ahead."""
+        return PREFETCH_BYTES
 
-    def _fits(self, text: str, rectangle: Rectangle) -> bool:
-        width = (len(text) + 1) * GLYPH_WIDTH * self.label_height
-        return width <= rectangle.width and 1.2 * self.label_height <= rectangle.height
+    def indices(self, group: Group) -> list[int]:
+        """The numbers of a group's rows."""
+        return [row.index for row in self.rows if row.layer.name in group.layers]
+
+    def _spots(self, replica: int | None = None) -> tuple[Spot, ...]:
+        """The layers of one replica, or of all."""
+        rows = {row.layer.name: row for row in self.rows}
+        return tuple(
+            self._spot(region, rows[region.layer])
+            for region in self.plan.floor_plan
+            if replica in (None, region.replica)
+        )
+
+    def _spot(self, region: Region, row: Row) -> Spot:
+        replicas, pes = self.plan.replicas, region.rectangle.pes
+        which = f", replica {region.replica + 1} of {replicas}" if replicas > 1 else ""
+        share = percent(pes / self.system.usable_cores)
+        caption = f"{region.layer}{which}: {pes:,} PEs, {share} of the usable"
+        names = (region.layer, str(row.index))
+        return Spot(row.index, row.layer.kernel, region.rectangle, caption, names)
 
 
 _MODES = {
@@ -236,4 +235,4 @@ PAGE = Path(__file__).with_name("page")
 
 def render(report: Report) -> str:
     """The page's text."""
-    return page(PAGE, {"si": si}, report=report)
+    return page(PAGE, {"si": si, "count": count}, report=report)

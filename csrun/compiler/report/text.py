@@ -1,29 +1,36 @@
 """compile_report.txt: the estimate, in the form that the original's users know."""
 
 from math import floor, log10
+from textwrap import wrap
 
-from csrun.compiler.performance import FITTED
+from csrun.compiler.report.limit import Limit
 from csrun.executable import Estimate, LayerEstimate
 
 TEXT_FILE = "compile_report.txt"
 DIGITS = 4  # significant, so that nothing but zero reads as zero
 LABEL_WIDTH = 30
+WIDTH = 100  # of what is prose
 
 
-def text_report(estimate: Estimate, replicas: int) -> str:
-    """The whole file: the model, then a row a layer, and what the two differ by."""
-    overhead = _number(1000 * FITTED.batch_overhead_s)
+def text_report(estimate: Estimate, replicas: int, limit: Limit) -> str:
+    """The whole file: the model and what limits it, a row a layer, and what the two differ by."""
     lines = [
         "Estimated Overall Performance",
         "",
         *(f" {label + ':':<{LABEL_WIDTH}}{value}" for label, value in _head(estimate).items()),
         "",
+        *_paragraph(limit.sentence),
+        "",
         *(f" {line}" for line in _table(list(map(_row, estimate.layers)))),
         "",
         f" Replicas of the model: {replicas}. A row is its kernel alone, in all of them.",
-        f" A batch takes {overhead} ms besides its kernels' work.",
+        *_paragraph(limit.total),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _paragraph(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent=" ", subsequent_indent=" ")
 
 
 def _head(estimate: Estimate) -> dict[str, str]:

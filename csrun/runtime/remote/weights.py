@@ -7,8 +7,9 @@ import numpy as np
 
 from csrun.executable import Plan, Step, flat_views
 from csrun.executable.bind import Bytes
+from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
-from csrun.runtime.step.weights import PREFETCH_BYTES, slot_views
+from csrun.runtime.step.weights import slot_views
 from csrun.runtime.wire.signal import Waiter
 
 

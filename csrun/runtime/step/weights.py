@@ -6,7 +6,7 @@ from typing import Protocol
 
 from csrun.executable import Plan, Step, UpdateProgram, flat_views
 from csrun.executable.bind import Array, Bytes
-from csrun.executable.plan import Group
+from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.wire.signal import Counter, Waiter
 
 
@@ -50,9 +50,6 @@ class ResidentWeights:
         """Updates are immediate."""
 
 
-PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
-
-
 def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
     """For each group, its weights in its arena slot, flat."""
 
@@ -80,7 +77,7 @@ class Slots:
     """The wafer's two weight slots: group g goes into slot g mod 2.
 
     `load` copies only when the slot does not hold the group's weights of the step yet; in the
-    backward pass the last group, and with two groups both, are still there. `prefetch` copies a
+    backward pass the last two groups are still there. `prefetch` copies a
     large group in a thread of its own while the group in the other slot is computed on.
     """
 

@@ -1,6 +1,7 @@
 """compile_report.txt: the original's form, and no number that is not zero reads as zero."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from support.programs import Network, options_of
@@ -16,6 +17,10 @@ ESTIMATE = Estimate(
         LayerEstimate("block_11/attention", 9, 0.00001234, 0.00001234, 4.5e9, 0.0),
     ),
 )  # fmt: skip
+LIMIT = SimpleNamespace(
+    sentence="What limits this model is the way out of " + "one layer, " * 10 + "at least.",
+    total="A batch takes long.",
+)
 EXPECTED = """\
 Estimated Overall Performance
 
@@ -43,18 +48,26 @@ def cells(lines: list[str]) -> list[list[str]]:
 
 
 def test_head_and_table_read_as_the_originals_do():
-    report = text_report(ESTIMATE, 1)
+    report = text_report(ESTIMATE, 1, LIMIT)
     assert report.startswith(EXPECTED)
     assert cells(table(report)) == ROWS
     assert len({len(line) for line in table(report)}) == 1
 
 
 def test_the_replicas_are_told():
-    assert " Replicas of the model: 4." in text_report(ESTIMATE, 4)
+    assert " Replicas of the model: 4." in text_report(ESTIMATE, 4, LIMIT)
+
+
+def test_what_limits_the_model_stands_before_the_table():
+    before, rule, after = text_report(ESTIMATE, 1, LIMIT).partition(" +---")
+    assert " ".join(before.split("\n\n")[2].split()) == LIMIT.sentence
+    assert rule
+    assert LIMIT.total in after
+    assert max(map(len, before.splitlines())) <= 100
 
 
 def test_a_model_without_layers_has_a_head_and_no_rows():
-    assert cells(table(text_report(Estimate(1.0, 1.0, 2.0, 0.0, 0.0, ()), 1))) == ROWS[:1]
+    assert cells(table(text_report(Estimate(1.0, 1.0, 2.0, 0.0, 0.0, ()), 1, LIMIT))) == ROWS[:1]
 
 
 def test_a_compile_leaves_the_report_of_its_estimate(tmp_path):

@@ -19,24 +19,19 @@ function sortBy(head) {
 heads.forEach((head) => head.firstElementChild.addEventListener("click", () => sortBy(head)));
 
 // What is pointed at, or has the focus, lights up in the floor plan and in the tables.
-const places = [...document.querySelectorAll(".place")];
-const rows = [...document.querySelectorAll("tr[data-layer]")];
+const marked = [...document.querySelectorAll("[data-layers]")];
+const pointed = document.querySelector("#pointed");
+const layersOf = (element) => element.dataset.layers.split(" ");
 
 function light(layers) {
-  const lit = (indices) => indices.some((index) => layers.includes(index));
-  places.forEach((place) => place.classList.toggle("lit", lit(place.dataset.layers.split(" "))));
-  rows.forEach((row) => row.classList.toggle("lit", lit([row.dataset.layer])));
+  for (const element of marked)
+    element.classList.toggle("lit", layersOf(element).some((index) => layers.includes(index)));
 }
 
-function follow(element, layers, show) {
+for (const element of marked) {
+  const name = element.matches(".place") ? () => { pointed.textContent = element.ariaLabel; } : null;
   for (const event of ["pointerenter", "focus"])
-    element.addEventListener(event, () => { light(layers); show?.(); });
+    element.addEventListener(event, () => { light(layersOf(element)); name?.(); });
   for (const event of ["pointerleave", "blur"])
     element.addEventListener(event, () => light([]));
 }
-
-places.forEach((place) => {
-  const show = () => { document.querySelector("#pointed").textContent = place.ariaLabel; };
-  follow(place, place.dataset.layers.split(" "), show);
-});
-rows.forEach((row) => follow(row, [row.dataset.layer]));

@@ -1,14 +1,15 @@
 """compile_report.html in a real browser: drawn to scale, readable, working, without an error."""
 
 import re
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from support.browser import chromium, needs_browser, show
-from support.programs import SYSTEM
+from support.programs import SYSTEM, Network, options_of
 from support.reports import NAMES, RECTANGLES, report_of
 
 from csrun.base.mode import ExecutionMode
+from csrun.compiler import compile_model
 from csrun.compiler.report.contents import render
 
 pytestmark = needs_browser
@@ -31,7 +32,7 @@ while (walker.nextNode()) {
   let behind = parent, background;
   while ((background = getComputedStyle(behind).backgroundColor) === clear)
     behind = behind.parentElement;
-  const inside = parent.matches("svg text");
+  const inside = parent.matches(".place text");
   const rect = inside && parent.parentElement.querySelector("rect");
   found.push([node.data.trim().slice(0, 40), height, inside ? style.fill : style.color,
               inside ? getComputedStyle(rect).fill : background]);
@@ -99,7 +100,8 @@ def test_each_layer_has_its_rectangle_to_scale_and_apart(browser, page):
         common = [min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1)]
         assert min(common) < 0.1
     labels = [text.text for text in all_of(browser, ".place text")]
-    assert labels == [NAMES[0], NAMES[1], "3"]  # a name too long, and a rectangle too small
+    assert labels == [NAMES[0], NAMES[1], "3"]  # the third's name is too long
+    assert one_of(browser, ".beside text").text == NAMES[3]  # and the last's rectangle too small
 
 
 def test_what_is_pointed_at_or_has_the_focus_is_named_and_lit(browser, page):
@@ -115,19 +117,74 @@ def test_what_is_pointed_at_or_has_the_focus_is_named_and_lit(browser, page):
     caption = "block_0.attention: 214,200 PEs, 28.73% of the usable"
     assert second.find_element("css selector", "title").get_attribute("textContent") == caption
     assert one_of(browser, "#pointed").text == caption
-    lit = [row.get_attribute("data-layer") for row in all_of(browser, "tr.lit")]
+    lit = [row.get_attribute("data-layers") for row in all_of(browser, "tr.lit")]
     assert lit == ["2", "2"]  # of the chart, and of the table
     ActionChains(browser).move_to_element(all_of(browser, "#memory tr")[1]).perform()
     assert one_of(browser, ".place.lit") == first
 
 
-def test_layers_that_take_turns_on_the_wafer_are_one_rectangle(browser, tmp_path):
+#: Every label of a drawing as [text, left, top, right, bottom, whether the drawing holds it].
+LABELS = """
+return [...arguments[0].querySelectorAll("text")].map((text) => {
+  const b = text.getBoundingClientRect(), all = arguments[0].getBoundingClientRect();
+  const held = b.left >= all.left && b.right <= all.right && b.top >= all.top
+    && b.bottom <= all.bottom;
+  return [text.textContent.trim(), b.left, b.top, b.right, b.bottom, held];
+});
+"""
+
+
+@pytest.mark.parametrize("hidden", [(50,) * 10, (500, 300)], ids=["10x50", "500-300"])
+def test_each_layer_of_fc_mnist_has_a_name_that_can_be_read(browser, tmp_path, hidden):
+    network = Network((784, *hidden, 10), batch=128)
+    for replicas, width in product((1, 4, 16), (*WIDTHS, 400, 1190)):
+        options = options_of(replicas=replicas)
+        executable = compile_model(network.trace(), tmp_path, options).executable
+        show(browser, executable.directory / "compile_report.html", width)
+        drawing, *others = all_of(browser, "svg")  # with several replicas, of one of them
+        assert len(others) == (replicas > 1)
+        labels = browser.execute_script(LABELS, drawing)
+        assert {text for text, *_ in labels} == {layer.name for layer in executable.plan.layers}
+        for text, left, top, right, bottom, held in labels:
+            assert held, text
+            assert min(right - left, bottom - top) >= SMALLEST_TEXT_PX, text
+        for (_, *one, _), (_, *other, _) in combinations(labels, 2):
+            common = [min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1)]
+            assert min(common) < 2  # of a line's own spacing
+
+
+def test_a_streaming_plan_shows_its_groups_on_their_way(browser, tmp_path):
+    network = Network((1024, 1024, 2048, 700, 100, 5), batch=4)
+    executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    show(browser, executable.directory / "compile_report.html", 1280)
+    assert not all_of(browser, "svg")
+    visits = [visit.text for visit in all_of(browser, ".visit")]
+    assert visits == [f"forward {g}" for g in range(4)] + [f"backward {g}" for g in (3, 2, 1, 0)]
+    columns = {visit.text: box(browser, visit) for visit in all_of(browser, ".visit")}
+    kept = next(stay for stay in all_of(browser, ".stay") if stay.text == "group 2")
+    assert box(browser, kept)[0] == columns["forward 2"][0]
+    assert box(browser, kept)[2] == columns["backward 2"][2]
+    ahead = all_of(browser, ".fetch")
+    assert [fetch.text for fetch in ahead] == [f"group {g} comes" for g in (1, 2, 1, 0)]
+    assert box(browser, ahead[0])[0] == columns["forward 0"][0]
+    assert box(browser, ahead[3])[0] == columns["backward 1"][0]
+    rows = [" ".join(row.text.split()) for row in all_of(browser, "#stream tbody tr")]
+    assert rows == [
+        "0 dense 4.2 MB 1 fetched in its turn fetched ahead",
+        "1 dense_1 8.4 MB 2 fetched ahead fetched ahead",
+        "2 dense_2 5.74 MB 1 fetched ahead still there",
+        "3 dense_3, dense_4 283 kB 2 fetched in its turn still there",
+    ]
+
+
+def test_a_group_that_is_pointed_at_lights_its_layers(browser, tmp_path):
+    from selenium.webdriver import ActionChains
+
     page = tmp_path / "streaming.html"
     page.write_text(render(report_of(tmp_path, mode=ExecutionMode.WEIGHT_STREAMING)))
     show(browser, page, 1280)
-    assert one_of(browser, ".place text").text == "all 4 layers, one after the other"
-    assert "each on all of these PEs" in one_of(browser, "#floor-plan .note").text
-    assert len(layers_of(browser)) == 4
+    ActionChains(browser).move_to_element(one_of(browser, ".stay")).perform()
+    assert len(all_of(browser, "#layers tr.lit")) == len(layers_of(browser)) == 4
 
 
 def test_heads_sort_by_click_and_by_key(browser, page):
@@ -149,7 +206,10 @@ def test_heads_sort_by_click_and_by_key(browser, page):
     assert one_of(browser, "[aria-sort]") == heads["Layer"]
 
 
-def test_everything_is_readable_in_both_widths_and_schemes(browser, page):
+@pytest.mark.parametrize("mode", ExecutionMode)
+def test_everything_is_readable_in_both_widths_and_schemes(browser, tmp_path, mode):
+    page = tmp_path / "compile_report.html"
+    page.write_text(render(report_of(tmp_path, mode=mode)))
     for scheme in ("light", "dark"):
         for width in WIDTHS:
             show(browser, page, width, scheme)

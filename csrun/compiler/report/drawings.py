@@ -1,0 +1,252 @@
+"""What the page draws: the floor plan of a pipeline, and the way of a stream's groups."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from csrun.base.mode import RunMode
+from csrun.executable import Group, Plan, Rectangle
+from csrun.executable.plan import PREFETCH_BYTES
+
+# A floor plan is drawn in units of its labels' height: at 36 of them across, a drawing of 432 px,
+# the narrowest that page.css allows, has letters of 12 px.
+WIDTH = 36.0
+ENLARGED_HEIGHT = 24.0
+GLYPH_WIDTH = 0.6  # an average letter's
+LINE_HEIGHT = 1.2
+EDGE = 0.8  # from a line's middle to the border of the drawing
+GAP = 0.7  # between the fabric and what is written beside it
+MOST_BESIDE = 12  # labels; more are no help, and each rectangle is named when it is pointed at
+LONGEST_BESIDE = 22  # letters; of a longer name the end, which says more
+
+
+@dataclass(frozen=True)
+class Area:
+    """A rectangle of a drawing, in its units."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def end(self) -> tuple[float, float]:
+        """The middle of its right side."""
+        return self.x + self.width, self.y + self.height / 2
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Its centre."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text in its rectangle, turned when it only fits upwards, or `beside` the fabric."""
+
+    text: str
+    x: float
+    y: float
+    turned: bool = False
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A layer's rectangle, to be drawn. names: what may stand in it, best first."""
+
+    index: int
+    kernel: str
+    rectangle: Rectangle
+    caption: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rectangle as it is drawn."""
+
+    spot: Spot
+    area: Area
+    label: Label | None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A floor plan, or one replica of it, in units of a label's height; `width` of it all."""
+
+    title: str
+    fabric: Area
+    places: tuple[Place, ...]
+    width: float = WIDTH
+
+
+def around(rectangles: Sequence[Rectangle]) -> Rectangle:
+    """The smallest rectangle that holds these."""
+    x, y = min(r.x for r in rectangles), min(r.y for r in rectangles)
+    right, bottom = max(r.x + r.width for r in rectangles), max(r.y + r.height for r in rectangles)
+    return Rectangle(x, y, right - x, bottom - y)
+
+
+def draw(
+    title: str,
+    spots: Sequence[Spot],
+    part: Rectangle,
+    height: float | None = None,
+    beside: bool = True,
+) -> Drawing:
+    """Draw a part of the fabric to scale, or stretched to a height.
+
+    With `beside`, what has no room for its name is named beside the fabric, unless that is many.
+    """
+    width = WIDTH
+    while True:  # the names beside take of the width, so that fewer fit inside
+        areas = {spot: _scaled(spot.rectangle, part, height, width) for spot in spots}
+        small = [spot for spot, area in areas.items() if _inside(spot, area) is None]
+        if not beside or len(small) > MOST_BESIDE:
+            areas = {spot: _scaled(spot.rectangle, part, height) for spot in spots}
+            small, width = [], WIDTH
+        lengths = [_length(_shortened(spot.names[0])) for spot in small]
+        left = WIDTH - (GAP + max(lengths) if lengths else 0.0)
+        if left >= width:
+            break
+        width = left
+    fabric = _scaled(part, part, height, width)
+    labels = _beside(small, areas, fabric)
+    places = [Place(s, area, labels.get(s) or _inside(s, area)) for s, area in areas.items()]
+    return Drawing(title, fabric, tuple(places))
+
+
+def _scaled(
+    rectangle: Rectangle, part: Rectangle, height: float | None, width: float = WIDTH
+) -> Area:
+    """Where a rectangle of a part lies, when the part is drawn `width` by `height`."""
+    across = width / part.width
+    down = across if height is None else height / part.height
+    return Area(
+        (rectangle.x - part.x) * across,
+        (rectangle.y - part.y) * down,
+        rectangle.width * across,
+        rectangle.height * down,
+    )
+
+
+def _inside(spot: Spot, area: Area) -> Label | None:
+    for text in spot.names:
+        if _length(text) <= area.width and area.height >= LINE_HEIGHT:
+            return Label(text, *area.middle)
+        if _length(text) <= area.height and area.width >= LINE_HEIGHT:
+            return Label(text, *area.middle, turned=True)
+    return None
+
+
+def _length(text: str) -> float:
+    """With a little room around it."""
+    return GLYPH_WIDTH * (len(text) + 1)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_BESIDE else f"…{name[1 - LONGEST_BESIDE :]}"
+
+
+def _beside(small: Sequence[Spot], areas: Mapping[Spot, Area], fabric: Area) -> dict[Spot, Label]:
+    """Names of small places, each at its place's height, or as near as the others allow."""
+    small = sorted(small, key=lambda spot: areas[spot].end[1])
+    rows: list[float] = []
+    for spot in small:
+        rows.append(max(areas[spot].end[1], rows[-1] + LINE_HEIGHT if rows else EDGE))
+    last = fabric.height - EDGE
+    for index in reversed(range(len(rows))):
+        rows[index] = min(rows[index], last)
+        last = rows[index] - LINE_HEIGHT
+    return {
+        spot: Label(_shortened(spot.names[0]), fabric.width + GAP, y, beside=True)
+        for spot, y in zip(small, rows, strict=True)
+    }
+
+
+class Arrival(StrEnum):
+    """How a group's weights are on the wafer when they are needed."""
+
+    KEPT = "still there"
+    AHEAD = "fetched ahead"
+    IN_TURN = "fetched in its turn"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One call of a group's forward or backward function, in a step's order."""
+
+    group: int
+    backward: bool
+    arrival: Arrival
+
+
+def visits(groups: Sequence[Group], training: bool) -> tuple[Visit, ...]:
+    """A step after the first one, as the wafer's two weight slots serve it."""
+    order = [(group.index, False) for group in groups]
+    if training:
+        order += [(group, True) for group, _ in reversed(order)]
+    large = [group.nbytes >= PREFETCH_BYTES for group in groups]
+    holds: dict[int, int | None] = {0: None, 1: None}
+    coming: int | None = None
+    found: list[Visit] = []
+    for group, backward in 2 * order:
+        arrival = Arrival.KEPT if holds[group % 2] == group else Arrival.IN_TURN
+        if coming is not None:
+            arrival = Arrival.AHEAD if coming == group else arrival
+            holds[coming % 2] = coming
+        holds[group % 2] = None if backward else group  # its gradients outdate it
+        found.append(Visit(group, backward, arrival))
+        following = group + (-1 if backward else 1)
+        wanted = 0 <= following < len(large) and large[following]
+        coming = following if wanted and holds[following % 2] != following else None
+        if coming is not None:
+            holds[coming % 2] = None
+    return tuple(found[len(order) :])
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A group in a weight slot, from a visit to a visit; they count from 1.
+
+    ahead: at `first` it is only fetched, while the other slot is computed on.
+    """
+
+    group: int
+    first: int
+    last: int
+    ahead: bool
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The groups of a streaming plan on their way through a step."""
+
+    groups: tuple[Group, ...]
+    visits: tuple[Visit, ...]
+
+    @property
+    def stays(self) -> tuple[Stay, ...]:
+        """What is in the slots, by the visit at which it comes."""
+        stays: list[Stay] = []
+        for number, visit in enumerate(self.visits, 1):
+            earlier = [i for i, stay in enumerate(stays) if stay.group == visit.group]
+            if visit.arrival is Arrival.KEPT and earlier:
+                stays[earlier[-1]] = replace(stays[earlier[-1]], last=number)
+            else:
+                ahead = visit.arrival is Arrival.AHEAD
+                kept = visit.arrival is Arrival.KEPT  # since the step before
+                first = 1 if kept else number - ahead
+                stays.append(Stay(visit.group, first, number, ahead))
+        return tuple(stays)
+
+    def arrival(self, group: Group, backward: bool) -> Arrival | None:
+        """How a group comes in a pass; None for one that the step does not have."""
+        found = (v for v in self.visits if (v.group, v.backward) == (group.index, backward))
+        return next((visit.arrival for visit in found), None)
+
+
+def stream_of(plan: Plan) -> Stream:
+    """The groups of a plan and their order."""
+    return Stream(plan.groups, visits(plan.groups, plan.run_mode is RunMode.TRAIN))

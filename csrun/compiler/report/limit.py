@@ -1,0 +1,165 @@
+"""What limits a model, and what would raise the rate: the sentence at the top of both reports."""
+
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from csrun.compiler.performance import FITTED, Constants, Work, estimate
+from csrun.compiler.report.numbers import count, percent, plain, si
+from csrun.executable import Estimate, Layer, Plan, nbytes_of
+from csrun.site import System
+
+
+def work_of(plan: Plan, system: System) -> Work:
+    """What a compiled model's estimate was made from."""
+    return Work(
+        layers=plan.layers,
+        pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
+        input_bytes=sum(nbytes_of(spec.shape, spec.dtype) for spec in plan.inputs),
+        batch_size=plan.batch_size,
+        minibatches=plan.minibatches,
+        mode=plan.mode,
+        run_mode=plan.run_mode,
+        system=system,
+        replicas=plan.replicas,
+    )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An estimate explained; `sentence` and `total` read the same in every report.
+
+    arena_bytes: of the wafer's memory, what the plan takes.
+    """
+
+    work: Work
+    estimate: Estimate
+    arena_bytes: int
+    constants: Constants = FITTED
+
+    @classmethod
+    def of(cls, plan: Plan, system: System) -> "Limit":
+        """That of a compiled model."""
+        return cls(work_of(plan, system), plan.estimate, plan.arena_bytes)
+
+    @property
+    def sentence(self) -> str:
+        """What limits the model, and what would raise the rate."""
+        return f"What limits this model is {self._limit}."
+
+    @property
+    def total(self) -> str:
+        """How the kernels' rates and the whole model's hang together."""
+        whose = (
+            "all kernels, one after the other" if self.work.is_streaming else "the slowest kernel"
+        )
+        return (
+            f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, and "
+            f"{_ms(self.constants.batch_overhead_s)} besides: "
+            f"{count(self.estimate.compute_samples_per_sec)} compute samples/s."
+        )
+
+    @property
+    def _kernels_s(self) -> float:
+        """What kernels take of a batch's time."""
+        seconds = [1 / layer.compute_samples_per_sec for layer in self.estimate.layers]
+        pace_s = sum(seconds) if self.work.is_streaming else max(seconds, default=0.0)
+        return self.work.batch_size * pace_s
+
+    @property
+    def _limit(self) -> str:
+        found, overhead_s = self.estimate, self.constants.batch_overhead_s
+        if found.compute_samples_per_sec > found.transmission_samples_per_sec:
+            return self._transmission
+        if self._kernels_s <= overhead_s:
+            share = overhead_s / (overhead_s + self._kernels_s)
+            part = "nearly all" if share > 0.995 else percent(share)
+            return (
+                f"the fixed time of a batch, {_ms(overhead_s)} besides its kernels' work and "
+                f"{part} of its time: {self._larger_batch}"
+            )
+        return self._computation
+
+    @property
+    def _computation(self) -> str:
+        if self.work.is_streaming:
+            return (
+                "computation, of all layers on all PEs in turn: only less work a sample, or a "
+                "system with more PEs, raises the rate"
+            )
+        layer = self._slowest("compute_samples_per_sec")
+        pes, working = self.work.pes_of(layer), self.work.working_pes(layer)
+        if working < pes:
+            remedy = "more replicas of the model, for which a larger batch_size has room,"
+            if self.work.replicas == 1:
+                remedy = "replicas of the model (runconfig.multireplica)"
+            return (
+                f"layer {layer.name}, where a sample has work for {count(working)} of {count(pes)} "
+                f"PEs at a time: {remedy} raise the rate"
+            )
+        return (
+            f"computation, of layer {layer.name} first: the fabric is shared out by work, so only "
+            "less work a sample, or a system with more PEs, raises the rate"
+        )
+
+    @property
+    def _transmission(self) -> str:
+        work, rate = self.work, self.estimate.transmission_samples_per_sec
+        if work.io_samples_per_sec <= rate:
+            inputs = work.input_bytes
+            weights = sum(map(work.streamed_bytes, work.layers))
+            if weights > inputs:
+                return (
+                    f"the I/O of weights, {si(weights, 'B')} a batch beside {si(inputs, 'B')} of "
+                    f"inputs: {self._larger_batch}"
+                )
+            sample = si(inputs / work.batch_size, "B")
+            return (
+                f"the I/O of inputs, {sample} a sample: a smaller type or fewer features raise "
+                "the rate"
+            )
+        return self._link(self._slowest("transmission_samples_per_sec"))
+
+    def _slowest(self, rate: str) -> Layer:
+        """The layer with the smallest rate of a kind."""
+        slowest = min(self.estimate.layers, key=attrgetter(rate)).layer
+        return next(layer for layer in self.work.layers if layer.name == slowest)
+
+    def _link(self, layer: Layer) -> str:
+        work = self.work
+        activations = work.per_sample(layer.activation_bytes)
+        summed = work.link_bytes(layer) - activations
+        if summed > activations:
+            return (
+                f"the sum of layer {layer.name}'s gradients over {work.replicas} replicas, once a "
+                f"batch: {self._larger_batch}"
+            )
+        return (
+            f"the way out of layer {layer.name}'s PEs, for {si(activations, 'B')} of activations a "
+            "sample: a layer with fewer units raises the rate"
+        )
+
+    @property
+    def _larger_batch(self) -> str:
+        """The remedy, with what it is estimated to bring; or why it is none."""
+        work = self.work
+        doubled = replace(
+            work,
+            batch_size=2 * work.batch_size,
+            minibatches=2 * work.minibatches,
+            input_bytes=2 * work.input_bytes,
+        )
+        rate = estimate(doubled, self.constants).samples_per_sec
+        words = (
+            f"a larger batch_size raises the rate, {doubled.batch_size:,} to an estimated "
+            f"{count(rate)} samples/s"
+        )
+        memory = work.system.sram_bytes
+        if 2 * self.arena_bytes > memory:
+            words += (
+                f", if it fits: this one takes {si(self.arena_bytes, 'B')} of {si(memory, 'B')}"
+            )
+        return words
+
+
+def _ms(seconds: float) -> str:
+    return f"{plain(1000 * seconds, 3)} ms"

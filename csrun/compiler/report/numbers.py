@@ -1,0 +1,28 @@
+"""How reports write numbers: without exponents, and with digits enough not to read as zero."""
+
+from decimal import Decimal
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def plain(value: float, digits: int) -> str:
+    """So many significant digits: 0.00004243 or 15.2."""
+    return format(Decimal(f"{value:.{digits}g}"), "f")
+
+
+def count(value: float) -> str:
+    """Whole from a hundred on, with three digits below: 479,189 or 0.0421."""
+    return f"{value:,.0f}" if value >= 100 else plain(value, 3)
+
+
+def percent(share: float) -> str:
+    """A share of 1, with four digits: 99.98% or 0.00421%."""
+    return f"{plain(100 * share, 4)}%"
+
+
+def si(value: float, unit: str) -> str:
+    """Three digits and a decimal prefix: 1.54 MB."""
+    power = 0
+    while value >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    return f"{plain(value, 3)} {_PREFIXES[power]}{unit}"

@@ -1,0 +1,117 @@
+"""Names in a floor plan, and the way of a stream's groups as the wafer's slots go it."""
+
+from concurrent.futures import Future
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, draw, visits
+from csrun.executable import Group, Rectangle
+from csrun.executable.plan import PREFETCH_BYTES
+from csrun.runtime.step import weights
+
+FABRIC = Rectangle(0, 0, 720, 720)
+
+
+def spots(*rectangles, name="layer"):
+    return [
+        Spot(n, "fc", rectangle, "", (f"{name}{n}", str(n)))
+        for n, rectangle in enumerate(rectangles)
+    ]
+
+
+def labels(drawing):
+    return [(p.label.text, p.label.turned, p.label.beside) for p in drawing.places if p.label]
+
+
+def test_a_name_stands_upright_lies_or_gives_way_to_a_number():
+    flat, tall = Rectangle(0, 0, 300, 30), Rectangle(0, 30, 30, 300)
+    square, tiny = Rectangle(30, 30, 30, 30), Rectangle(60, 60, 10, 10)
+    found = draw("", spots(flat, tall, square, tiny), FABRIC, beside=False)
+    assert labels(found) == [
+        ("layer0", False, False),
+        ("layer1", True, False),
+        ("2", False, False),
+    ]
+
+
+def test_what_has_no_room_is_named_beside_in_order_and_apart():
+    tiny = [Rectangle(10 * n, 710, 2, 2) for n in range(5)]
+    found = draw("", spots(*tiny), FABRIC)
+    assert {label[1:] for label in labels(found)} == {(False, True)}
+    rows = [place.label.y for place in found.places]
+    assert rows == sorted(rows)
+    assert all(after - before >= 1 for before, after in pairwise(rows))
+    assert rows[-1] <= found.fabric.height - EDGE
+    assert found.fabric.width < WIDTH  # room for the names
+
+
+def test_room_for_a_name_beside_is_taken_from_the_fabric_before_names_are_placed():
+    """Whole, the fabric is 20 PEs a unit: the second name fits until the first needs room."""
+    tiny, just = Rectangle(0, 0, 2, 2), Rectangle(0, 100, 86, 30)
+    found = draw("", spots(tiny, just), FABRIC)
+    for place in found.places:
+        assert place.label is not None
+        end = place.label.x + 0.6 * len(place.label.text)
+        assert not place.label.beside or end <= WIDTH
+
+
+def test_many_small_places_are_not_named_beside():
+    tiny = [Rectangle(10 * n, 0, 2, 2) for n in range(30)]
+    found = draw("", spots(*tiny), FABRIC)
+    assert (labels(found), found.fabric.width) == ([], WIDTH)
+
+
+def test_of_a_long_name_the_end_is_shown():
+    ((text, *_),) = labels(draw("", spots(Rectangle(0, 0, 2, 2), name="h/3/" * 20), FABRIC))
+    assert (len(text), text[0], text[-3:]) == (LONGEST_BESIDE, "…", "3/0")
+
+
+class AtOnce:
+    """An executor that has done what it is given."""
+
+    def submit(self, task):
+        task()
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("pattern", ["s", "L", "ss", "LL", "sLs", "LsL", "LLLLL", "LLsLs", "ssLL"])
+def test_groups_come_as_the_wafers_slots_fetch_them(monkeypatch, training, pattern):
+    """The drawn arrivals of a step are what the wafer's own slots copy, ahead or in turn."""
+    sizes = [PREFETCH_BYTES if size == "L" else 64 for size in pattern]
+    groups = [Group(n, (f"layer{n}",), 0, size, 0) for n, size in enumerate(sizes)]
+    copied = []
+    monkeypatch.setattr(
+        weights, "slot_copies", lambda *_: [partial(copied.append, g.index) for g in groups]
+    )
+    slots = weights.Slots(SimpleNamespace(groups=groups), None, None)
+    slots.close()
+    slots._thread = AtOnce() if "L" in pattern else None
+    counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None)
+    streamed = weights.StreamedWeights(slots, counters, counters)
+
+    def step():
+        for group in range(len(groups)):
+            yield group, streamed.acquire
+        for group in reversed(range(len(groups) if training else 0)):
+            yield group, streamed.reacquire
+
+    for number in range(3):
+        arrivals, ahead = [], {*copied}
+        for group, get in step():
+            held, was_ahead = slots._holds[group % 2] == group, group in ahead
+            copied.clear()
+            get(group)
+            in_turn = copied[:1] == [group]
+            arrivals.append("still there" if held else "fetched ahead" if was_ahead else "?")
+            if in_turn:
+                arrivals[-1] = "fetched in its turn"
+            ahead = {*copied} - {group}
+            if get == streamed.reacquire:
+                streamed.deliver(group, None)
+        assert number == 0 or arrivals == [v.arrival.value for v in visits(groups, training)]
