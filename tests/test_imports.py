@@ -1,10 +1,12 @@
 """Rooms import only downwards, two read the environment, and modules named in strings are there."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,19 @@ def test_every_module_named_in_a_string_imports() -> None:
     code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     run = [sys.executable, "-c", code, *sorted(named)]
     assert subprocess.run(run, capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT.parent / "tests" / "bench").rglob("*.py")))
+def test_what_a_benchmark_imports_of_csrun_is_there(path: Path) -> None:
+    """They are run by hand: a move would break them unseen."""
+    missing = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("csrun"):
+            module = importlib.import_module(str(node.module))
+            for name in (alias.name for alias in node.names):
+                if not hasattr(module, name) and not find_spec(f"{node.module}.{name}"):
+                    missing.append(f"{node.module}.{name}")
+    assert not missing
 
 
 def test_the_checksum_of_a_compile_covers_what_the_compiler_imports() -> None:
