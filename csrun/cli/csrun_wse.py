@@ -34,6 +34,9 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option(
     "--compile-first", is_flag=True, help="Slurm: compile in a job of its own, without a CS system."
 )
+@click.option(
+    "--detach", is_flag=True, help="Leave the job running by itself, after log-out, too; see csctl."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @job_options.job_options
@@ -51,6 +54,7 @@ def csrun_wse(
     label: bool,
     sbatch: bool,
     compile_first: bool,
+    detach: bool,
     dry_run: bool,
     as_json: bool,
     **job: str | None,
@@ -82,6 +86,7 @@ def csrun_wse(
         label=label,
         sbatch=sbatch,
         compile_first=compile_first,
+        detach=detach,
         options=job_options.make(**job),
     )
     if dry_run:

@@ -26,6 +26,7 @@ class JobRequest:
     cluster, `sbatch` submits the job instead of waiting for it, and `compile_first` compiles it in
     a job of its own that holds no CS system. `foreground` is the environment of a command that has
     a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
+    `detach` lets a job of this machine go on without its terminal.
     """
 
     command: tuple[str, ...]
@@ -42,6 +43,7 @@ class JobRequest:
     compile_first: bool = False
     options: JobOptions = JobOptions()
     foreground: Mapping[str, str] | None = None
+    detach: bool = False
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from csrun.launch.life.job_loop import JobLoop, ending_signals, say
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe, sharing_of
 from csrun.launch.process import job_logs
+from csrun.launch.process.detach import detached
 from csrun.launch.process.foreground import Ending, ForegroundCommand, run_in_foreground
 from csrun.launch.process.output_files import OutputFiles
 from csrun.launch.process.process_tree import become_subreaper
@@ -56,6 +57,13 @@ class LocalBackend(Backend):
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
         """Run a job on this machine, from waiting for nodes to its exit code."""
+        if request.detach:
+            return detached(lambda leave: self._run(request, job_plan, leave))
+        return self._run(request, job_plan, lambda job: None)
+
+    def _run(
+        self, request: JobRequest, job_plan: JobPlan, on_registered: Callable[[RegisteredJob], None]
+    ) -> int:
         layout, keeps_logs = job_plan.layout, request.foreground is None
         registering = registered(
             self._site,
@@ -66,6 +74,7 @@ class LocalBackend(Backend):
             keeps_logs=keeps_logs,
         )
         with raised_as_errors(), registering as job:
+            on_registered(job)
             with refusal_of_unwritable_state(self._site):
                 allocation = queue.allocate(
                     self._site, layout.nodes, job.job_id, say, job.waits_for

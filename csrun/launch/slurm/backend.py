@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobRequest
@@ -9,7 +10,7 @@ from csrun.launch.backend import Backend
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.slurm import job_logs, run, sinfo, squeue
-from csrun.site import Site
+from csrun.site import Scheduler, Site
 
 
 class SlurmBackend(Backend):
@@ -20,6 +21,11 @@ class SlurmBackend(Backend):
 
     def plan(self, request: JobRequest) -> JobPlan:
         """Lay a job out on the CPUs of the site's nodes."""
+        if request.detach:
+            raise UsageError(
+                f"--detach needs a site whose scheduler is {Scheduler.LOCAL}, that of site"
+                f" {self._site.name} is {Scheduler.SLURM}: use --sbatch"
+            )
         if request.foreground is not None:
             sinfo.require_commands(self._site)
         return plan(request, self._site, tuple(range(self._site.nodes.cpus)))

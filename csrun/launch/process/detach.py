@@ -1,0 +1,56 @@
+"""A launcher that goes on by itself: it leaves its terminal when its job has a number."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from csrun.jobs.registered_job import RegisteredJob
+
+LOG_NAME = "launcher"
+
+
+def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
+    """Run a job in another process, which outlives this one; 0 as soon as the job is registered.
+
+    `run` gets a function to call with the registered job. What fails before that is told here, with
+    the exit code of the run, as without a detachment.
+    """
+    sys.stdout.flush()  # what is buffered would be written by both
+    sys.stderr.flush()
+    heard, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(heard)
+        os.setsid()  # the terminal's end, and a shell's, are no concern of a session of its own
+        return run(partial(_leave_terminal, told))
+    os.close(told)
+    try:
+        with open(heard) as words:
+            job_id = words.read()
+    except BaseException:
+        os.kill(pid, signal.SIGTERM)  # Ctrl-C does not reach that session
+        raise
+    if not job_id:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return 128 - code if code < 0 else code
+    print(
+        f"job {job_id} goes on by itself: 'csctl logs {job_id} --follow' shows it,"
+        f" 'csctl cancel job {job_id}' ends it"
+    )
+    return 0
+
+
+def _leave_terminal(told: int, job: RegisteredJob) -> None:
+    """What the tasks write is in their logs; what the launcher says gets one of its own."""
+    log = job.folder.log(LOG_NAME)
+    log.parent.mkdir(exist_ok=True)
+    null = os.open(os.devnull, os.O_RDWR)
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (null, 1), (said, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(said)
+    os.write(told, str(job.job_id).encode())
+    os.close(told)
