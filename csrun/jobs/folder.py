@@ -10,13 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.context import JobFile, TaskReport
+from csrun.base.errors import UsageError
+from csrun.context import JobFile, TaskReport, state_dir
 from csrun.context.job import ENDED_DIR, LIVE_LOCK, SECRET_FILE, ended_file
 from csrun.context.link import REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
 
 KEPT_JOBS = 20
 SECRET_BYTES = 32
+TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,32 @@ class JobFolder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(self.path / SECRET_FILE, flags, 0o600), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
+
+
+def lack_of_room(folder: Path, tasks: int) -> str | None:
+    """What there is to say of a folder whose disk has no room for a job's files; None when it has.
+
+    A task that cannot write its log or its report has no way to say so itself.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    disk = os.statvfs(there)
+    free, needed = disk.f_bavail * disk.f_frsize, tasks * TASK_BYTES
+    if free >= needed:
+        return None
+    remedy = "set jobs_dir in the site file"
+    if folder.absolute().is_relative_to(state_dir().absolute()):
+        remedy = "set CSRUN_STATE_DIR"
+    files = f"the files of {tasks} task{'s' * (tasks > 1)}"
+    return (
+        f"{folder}: its disk is full: {files} need about {needed:,} bytes, {free:,} are free; make"
+        f" room, or {remedy} to a folder that has it"
+    )
+
+
+def require_room(folder: Path, tasks: int) -> None:
+    """Raises: UsageError when the files of a job of so many tasks have no room."""
+    if lack := lack_of_room(folder, tasks):
+        raise UsageError(lack)
 
 
 def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:

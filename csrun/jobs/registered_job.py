@@ -1,5 +1,6 @@
 """A job in its site's register: its id, its folder, its lock and its record, up to its end."""
 
+import errno
 import os
 import pwd
 import shutil
@@ -16,7 +17,7 @@ from csrun.base.files import write_whole
 from csrun.context import jobs_dir_of, site_state_dir
 from csrun.context.system_uses import now, read_uses
 from csrun.jobs import register
-from csrun.jobs.folder import JobFolder, create, job_ids, prune
+from csrun.jobs.folder import JobFolder, create, job_ids, lack_of_room, prune
 from csrun.jobs.launcher import this_process
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved
 from csrun.jobs.request import JobOptions, name_of
@@ -122,6 +123,8 @@ def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
         yield
     except OSError as error:
         folder = site_state_dir(site.name)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (lack := lack_of_room(folder, 1)):
+            raise UsageError(lack) from error
         raise UsageError(
             f"state folder {folder}: cannot be written: {error.strerror}; set CSRUN_STATE_DIR to a "
             "folder that can"

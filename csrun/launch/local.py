@@ -11,6 +11,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue
 from csrun.jobs.cancel import cancel
+from csrun.jobs.folder import require_room
 from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
@@ -146,6 +147,7 @@ class _Running:
     def as_tasks(self) -> Outcome:
         """Run the job under a fork server."""
         with refusal_of_unwritable_state(self._site):
+            require_room(self._job.folder.path, len(self._file.tasks))
             self._job.folder.prepare(self._file)
         self._job.start(self._allocation.nodes)
         modules = self._request.preload if self._file.mode is not None else ()

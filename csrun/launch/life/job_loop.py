@@ -16,7 +16,7 @@ from time import monotonic
 from csrun.base.errors import OutputError
 from csrun.context import JobFile, Progress, SpawnWafer
 from csrun.jobs import time_limit
-from csrun.jobs.folder import JobFolder
+from csrun.jobs.folder import JobFolder, lack_of_room
 from csrun.jobs.record import Outcome
 from csrun.jobs.signals import ENDING_SIGNALS, heeded
 from csrun.launch.life.first_cause import describe_cause, how, summarize
@@ -60,6 +60,7 @@ class JobLoop:
         self._server = server
         self._signals = signals
         self._state = JobState(job)
+        self._tasks = len(job.tasks)
         self._output = output
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
@@ -166,6 +167,8 @@ class JobLoop:
         if cause is not None:
             shown = self._output.was_on_console(cause.name)
             say(describe_cause(cause, self._folder.log(cause.name), shown))
+            if lack := self._lack_of_room():
+                say(f"csrun_wse: error: {lack}")
         elif state.server_exit_code is not None:
             say(self._server.describe_loss(state.server_exit_code, self._folder))
         elif ending := self._ending():
@@ -174,10 +177,17 @@ class JobLoop:
     def _cause_line(self) -> str:
         """Why the job did not do well, for its record."""
         if self._state.cause is not None:
-            return summarize(self._state.cause)
+            return self._lack_of_room() or summarize(self._state.cause)
         if self._state.server_exit_code is not None:
             return f"{self._server.name} {how(self._state.server_exit_code)}"
         return self._ending()
+
+    def _lack_of_room(self) -> str | None:
+        """Why the first cause could not be told by its task, when its folder's disk is full."""
+        cause = self._state.cause
+        if cause is None or cause.report is not None:
+            return None
+        return lack_of_room(self._folder.path, self._tasks)
 
     def _ending(self) -> str:
         """What ended a job that had not failed; empty when nothing did."""
