@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
-from csrun.compiler import Begin, CompileOptions, Stage, choose_replicas, compile_model
+from csrun.compiler import Begin, Choice, CompileOptions, Stage, choose_replicas, compile_model
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.estimator.config import CSRunConfig
@@ -114,8 +114,19 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
 def with_replicas(module: ModuleOp, options: CompileOptions) -> CompileOptions:
     """The options with as many replicas as pay of the module, which was traced for one."""
     choice = choose_replicas(module, options)
-    log.info(log_lines.replicas_chosen(choice.replicas, choice.most, choice.gain))
+    log.info(f"Multireplica: {_text(choice)}")
     return msgspec.structs.replace(options, replicas=choice.replicas)
+
+
+def _text(choice: Choice) -> str:
+    if choice.replicas > 1:
+        replicas = f"{choice.replicas} replicas of the model"
+        return f"{replicas}, estimated {choice.gain:.2f} x as fast as one"
+    if choice.most > 1:
+        return (
+            f"one replica of the model: up to {choice.most} fit, and none is estimated to be faster"
+        )
+    return "one replica of the model: no more fit"
 
 
 def show_stage(stage: Stage) -> None:
@@ -148,11 +159,13 @@ def _compile_traced(
             f"that lies there is run; the compile is kept in {private}"
         )
     if result.replaced:
-        log.info(log_lines.compile_replaced(folder))
+        log.info(
+            f"{folder} was of another version of csrun, or damaged: the model was compiled again"
+        )
     if result.cached:
         log.info(log_lines.compile_found(folder))
     else:
-        log.info(log_lines.compiled(folder, seconds))
+        log.info(f"Compiled in {seconds:.2f} seconds: {folder}")
     return Compiled(result.executable, seconds, traced)
 
 

@@ -22,7 +22,6 @@ from csrun.base.files import write_whole
 from csrun.context import TaskContext, TaskEntry
 from csrun.data import Dataset
 from csrun.executable import RunMode
-from csrun.records import log_lines
 
 log = logging.getLogger("csrun")
 
@@ -56,7 +55,8 @@ class InputReports:
         if new:
             _say(pipeline, new, folder)
         elif not findings and pipeline.training and self._is_new(pipeline, None):
-            log.info(" ".join(filter(None, [log_lines.INPUT_FINE, rate_text(pipeline)])))
+            fine = "Input Function Report: nothing to improve was found."
+            log.info(" ".join(filter(None, [fine, rate_text(pipeline)])))
 
     def _is_new(self, pipeline: Pipeline, finding: Finding | None) -> bool:
         what = (finding.rule, finding.operator.where) if finding else ("", "")
@@ -76,7 +76,7 @@ class NoReports(InputReports):
 def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
     """In one record, so that no other line comes between."""
     warns = any(finding.severity is Severity.WARNING for finding in findings)
-    where = log_lines.input_report_kept(folder / TEXT_FILE) if folder is not None else ""
+    where = f"Input Function Report: {folder / TEXT_FILE}" if folder is not None else ""
     told = [suggestions_text(findings), rate_text(pipeline), where]
     log.log(logging.WARNING if warns else logging.INFO, "\n".join(filter(None, told)))
 

@@ -17,7 +17,6 @@ from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
 from csrun.executable import Executable
-from csrun.records import log_lines
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.loop import Machine
@@ -27,6 +26,8 @@ from csrun.site import Site, System
 from csrun.site import load as load_site
 
 log = logging.getLogger("csrun")
+
+NO_EFFECT = "has no effect without csrun_wse: running in this process on the CPU"
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
     """
     if context is None or context.mode is None:
         if cs_ip is not None:
-            log.warning(log_lines.without_launcher(f"--cs_ip {cs_ip}"))
+            log.warning(f"--cs_ip {cs_ip} {NO_EFFECT}")
         elif interpreter_mode() is ExecutionMode.WEIGHT_STREAMING:
-            log.warning(log_lines.without_launcher("python-ws"))
+            log.warning(f"python-ws {NO_EFFECT}")
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
     here = load_site(context.job.site)
     source = "cs_ip" if cs_ip else "the job's system"
@@ -64,9 +65,14 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
             " system on the command line of csrun_wse, as --cs_ip after the script"
         )
     if cs_ip is None:
-        log.info(log_lines.system_taken(found.name, found.address, context.mode))
+        _say_taken(found, context.mode)
     is_open = cs_ip is None and context.job.system is None
     return Target(context, here, found, context.mode, is_open)
+
+
+def _say_taken(taken: System, mode: ExecutionMode) -> None:
+    where = f"{taken.name} ({taken.address})"
+    log.info(f"No --cs_ip given: using {where}, the first system in {mode} mode")
 
 
 def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
@@ -81,9 +87,9 @@ def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
         return find_target(context, cs_ip)
     here, mode = load_site(), interpreter_mode()
     found = system.find_for_compile(here, cs_ip, mode)
-    log.info(log_lines.compiling_for(found.name, found.address, mode))
+    log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
-        log.warning(log_lines.not_in_mode(found.name, mode))
+        log.warning(f"{found.name} is not in {mode} mode now; it must be when this is to run")
     return Target(context, None, found, mode)
 
 
@@ -98,7 +104,7 @@ def on_freest(target: Target) -> Target:
     alike = [each for each in system.in_mode(site, mode) if each.is_like(target.system)]
     freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
-        log.info(log_lines.system_taken(freest.name, freest.address, mode))
+        _say_taken(freest, mode)
     return replace(target, system=freest)
 
 
@@ -179,7 +185,7 @@ def _context(target: Target) -> TaskContext:
 
 
 def _say_waiting(name: str) -> Callable[[str], None]:
-    return lambda obstacle: log.info(log_lines.system_busy(name, obstacle))
+    return lambda obstacle: log.info(f"Waiting for {name}, {obstacle}")
 
 
 def _spawn_wafer(target: Target, folder: RunFolder) -> None:

@@ -4,13 +4,23 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from csrun.records import log_lines, performance
+from csrun.records import performance
 from csrun.runtime.input_use import Bound, InputUse, Verdict
 from csrun.runtime.wire.messages import StepsDone
 
 FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon
 WORD_S = 60.0  # of steps between two words
 WORTH_A_WORD_S = 1.0  # less waiting than that is nobody's bottleneck
+
+LOOK_AT_THE_STRAGGLER = "look at what is special about its node, or about its part of the data"
+BATCHES_UNEVEN = (
+    "that is enough on average, so they come late for another reason: batches that take unequally "
+    "long, busy CPUs, or the network between the machines"
+)
+STREAM_REPLAYED = (
+    "more streamers would not feed it, as each makes all batches: give each files or a part of its "
+    "own (shard_files, csrun.data.shard_info)"
+)
 
 log = logging.getLogger("csrun")
 
@@ -71,8 +81,9 @@ class InputLog:
         verdict = use.verdict()
         if verdict is None or verdict.bound is Bound.NOT or use.wait_s < WORTH_A_WORD_S:
             return
-        head = log_lines.input_waited(str(verdict.bound), verdict.wait_share)
-        log.warning(f"{head}: {self._why(verdict)}; {log_lines.ANALYZER_SAYS_MORE}")
+        waited = f"the steps waited {verdict.wait_share:.0%} of their time for batches"
+        why = self._why(verdict)
+        log.warning(f"Input {verdict.bound}: {waited}: {why}; cs_input_analyzer says more")
 
     def _why(self, verdict: Verdict) -> str:
         """One line of numbers, the remedy in it."""
@@ -80,21 +91,24 @@ class InputLog:
         who = names[slowest.streamer] if names else "this process"
         if len(names) > 1 and not verdict.is_alone:
             who = f"each of {len(names)} streamers"
-        others = verdict.typical if verdict.is_alone else None
-        rates = log_lines.input_rates(who, slowest.delivered, verdict.asked, others)
-        stage = log_lines.slow_stage(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
+        others = f" (the others {_rate(verdict.typical)})" if verdict.is_alone else ""
+        delivered = f"{who} delivered {_rate(slowest.delivered)} batches/s{others}"
+        rates = f"{delivered}, the wafer asked for {_rate(verdict.asked)}"
+        stage = _stage_text(self._stage(verdict), slowest.stage_s, 1 / slowest.delivered)
         if names and verdict.keeps_up:
-            return f"{rates}: {log_lines.BATCHES_UNEVEN}"
+            return f"{rates}: {BATCHES_UNEVEN}"
         return f"{rates}: {stage}; {self._remedy(verdict)}"
 
     def _remedy(self, verdict: Verdict) -> str:
         if verdict.is_alone:
-            return log_lines.LOOK_AT_THE_STRAGGLER
+            return LOOK_AT_THE_STRAGGLER
         if self._is_in_vain(verdict):
-            return log_lines.STREAM_REPLAYED
-        if not self._feeding.streamers:
-            return log_lines.streamers_beside(verdict.needed)
-        return log_lines.streamers_needed(verdict.needed, self._feeding.options(verdict.needed))
+            return STREAM_REPLAYED
+        needed = verdict.needed
+        if not self._feeding.streamers:  # one process makes a batch, then computes its step
+            many = "1 streamer" if needed == 1 else f"{needed} streamers"
+            return f"{many} of a csrun_wse run would make them beside the steps"
+        return f"{needed} streamers would feed it ({self._feeding.options(needed)})"
 
     def _is_in_vain(self, verdict: Verdict) -> bool:
         """Whether the streamers that would be needed would not help."""
@@ -102,3 +116,14 @@ class InputLog:
 
     def _stage(self, verdict: Verdict) -> str | None:
         return self._feeding.stage(verdict.slowest.streamer, verdict.slowest.stage)
+
+
+def _stage_text(stage: str | None, stage_s: float, batch_s: float) -> str:
+    """Where a streamer's time goes."""
+    if stage is None:
+        return f"a batch takes {batch_s * 1e3:.3g} ms to make"
+    return f"its stage '{stage}' takes {stage_s * 1e3:.3g} ms a batch"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

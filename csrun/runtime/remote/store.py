@@ -4,7 +4,6 @@ The wafer gives orders, which MemoryX carries out one after the other: a fetch t
 group's gradients gets the updated weights. All sizes are known from the plan on both sides.
 """
 
-import logging
 import queue
 import socket
 import struct
@@ -21,12 +20,9 @@ import numpy as np
 from csrun.base.errors import PeerLost
 from csrun.executable import Plan, nbytes_of, state_layout
 from csrun.executable.bind import Array
-from csrun.records import log_lines
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
-from csrun.runtime.wire.signal import Counter
+from csrun.runtime.wire.signal import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
-
-log = logging.getLogger("csrun")
 
 ORDER = struct.Struct(">BI")  # what, the group it is about
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
@@ -138,7 +134,7 @@ class RemoteTensor:
         """Read it."""
         array = np.empty(self.shape, self.dtype)
         self._channel.send(ReadState(self._offset_bytes, self.nbytes))
-        self._channel.receive_array(array, _say_awaited)
+        self._channel.receive_array(array, peer_overdue("memoryx", "send its weights"))
         return array if dtype is None else array.astype(dtype)
 
     def __getitem__(self, part: slice) -> "RemoteTensor":
@@ -159,10 +155,6 @@ class RemoteTensor:
     def reshape(self, _: int) -> "RemoteTensor":
         """The same tensor, flat."""
         return RemoteTensor(self._channel, self._offset_bytes, (self.size,), self.dtype.name)
-
-
-def _say_awaited(seconds: float) -> None:
-    log.warning(log_lines.peer_awaited("memoryx", "send its weights", seconds))
 
 
 def remote_state(plan: Plan, channel: TcpChannel) -> dict[str, Array]:

@@ -42,7 +42,7 @@ from csrun.runtime.wire.messages import (
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.ring import RingReader, slot_bytes
 from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import StallWatch
+from csrun.runtime.wire.signal import StallWatch, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel
 
 BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
@@ -237,7 +237,7 @@ class Cluster:
         """
         channel = self._channels[name]
         channel.send(order)
-        overdue = _overdue(name, f"run step {order.first + 1}")
+        overdue = peer_overdue(name, f"run step {order.first + 1}")
         stall_watch = StallWatch.of_reporter(overdue)
         while True:
             self._await(channel, stall_watch)
@@ -254,7 +254,7 @@ class Cluster:
     def _expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
         """The next message of one peer."""
         channel = self._channels[name]
-        self._await(channel, StallWatch(_overdue(name, _TASKS[kind])))
+        self._await(channel, StallWatch(peer_overdue(name, _TASKS[kind])))
         return channel.expect(kind, descriptors)
 
     def _await(self, wanted: Channel, stall_watch: StallWatch) -> None:
@@ -314,12 +314,12 @@ class ClusterMachine:
         return self._results.read(slot, step)
 
     def _say_awaited(self, awaited: Awaited) -> None:
-        if isinstance(awaited, WeightsAwaited):
-            log.warning(log_lines.weights_awaited(awaited.waited_s))
-            return
-        name = self.feeding.streamers[awaited.streamer]
-        stage = self.feeding.stage(awaited.streamer, awaited.stage)
-        log.warning(log_lines.batch_awaited(name, awaited.waited_s, stage))
+        what, where = "memoryx to update the weights", ""
+        if isinstance(awaited, BatchAwaited):
+            what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
+            stage = self.feeding.stage(awaited.streamer, awaited.stage)
+            where = f"; it is in its stage '{stage}'" if stage else ""
+        log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
 
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""
@@ -330,10 +330,6 @@ def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
     """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES."""
     in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
     return max(LEAST_RING_SLOTS, min(in_bytes, BATCHES_AHEAD // streamers))
-
-
-def _overdue(name: str, task: str) -> Callable[[float], None]:
-    return lambda seconds: log.warning(log_lines.peer_awaited(name, task, seconds))
 
 
 def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:

@@ -150,7 +150,11 @@ class Training:
         if saved != step:
             self._save(step)
         if options.last is not None and step < options.last:
-            log.warning(log_lines.data_ended(step, options.last, self._ended(step)))
+            whose = f" of {ended}" if (ended := self._ended(step)) else ""
+            log.warning(
+                f"The data set{whose} ended at step {step} of {options.last}: call .repeat() in "
+                "input_fn, or train fewer steps"
+            )
         return self._finish(step)
 
     def _ended(self, step: int) -> str | None:
@@ -185,8 +189,8 @@ class Training:
             self._checkpoints.write(step, self._machine.state)
         except BaseException:
             is_whole = step in checkpoints.kept_steps(options.model_dir)
-            say = log_lines.checkpoint_finished if is_whole else log_lines.checkpoint_discarded
-            log.info(say(step))
+            how = "finished before the end" if is_whole else "discarded"
+            log.info(f"Checkpoint at global step {step} {how}")
             raise
 
     def _require_finite(self, step: int) -> None:

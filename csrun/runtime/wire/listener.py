@@ -15,7 +15,6 @@ import msgspec
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.base.files import write_whole
 from csrun.context.link import UNREADABLE
-from csrun.records import log_lines
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import (
     HANDSHAKE_DEADLINE_S,
@@ -36,6 +35,7 @@ from csrun.runtime.wire.tcp import TcpChannel, tune
 
 MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room
 BACKLOG = 256
+SHOWN_NAMES = 8  # in a line that a person reads
 LOOK_FOR_ENDED_S = 1.0  # while a peer is missing
 
 log = logging.getLogger("csrun")
@@ -84,7 +84,7 @@ class Listener:
         missing = set(expected)
         look_s = monotonic() + LOOK_FOR_ENDED_S
         stall_watch = StallWatch(
-            lambda seconds: log.warning(log_lines.joining_awaited(sorted(missing), seconds))
+            lambda seconds: log.warning(_joining_awaited(sorted(missing), seconds))
         )
         while missing:
             events = self._poll.poll(LOOK_FOR_ENDED_S * 1000)
@@ -207,3 +207,12 @@ def _unix_door(name: str) -> socket.socket:
 def _tcp_door(address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=BACKLOG)
+
+
+def _joining_awaited(names: list[str], seconds: float) -> str:
+    shown = ", ".join(names[:SHOWN_NAMES])
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return (
+        f"Still waiting for {shown}{more} after {seconds:.0f} s: "
+        "a streamer comes when its input_fn has returned"
+    )

@@ -4,6 +4,7 @@ An eventfd holds the count in the kernel: a waiter takes all of it in one read, 
 flow most takes need no system call at all.
 """
 
+import logging
 import os
 import select
 from collections.abc import Callable
@@ -12,10 +13,19 @@ from time import monotonic
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Stop
 
+log = logging.getLogger("csrun")
+
 STALL_S = 30.0  # a wait as long as this is worth a line
 OWN_WORD_S = 1.0  # who is awaited may wait itself: its own word on that comes first
 
 Overdue = Callable[[float], None]
+
+
+def peer_overdue(name: str, task: str) -> Overdue:
+    """Tells of a peer that the chief has asked to do something, and that does not answer."""
+    return lambda seconds: log.warning(
+        f"The chief has waited for {name} to {task} for {seconds:.0f} s"
+    )
 
 
 class Interrupted(Exception):  # noqa: N818  an event, not an error
