@@ -22,7 +22,7 @@ from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.trace import TracedModel, trace_model
 from csrun.executable import Executable, RunMode
-from csrun.records import log_lines, params
+from csrun.records import log_lines, model_dir
 
 log = logging.getLogger("csrun")
 
@@ -50,7 +50,7 @@ def compile_run(
         if options.replicas > 1:
             traced = trace_run(run, options)
     if run.params is not None:
-        params.write(run.model_dir, run_mode, run.params)
+        model_dir.write_params(run.model_dir, run_mode, run.params)
     with compile_display(run.context) as begin:
         compiled = _compile_traced(traced, run.model_dir, options, begin)
     wanted = compiled.executable.plan.estimate.samples_per_sec

@@ -22,11 +22,18 @@ from csrun.nn.activations import (
     softplus,
     tanh,
 )
-from csrun.nn.arithmetic import exp, flatten, log, mean, sqrt, sum
-from csrun.nn.dense import Dense
-from csrun.nn.dropout import Dropout
 from csrun.nn.errors import ShapeError
-from csrun.nn.losses import argmax, softmax_cross_entropy
+from csrun.nn.functions import (
+    argmax,
+    exp,
+    flatten,
+    log,
+    mean,
+    softmax_cross_entropy,
+    sqrt,
+    sum,
+)
+from csrun.nn.layers import Dense, Dropout
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
 from csrun.nn.tensor import Tensor
 

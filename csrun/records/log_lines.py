@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from csrun.records.throughput import Rates
+from csrun.records.performance import Rates
 
 RUNNING_CLIENT = "Running the CS Client"
 CALLING_MODEL_FN = "Calling model_fn."

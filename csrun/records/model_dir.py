@@ -6,10 +6,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import msgspec
+import yaml
 
 from csrun.base.errors import UsageError
-from csrun.base.files import create_new, open_regular, sweep_temporaries, temporary_beside
+from csrun.base.files import (
+    create_new,
+    open_regular,
+    sweep_temporaries,
+    temporary_beside,
+    write_whole,
+    writing,
+)
 
 LOCK_FILE = ".lock"
 _WRITTEN_FOLDERS = ("train", "eval", "predict", "performance")
@@ -114,3 +124,16 @@ def _is_there(path: Path, file: IO[str]) -> bool:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
+
+
+def write_params(model_dir: Path, mode: str, params: Any) -> Path:
+    """Write train/params_train.yaml: all parameters of a run in `mode`, defaults filled in.
+
+    `params` is a mapping, or a struct or dataclass of such.
+    """
+    path = model_dir / mode / f"params_{mode}.yaml"
+    plain = msgspec.to_builtins(params, enc_hook=str)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
+    return path

@@ -7,7 +7,7 @@ import pytest
 
 from csrun.base.errors import CsrunError
 from csrun.base.files import writing
-from csrun.records import events, params
+from csrun.records import events, model_dir
 
 
 def test_an_os_error_becomes_one_line(tmp_path):
@@ -20,6 +20,6 @@ def test_an_os_error_becomes_one_line(tmp_path):
 def test_events_and_params_name_what_they_cannot_write(tmp_path):
     (tmp_path / "train").write_text("a file where a folder belongs")
     with pytest.raises(CsrunError, match=r"train.*cannot be written"):
-        params.write(tmp_path, "train", {"seed": 1})
+        model_dir.write_params(tmp_path, "train", {"seed": 1})
     with pytest.raises(CsrunError, match=r"train.*cannot be written: Not a directory"):
         events.EventWriter(tmp_path / "train" / "events")

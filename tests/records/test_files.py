@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from csrun.base.errors import UsageError
-from csrun.records import model_dir, params, performance
+from csrun.records import model_dir, performance
 
 
 def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ class Params(msgspec.Struct):
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_params_are_written_with_their_defaults(tmp_path: Path, mode: str) -> None:
-    path = params.write(tmp_path, mode, Params(Section()))
+    path = model_dir.write_params(tmp_path, mode, Params(Section()))
     assert path == tmp_path / mode / f"params_{mode}.yaml"
     expected = {"model": {"sizes": [50, 50], "folder": "data"}, "seed": 1}
     assert yaml.safe_load(path.read_text()) == expected
@@ -54,7 +54,7 @@ def test_params_are_written_with_their_defaults(tmp_path: Path, mode: str) -> No
 
 
 def test_params_may_be_a_plain_mapping(tmp_path: Path) -> None:
-    path = params.write(tmp_path, "train", {"b": {"c": [1, 2.5, None]}, "a": True})
+    path = model_dir.write_params(tmp_path, "train", {"b": {"c": [1, 2.5, None]}, "a": True})
     assert yaml.safe_load(path.read_text()) == {"b": {"c": [1, 2.5, None]}, "a": True}
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from csrun.records import log_lines
-from csrun.records.throughput import Rates
+from csrun.records.performance import Rates
 
 
 def test_the_step_line_has_the_original_fields() -> None:

@@ -16,7 +16,6 @@ from csrun.context import Progress
 from csrun.executable import Plan
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, events, log_lines, performance
-from csrun.records.throughput import RateTracker
 from csrun.runtime.input_log import Feeding, InputLog
 from csrun.runtime.step.host import HostCall, Summary, write_summaries
 from csrun.runtime.step.results import StepResult, result_slots
@@ -123,7 +122,7 @@ class Training:
             return self._run()
 
     def _run(self) -> Results:
-        self._rates = RateTracker()
+        self._rates = performance.RateTracker()
         self._started = perf_counter()
         options, step = self._options, self._options.first
         if step == 0:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from csrun.records.throughput import Rates, RateTracker
+from csrun.records.performance import Rates, RateTracker
 
 
 def clock(*times: float) -> Callable[[], float]:

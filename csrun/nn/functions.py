@@ -1,10 +1,14 @@
-"""Functions of values, and sums along axes; operators such as + are the tensor's own."""
+"""Functions of tensors: arithmetic, sums along axes, losses, the choice of a class.
+
+Operators such as + are the tensor's own; activations have a file of theirs.
+"""
 
 from math import prod
 
-from csrun.cirh.ops.elementwise import ExpOp, LogOp, SqrtOp
-from csrun.cirh.ops.reduction import SumOp
+from csrun.base.mode import PADDING_LABEL
+from csrun.cirh.ops import elementwise, loss, model, reduction
 from csrun.cirh.ops.shape import ViewOp
+from csrun.cirh.types import tensor_type
 from csrun.nn.errors import ShapeError, located, user_line
 from csrun.nn.tensor import Tensor
 
@@ -13,17 +17,17 @@ Axes = int | tuple[int, ...]
 
 def exp(x: Tensor) -> Tensor:
     """e to the power x."""
-    return x.tracer.emit(ExpOp, x)
+    return x.tracer.emit(elementwise.ExpOp, x)
 
 
 def log(x: Tensor) -> Tensor:
     """Natural logarithm."""
-    return x.tracer.emit(LogOp, x)
+    return x.tracer.emit(elementwise.LogOp, x)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """Square root."""
-    return x.tracer.emit(SqrtOp, x)
+    return x.tracer.emit(elementwise.SqrtOp, x)
 
 
 def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
@@ -52,7 +56,7 @@ def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
 
 def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     with located(name):
-        return x.tracer.emit(SumOp, x, dims=axes, keepdim=keepdims)
+        return x.tracer.emit(reduction.SumOp, x, dims=axes, keepdim=keepdims)
 
 
 def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
@@ -77,3 +81,30 @@ def flatten(x: Tensor) -> Tensor:
 def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same elements in row-major order under another shape; x itself when it has that shape."""
     return x if x.shape == shape else x.tracer.emit(ViewOp, x, shape=shape)
+
+
+def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over the batch's valid rows of -log softmax(logits)[label].
+
+    Shapes: logits [B, C], labels [B] integers in 0..C-1 -> a number
+    Raises: ShapeError when shapes or types do not fit
+    """
+    tracer = logits.tracer
+    with located("softmax_cross_entropy"):
+        tracer.set_classes(labels, logits.shape[-1])
+        log_probabilities = tracer.emit(loss.LogSoftmaxOp, logits, dim=len(logits.shape) - 1)
+        total = tracer.emit(
+            loss.NllLossForwardOp, log_probabilities, labels, ignore_index=PADDING_LABEL
+        )
+        rows = Tensor(tracer, tracer.builder.leaf(model.RowsOp, tensor_type((), logits.dtype)))
+        return tracer.emit(elementwise.DivOp, total, rows)
+
+
+def argmax(x: Tensor, axis: int = -1) -> Tensor:
+    """The index of the largest value along an axis, the first of equals.
+
+    Shapes: [..., C, ...] -> [..., ...], int64
+    """
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ShapeError(f"{user_line()}: argmax: axis {axis} is not one of {x.shape}")
+    return x.tracer.emit(reduction.ArgmaxOp, x, dim=axis % len(x.shape))
