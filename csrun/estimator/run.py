@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from threadpoolctl import threadpool_info
+
 from csrun.context import TaskContext
 from csrun.data import Dataset
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.trace import ModelFunction
+from csrun.executable import Plan
 from csrun.runtime.wire.rendezvous import RunFolder
 
 
@@ -39,10 +43,26 @@ class Run:
         job = f"job {self.context.job.job_id}, " if self.context else ""
         return f"{job}process {os.getpid()} on {socket.gethostname()}"
 
-    def identity(self, batch_size: int) -> dict[str, str]:
-        """What a checkpoint says of the run that wrote it, as far as its bits depend on it."""
+    def identity(self, plan: Plan) -> dict[str, str]:
+        """What a checkpoint says of the run that wrote it: all that its bits depend on.
+
+        Another BLAS core adds up in another order, and so does another number of threads: the same
+        command then gives other last digits (OPENBLAS_CORETYPE chooses the core).
+        """
         return {
             "seed": str(self.config.seed),
             "precision": self.config.precision,
-            "batch_size": str(batch_size),
+            "batch_size": str(plan.batch_size),
+            "threads": str(plan.blas_threads),
+            "numpy": np.__version__,
+            "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
         }
+
+
+def _blas_libraries() -> list[dict[str, Any]]:
+    return [found for found in threadpool_info() if found["user_api"] == "blas"]
+
+
+def _blas_text(library: dict[str, Any]) -> str:
+    words = (library.get(key) for key in ("internal_api", "version", "architecture"))
+    return " ".join(filter(None, words))

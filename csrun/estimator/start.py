@@ -36,7 +36,7 @@ def load_weights(
     started = perf_counter()
     if found is not None:
         log.info(log_lines.restoring(found.path))
-        _warn_of_changes(found, run.identity(machine.plan.batch_size))
+        _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
         log.info(log_lines.weights_loaded(perf_counter() - started))
         return
@@ -56,6 +56,16 @@ def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
                 f"{name} was {then} when {found.name} was written and is {now[name]} now: "
                 "the training goes on with other data than without the change"
             )
+    changes = [
+        f"{name} was {then} and is {now[name]}"
+        for name in ("numpy", "blas", "threads")
+        if (then := found.manifest.identity.get(name)) not in (None, now[name])
+    ]
+    if changes:
+        log.warning(
+            f"{found.name} was written elsewhere: {'; '.join(changes)}: the training goes on, but "
+            "its last digits are not those of one that was never interrupted"
+        )
 
 
 class WarmTensors:

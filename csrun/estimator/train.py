@@ -64,7 +64,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
             run.config.log_steps,
             run.config.save_checkpoints_steps,
             run.config.keep_checkpoint_max,
-            {**run.identity(machine.plan.batch_size), **split.identity()},
+            {**run.identity(machine.plan), **split.identity()},
             compiled.seconds,
             compiled.traced.summaries,
             apart=split.apart,

@@ -1,5 +1,6 @@
 """The estimator on the CPU: evaluations, predictions, warm starts, summaries of a small model."""
 
+import json
 import logging
 import shutil
 from contextlib import chdir, contextmanager
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tensorboardX.proto.event_pb2 import Event
+from threadpoolctl import threadpool_info
 
 from csrun import nn
 from csrun.base.errors import CsrunError, UsageError
@@ -137,6 +139,25 @@ def test_a_resumed_training_says_what_has_changed(trained, tmp_path, caplog):
         "seed was 1 when model-ckpt-31 was written and is 9 now",
         "batch_size was 8 when model-ckpt-31 was written and is 10 now",
     ]
+
+
+def test_a_training_that_goes_on_elsewhere_says_that_its_digits_differ(trained, tmp_path, caplog):
+    """A checkpoint tells all that its bits depend on: this machine's NumPy, BLAS and threads."""
+    folder = shutil.copytree(trained, tmp_path / "m")
+    manifest = folder / "model-ckpt-30.json"
+    plain = json.loads(manifest.read_text())
+    assert plain["identity"]["numpy"] == np.__version__
+    (blas,) = (info for info in threadpool_info() if info["user_api"] == "blas")
+    assert plain["identity"]["blas"].endswith(f"{blas['version']} {blas['architecture']}")
+    assert plain["identity"]["threads"] == "1"
+    plain["identity"] |= {"blas": "openblas 0.3 Prescott"}
+    manifest.write_text(json.dumps(plain))
+    estimator(folder).train(train_input, max_steps=31)
+    (line,) = warnings(caplog)
+    assert line.startswith(
+        "model-ckpt-30 was written elsewhere: blas was openblas 0.3 Prescott and"
+    )
+    assert line.endswith("its last digits are not those of one that was never interrupted")
 
 
 def test_a_finished_training_says_what_to_change_in_words_of_any_script(trained, caplog):
