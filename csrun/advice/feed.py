@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Callable
-from itertools import count
 from time import perf_counter
 
-from csrun.data.delivery import Delivery
-from csrun.data.stage_clock import StageClock
+from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.runtime.roles.connections import ring_slots_for
-from csrun.runtime.step.batches import fill
+from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.ring import RingWriter
+from csrun.runtime.wire.messages import RunSettings
+from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
 
 
 class ForkedRings:
@@ -21,8 +20,8 @@ class ForkedRings:
     descriptors: readable in the parent when a worker has filled slots.
     """
 
-    def __init__(self, inputs: tuple[InputSpec, ...], tasks: int) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: tuple[InputSpec, ...], settings: RunSettings, tasks: int) -> None:
+        self._inputs, self._settings = inputs, settings
         self._ends = [channel_pair("streamer", "chief") for _ in range(tasks)]
         slots = ring_slots_for(tasks, inputs)
         self._rings = [RingWriter(inputs, slots, control) for _, control in self._ends]
@@ -30,19 +29,27 @@ class ForkedRings:
         self._free = {filled: free for _, filled, free in places}
         self.descriptors = tuple(self._free)
 
-    def consumer(self, task: int) -> Callable[[Delivery, StageClock], int]:
-        """In a worker: fills its ring. It notices the parent's end while it waits for a slot."""
+    def join(self, task: int) -> None:
+        """Be the worker of a number from now on."""
         for chief, _ in self._ends:
             chief.close()
-        ring, numbers = self._rings[task], count()
+        self._ring = self._rings[task]
 
-        def consume(delivery: Delivery, clock: StageClock) -> int:
-            slot, number = ring.reserve(), next(numbers)
-            rows = fill(slot.arrays, delivery, self._inputs, number, clock)
-            ring.publish(rows, number)
+    def fed_by(self, dataset: Dataset, numbers: Numbers) -> Callable[[], int | None]:
+        """In a worker: what makes a batch right in its ring, as a streamer does: its rows, if any.
+
+        It notices the parent's end while it waits for a slot.
+        """
+        ring = self._ring
+        maker = BatchMaker(dataset, self._inputs, numbers, self._settings, "this worker")
+
+        def feed() -> int | None:
+            slot, number = ring.reserve(), maker.number
+            rows = maker.make(slot.arrays)
+            ring.publish(END_OF_DATA if rows is None else rows, number)
             return rows
 
-        return consume
+        return feed
 
     def take(self, descriptor: int) -> None:
         """Give all filled slots of a ring back, one after the other, as a wafer does."""

@@ -29,10 +29,10 @@ from threadpoolctl import threadpool_limits
 from csrun.advice.measurements import Point, StageCost
 from csrun.advice.numbers import spread
 from csrun.data.dataset import Dataset
-from csrun.data.delivery import Delivery
 from csrun.data.errors import DataError
 from csrun.data.sharding import sharded_as
 from csrun.data.stage_clock import StageClock, StageTime
+from csrun.runtime.step.batch_maker import Numbers
 
 LOOK_MS = 200  # how often the deadline is looked at
 READY = b"ready"
@@ -44,7 +44,7 @@ FIRST_S = 30.0  # a wait for a first batch as long as this is worth a line
 
 log = logging.getLogger("csrun")
 Make = Callable[[], Dataset]
-Consume = Callable[[Delivery, StageClock], int]  # puts a batch where it is wanted; its rows
+Feed = Callable[[], int | None]  # puts a batch where it is wanted: its rows, None at the end
 
 
 class _Share(msgspec.Struct, frozen=True):
@@ -65,8 +65,11 @@ class Handoff(Protocol):
 
     descriptors: tuple[int, ...]
 
-    def consumer(self, task: int) -> Consume:
-        """In a worker, once: what it gives its batches to."""
+    def join(self, task: int) -> None:
+        """In a worker, once: which one it is."""
+
+    def fed_by(self, dataset: Dataset, numbers: Numbers) -> Feed:
+        """In a worker: what gives away one batch of a data set after the other."""
 
     def take(self, descriptor: int) -> None:
         """In the parent: take what a worker has given away."""
@@ -148,7 +151,8 @@ def _be_worker(
             threadpool_limits(len(cpus), user_api="blas")
             threadpool_limits(1, user_api="openmp")  # a forked process has lost its threads
             with sharded_as(*shard):
-                pipe.send_bytes(_share(make, hands.consumer(shard[0]), shard, pipe))
+                hands.join(shard[0])
+                pipe.send_bytes(_share(make, hands, shard, pipe))
             code = 0
         except DataError as error:
             pipe.send_bytes(FAILED + str(error).encode())
@@ -164,12 +168,12 @@ def _say_nothing_twice() -> None:
     warnings.simplefilter("ignore")
 
 
-def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connection) -> bytes:
-    reader, parent = _Reader(make, consume, shard), os.getppid()
-    reader.consume_one()
+def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection) -> bytes:
+    reader, parent = _Reader(make, hands, shard), os.getppid()
+    reader.feed_one()
     pipe.send_bytes(READY)
     while not pipe.poll():  # warm, and a load to the others, until all are
-        reader.consume_one()
+        reader.feed_one()
         _require(parent)
     start, seconds = msgspec.json.decode(pipe.recv_bytes(), type=tuple[float, float])
     sleep(max(0.0, start - perf_counter()))
@@ -177,7 +181,7 @@ def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connectio
     began = perf_counter()  # later than `start` where the last batch took long
     samples, cpu_s, starved_s = 0, process_time(), _starved_s()
     while (now := perf_counter()) < began + seconds or not samples:
-        samples += reader.consume_one()
+        samples += reader.feed_one()
         _require(parent)
     cpu_s, starved_s = process_time() - cpu_s, _starved_s() - starved_s
     return msgspec.json.encode(
@@ -188,22 +192,21 @@ def _share(make: Make, consume: Consume, shard: tuple[int, int], pipe: Connectio
 class _Reader:
     """One worker's batches without end: after the last one it begins anew."""
 
-    def __init__(self, make: Make, consume: Consume, shard: tuple[int, int]) -> None:
-        self._make, self._consume, self._shard = make, consume, shard
+    def __init__(self, make: Make, hands: Handoff, shard: tuple[int, int]) -> None:
+        self._make, self._hands, self._shard = make, hands, shard
         self._clocks: list[StageClock] = []
         self._took_s: defaultdict[str, list[float]] = defaultdict(list)  # a stage, batch by batch
         self._open()
 
-    def consume_one(self) -> int:
+    def feed_one(self) -> int:
         """Make a batch, and put it where it is wanted; its rows."""
-        delivery = next(self._deliveries, None)
-        if delivery is None:
+        rows = self._feed()
+        if rows is None:
             self._open()
-            delivery = next(self._deliveries, None)
-        if delivery is None:
+            rows = self._feed()
+        if rows is None:
             index, count = self._shard
             raise DataError(f"input_fn: the data set of streamer {index} of {count} has no batch")
-        rows = self._consume(delivery, self._clocks[-1])
         if not self._parallel:  # threads work for several batches at once
             for name, time in self._clocks[-1].stages.items():
                 self._took_s[name].append(time.wall_s - self._before_s.get(name, 0.0))
@@ -242,7 +245,7 @@ class _Reader:
         self._parallel = dataset.parallel
         self._clocks.append(dataset.clock)
         self._before_s: dict[str, float] = {}  # what the clock had counted at the last batch
-        self._deliveries = dataset.deliveries(*self._shard)
+        self._feed = self._hands.fed_by(dataset, Numbers(*self._shard))
 
 
 def _starved_s() -> float:

@@ -17,6 +17,7 @@ from csrun.data import Dataset
 from csrun.executable import Executable
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import slot_bytes
 
 POINT_S = 0.8  # how long a point is measured, each time
@@ -31,7 +32,9 @@ Make = Callable[[], Dataset]
 Hands = Callable[[int], ForkedRings]
 
 
-def measure_pipeline(executable: Executable, make: Make, seed: int, folder: Path) -> Measurements:
+def measure_pipeline(
+    executable: Executable, make: Make, settings: RunSettings, folder: Path
+) -> Measurements:
     """Measure the pipeline that `make` makes, for the analysis whose folder this is."""
     plan, cpus = executable.plan, sorted(os.sched_getaffinity(0))
 
@@ -39,9 +42,9 @@ def measure_pipeline(executable: Executable, make: Make, seed: int, folder: Path
         return make().repeat()  # for workers of which there are more than batches in a pass
 
     dataset = make()
-    wafer = _wafer_rate(executable, dataset, seed)
+    wafer = _wafer_rate(executable, dataset, settings)
     log.info(f"Measured: the wafer of this machine takes {wafer:,.0f} samples/s")
-    hands = partial(ForkedRings, plan.inputs)
+    hands = partial(ForkedRings, plan.inputs, settings)
     asked = MeasureRequest.read(folder)
     enough = asked.target_samples_per_s if asked else max(wafer, plan.estimate.samples_per_sec)
     return Measurements(
@@ -94,11 +97,11 @@ def _steps(most: int) -> list[int]:
     return sorted(step for step in {1, *steps} if step <= most)
 
 
-def _wafer_rate(executable: Executable, dataset: Dataset, seed: int) -> float:
+def _wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> float:
     """Samples a second of this machine's executor, with a batch that lies ready."""
     batch = next(dataset.batches())
-    machine = CpuMachine(executable, Dataset.from_batches(repeat(batch)), seed, 0)
-    initialize(machine.plan, machine.state, seed)
+    machine = CpuMachine(executable, Dataset.from_batches(repeat(batch)), settings, 0)
+    initialize(machine.plan, machine.state, settings.seed)
     machine.run(0, 1)
     step, samples, computed_s, started = 1, 0, 0.0, perf_counter()
     while perf_counter() - started < WAFER_S:
@@ -106,5 +109,5 @@ def _wafer_rate(executable: Executable, dataset: Dataset, seed: int) -> float:
         step, samples = step + done.done, samples + done.samples
         computed_s += done.seconds - sum(use.wait_s for use in done.input)
         if done.bad_loss is not None:  # one batch again and again is no training
-            initialize(machine.plan, machine.state, seed)
+            initialize(machine.plan, machine.state, settings.seed)
     return samples / computed_s

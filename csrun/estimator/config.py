@@ -10,6 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.base.typed_yaml import NOT_THERE_YET
 from csrun.executable import RunMode
 from csrun.nn import Tensor, TrainOp
+from csrun.runtime.wire.messages import RunSettings
 
 NO_HALF_PRECISION = "half precision is not there yet; leave precision out to train in float32"
 HALF_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "cbfloat16")
@@ -18,7 +19,6 @@ Precision = Annotated[
     msgspec.Meta(extra={NOT_THERE_YET: dict.fromkeys(HALF_PRECISIONS, NO_HALF_PRECISION)}),
 ]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 HostFunction = Callable[..., Mapping[str, Any]]
 
@@ -34,7 +34,7 @@ class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tensors: tuple[str, ...] = ("",)
 
 
-class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the estimator runs; the `runconfig` section of a params file.
 
     cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
@@ -51,13 +51,11 @@ class CSRunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """
 
     cs_ip: str | None = None
-    seed: Seed = 1
     save_checkpoints_steps: Positive = 1000
     keep_checkpoint_max: Positive = 5
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
     multireplica: bool = False
-    check_numerics: bool = False
     precision: Precision = "float32"
     warm_start: WarmStart | None = None
 

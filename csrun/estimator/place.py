@@ -17,9 +17,11 @@ from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
 from csrun.executable import Executable
+from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.loop import Machine
+from csrun.runtime.roles.peer import streamer_name
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.site import Site, System
@@ -130,8 +132,7 @@ def loaded_machine(
 ) -> Iterator[Machine]:
     """The Executable on its system, which is leased meanwhile, or in this process."""
     if target.site is None or target.context is None or run.folder is None:
-        config = run.config
-        yield CpuMachine(executable, run.dataset, config.seed, first, config.check_numerics)
+        yield CpuMachine(executable, run.dataset, run.settings, first)
         return
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.job_dir)
@@ -166,15 +167,16 @@ def run_request(
     nodes = (target.site or load_site(context.job.site)).nodes
     return RunRequest(
         executable,
-        run.config.seed,
+        run.settings,
         first,
         last,
-        context.streamers,
+        Feeding(
+            tuple(map(streamer_name, context.streamers)),
+            options=LayoutAdvice.of(context.job, nodes).options_for,
+            replayed=run.dataset.replayed,
+        ),
         target.system.name,
         target.system.usable_cores,
-        LayoutAdvice.of(context.job, nodes).options_for,
-        run.config.check_numerics,
-        run.dataset.replayed,
     )
 
 

@@ -71,7 +71,7 @@ def _measure(run: Run, compiled: Compiled, mode: RunMode, folder: Path) -> None:
     from csrun.advice.sweep import measure_pipeline  # only an analysis pays
 
     executable = compiled.executable
-    measured = measure_pipeline(executable, run.make, run.config.seed, folder)
+    measured = measure_pipeline(executable, run.make, run.settings, folder)
     pipeline = describe(
         run.dataset,
         mode,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from threadpoolctl import threadpool_info
 
@@ -16,6 +17,7 @@ from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.trace import ModelFunction
 from csrun.executable import Plan
+from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
 
@@ -36,6 +38,11 @@ class Run:
     reports: InputReports
     dataset: Dataset
     make: Callable[[], Dataset]
+
+    @property
+    def settings(self) -> RunSettings:
+        """What the tasks go by of the configuration."""
+        return msgspec.convert(self.config, RunSettings, from_attributes=True)
 
     @property
     def holder(self) -> str:

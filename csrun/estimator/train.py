@@ -66,6 +66,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
             run.config.keep_checkpoint_max,
             {**run.identity(machine.plan), **split.identity()},
             compiled.seconds,
+            run.settings,
             compiled.traced.summaries,
             apart=split.apart,
         )

@@ -35,9 +35,9 @@ class Feeding:
     replayed: whether each streamer makes all batches, so that more of them make no more.
     """
 
-    streamers: tuple[str, ...]
-    stage: Callable[[int, int], str | None]
-    options: Callable[[int], str]
+    streamers: tuple[str, ...] = ()
+    stage: Callable[[int, int], str | None] = lambda streamer, stage: None
+    options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
     replayed: bool = False
 
 

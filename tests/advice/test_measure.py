@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from csrun.advice.measure import Consume, mean, measure
+from csrun.advice.measure import Feed, mean, measure
 from csrun.data import DataError, Dataset, shard_info
+from csrun.runtime.step.batch_maker import Numbers
 
 BATCH = 8
 
@@ -24,8 +25,12 @@ class Nowhere:
     def __init__(self, tasks: int) -> None:
         self.descriptors = ()
 
-    def consumer(self, task: int) -> Consume:
-        return lambda delivery, clock: BATCH
+    def join(self, task: int) -> None:
+        """All workers are alike."""
+
+    def fed_by(self, dataset: Dataset, numbers: Numbers) -> Feed:
+        deliveries = dataset.deliveries(numbers.first, numbers.stride)
+        return lambda: next((BATCH for _ in deliveries), None)
 
     def take(self, descriptor: int) -> None:
         raise AssertionError("there is no descriptor")

@@ -95,7 +95,7 @@ def test_values_that_are_not_finite_are_found_when_asked_for(place: FcMnist, com
 def test_without_the_check_the_loss_tells(place: FcMnist, command: str) -> None:
     place.configure(runconfig__max_steps=80)
     done = run(place, command, with_batches(place, NOT_FINITE))
-    assert_failed(done, "loss is nan at step 61: ")
+    assert_failed(done, "loss is nan at step 61: .*runconfig.check_numerics: true")
 
 
 def test_the_check_costs_nothing_but_time(place: FcMnist) -> None:

@@ -17,6 +17,7 @@ from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
 from csrun.params import load
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 
@@ -123,7 +124,7 @@ def start(fc_mnist: Path, tmp_path: Path) -> Start:
         traced = trace_model(model.model_fn, dataset, RunMode.TRAIN, params, precision)
         made = compile_model(traced.module, tmp_path, options_of(mode)).executable
         executable = Observed(made.directory, made.plan, made.program)
-        machine = CpuMachine(executable, dataset, SEED, 0)
+        machine = CpuMachine(executable, dataset, RunSettings(seed=SEED), 0)
         initialize(machine.plan, machine.state, SEED)
         return Training(machine, executable.gradients, iter(dataset.batches()), params)
 

@@ -7,6 +7,7 @@ from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.runtime.step.source import InProcessSource
+from csrun.runtime.wire.messages import RunSettings
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),
@@ -19,7 +20,7 @@ LABELS = np.ones((20, 2), np.int32)
 def run(features=FEATURES, labels=LABELS, check_numerics=True, shuffled=False):
     data = Dataset.from_arrays(features, labels)
     data = (data.shuffle(seed=1) if shuffled else data).batch(4)
-    source = InProcessSource(data, INPUTS, 0, check_numerics)
+    source = InProcessSource(data, INPUTS, 0, RunSettings(check_numerics=check_numerics))
     while source.take() is not None:
         source.release()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.handmade import SIZES, Data, expected_losses, make
-from support.roles import Peers
+from support.roles import Peers, fed_by
 
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
@@ -14,11 +14,13 @@ from csrun.context import Host
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 STEPS = 40
 SEED = 3
+SETTINGS = RunSettings(seed=SEED)
 WIRES = ["memory", "tcp"]
 
 
@@ -36,7 +38,7 @@ def run_all(machine):
 
 
 def on_cpu(folder: Path, mode: ExecutionMode, data: Data):
-    machine = CpuMachine(make(folder, mode), data, SEED, 0)
+    machine = CpuMachine(make(folder, mode), data, SETTINGS, 0)
     initialize(machine.plan, machine.state, SEED)
     initial = {name: a.copy() for name, a in machine.state.items()}
     return initial, run_all(machine)
@@ -54,7 +56,7 @@ def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int, wire
     folder, host = folder_of(tmp_path, wire)
     peers = Peers(folder, data, streamers, mode, host)
     request = RunRequest(
-        make(tmp_path / "exe", mode), SEED, 0, None, tuple(range(streamers)), "cs", 9
+        make(tmp_path / "exe", mode), SETTINGS, 0, None, fed_by(streamers), "cs", 9
     )
     said = []
     with Cluster(folder) as cluster:
@@ -106,7 +108,7 @@ def test_streaming_plan_in_one_process_equals_pipelined(tmp_path):
 def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path):
     data = Data(STEPS)
     data.all[9][1][0, 0] = np.inf
-    machine = CpuMachine(make(tmp_path / "exe", STREAMING), data, SEED, 0)
+    machine = CpuMachine(make(tmp_path / "exe", STREAMING), data, SETTINGS, 0)
     initialize(machine.plan, machine.state, SEED)
     done = machine.run(0, STEPS)
     assert (done.done, done.bad_loss, done.finished) == (9, np.inf, False)
@@ -119,7 +121,7 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path, wire):
     data.all[5] = (np.zeros((4, 7), "f"), data.all[5][1])
     folder, host = folder_of(tmp_path, wire)
     peers = Peers(folder, data, 2, PIPELINED, host)
-    request = RunRequest(make(tmp_path / "exe", PIPELINED), SEED, 0, None, (0, 1), "cs", 9)
+    request = RunRequest(make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(2), "cs", 9)
     with pytest.raises(PeerLost, match="streamer 1"), Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, print)
         run_all(machine)
@@ -132,7 +134,7 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path, wire):
 def test_lost_chief_is_peer_lost_for_all(tmp_path, wire):
     folder, host = folder_of(tmp_path, wire)
     peers = Peers(folder, Data(1000), 2, STREAMING, host)
-    request = RunRequest(make(tmp_path / "exe", STREAMING), SEED, 0, None, (0, 1), "cs", 9)
+    request = RunRequest(make(tmp_path / "exe", STREAMING), SETTINGS, 0, None, fed_by(2), "cs", 9)
     with Cluster(folder) as cluster:
         cluster.start(request, lambda: None, print)
     peers.join()

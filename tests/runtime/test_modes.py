@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.programs import Network
-from support.roles import Peers
+from support.roles import Peers, fed_by
 
 from csrun.base.mode import ExecutionMode
 from csrun.data.delivery import Delivery
@@ -11,10 +11,11 @@ from csrun.data.stage_clock import StageClock
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step import weights
+from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3)
-STEPS, SEED = 30, 9
+STEPS, SETTINGS = 30, RunSettings(seed=9)
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 
 
@@ -46,7 +47,7 @@ def in_job(tmp_path, mode, group_bytes, streamers):
     executable = NETWORK.compile(tmp_path, mode, group_bytes)
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, Data(), streamers, mode)
-    request = RunRequest(executable, SEED, 0, None, tuple(range(streamers)), "cs", 9)
+    request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), "cs", 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         results = run(machine)
@@ -60,11 +61,11 @@ def in_job(tmp_path, mode, group_bytes, streamers):
 def test_all_ways_give_the_same_bits(tmp_path, monkeypatch, group_bytes, prefetch_bytes):
     """One, two and four groups; four of them make every slot change hands."""
     monkeypatch.setattr(weights, "PREFETCH_BYTES", prefetch_bytes)
-    expected = run(CpuMachine(NETWORK.compile(tmp_path, PIPELINED), Data(), SEED, 0))
+    expected = run(CpuMachine(NETWORK.compile(tmp_path, PIPELINED), Data(), SETTINGS, 0))
     assert len(set(expected[0])) == STEPS
     streaming = NETWORK.compile(tmp_path, STREAMING, group_bytes)
     ways = {
-        "streaming in one process": run(CpuMachine(streaming, Data(), SEED, 0)),
+        "streaming in one process": run(CpuMachine(streaming, Data(), SETTINGS, 0)),
         "pipelined job": in_job(tmp_path / "p", PIPELINED, group_bytes, 2),
         "streaming job": in_job(tmp_path / "s", STREAMING, group_bytes, 3),
     }

@@ -18,7 +18,7 @@ from csrun.runtime.roles import streamer
 from csrun.runtime.roles.connections import ring_slots_for
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import Primed, RingReady, StartStreaming, Stop
+from csrun.runtime.wire.messages import Primed, RingReady, RunSettings, StartStreaming, Stop
 from csrun.runtime.wire.ring import RingReader, RingWriter
 from csrun.runtime.wire.signal import Interrupted
 
@@ -51,7 +51,7 @@ def open_source(request):
     """A function (data, first) → source; what it started ends with the test."""
     with ExitStack() as stack:
         if request.param == "in process":
-            yield lambda data, first: InProcessSource(data, INPUTS, first)
+            yield lambda data, first: InProcessSource(data, INPUTS, first, RunSettings())
         else:
             rings = int(request.param.split()[0])
             make = _remote_source if "remote" in request.param else _ring_source
@@ -137,7 +137,7 @@ def test_a_batch_that_does_not_fit_is_refused(batch, message):
     data = Data(2)
     data.all[0] = batch
     with pytest.raises(CsrunError, match=message):
-        InProcessSource(data, INPUTS, 0).take()
+        InProcessSource(data, INPUTS, 0, RunSettings()).take()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from support.handmade import Data, make
-from support.roles import Peers
+from support.roles import Peers, fed_by
 
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
@@ -18,6 +18,7 @@ from csrun.runtime.roles import peer
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.wire import signal
+from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import TcpChannel
 
@@ -65,7 +66,7 @@ def waits(caplog):
 def run(tmp_path, data, mode=PIPELINED, hosts=(None, None)):
     folder = RunFolder(tmp_path / "run", "1", b"secret", host=hosts[0])
     peers = Peers(folder, data, 2, mode, hosts[1])
-    request = RunRequest(make(tmp_path / "exe", mode), 1, 0, None, (0, 1), "cs", 9)
+    request = RunRequest(make(tmp_path / "exe", mode), RunSettings(), 0, None, fed_by(2), "cs", 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         for array in machine.state.values():

@@ -6,9 +6,15 @@ from dataclasses import replace
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
+from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles import memoryx, peer, streamer, wafer
 from csrun.runtime.roles.peer import take_part
 from csrun.runtime.wire.rendezvous import RunFolder
+
+
+def fed_by(streamers: int) -> Feeding:
+    """What the chief knows of so many streamers."""
+    return Feeding(tuple(map(peer.streamer_name, range(streamers))))
 
 
 class Peers:

@@ -5,7 +5,7 @@ import os
 import select
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -17,7 +17,7 @@ from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.remote.store import remote_state
-from csrun.runtime.roles.peer import MEMORYX, streamer_name, wafer_name
+from csrun.runtime.roles.peer import MEMORYX, wafer_name
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import Channel
@@ -31,6 +31,7 @@ from csrun.runtime.wire.messages import (
     Primed,
     Results,
     RingReady,
+    RunSettings,
     RunSteps,
     StartStreaming,
     StepsDone,
@@ -67,21 +68,18 @@ class RunRequest:
     """What the chief needs to know to set a run up.
 
     first: the first global step; its batch has the same index. last: the first that is not run.
-    streamers: their ranks. system: the name of the CS system, leased by the caller, and cores: how
-    many of its cores a program can use. options: the launcher's that give so many streamers.
-    replayed: whether each of these makes all batches, so that more make no more.
+    feeding: who streams; what their stages are called is known when they have begun.
+    system: the name of the CS system, leased by the caller, and cores: how many of its cores a
+    program can use.
     """
 
     executable: Executable
-    seed: int
+    settings: RunSettings
     first: int
     last: int | None
-    streamers: tuple[int, ...]
+    feeding: Feeding
     system: str
     cores: int
-    options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
-    check_numerics: bool = False
-    replayed: bool = False
 
 
 class Cluster:
@@ -114,7 +112,7 @@ class Cluster:
     ) -> "ClusterMachine":
         """Gather the peers, load the Executable everywhere, and prime the data pipeline."""
         plan = request.executable.plan
-        streamers = [streamer_name(rank) for rank in request.streamers]
+        streamers = request.feeding.streamers
         wafer = wafer_name(request.system)
         spawn_wafer()
         expected = {*streamers, wafer} | (set() if plan.store_in_arena else {MEMORYX})
@@ -128,7 +126,7 @@ class Cluster:
             LoadWafer(
                 str(request.executable.directory),
                 request.executable.digest,
-                request.seed,
+                request.settings.seed,
                 request.first,
                 len(streamers),
                 ring_slots,
@@ -152,13 +150,13 @@ class Cluster:
             self._map(results),
             self._state(plan, arena, store_parts),
             ready.programming_time_s,
-            Feeding(tuple(streamers), partial(_stage, stages), request.options, request.replayed),
+            replace(request.feeding, stage=partial(_stage, stages)),
         )
 
     def feed(self, request: RunRequest) -> RingSource:
         """Gather the peers, and take the streamers' batches here: no wafer, no step."""
         plan = request.executable.plan
-        streamers = [streamer_name(rank) for rank in request.streamers]
+        streamers = request.feeding.streamers
         expected = {*streamers} | (set() if plan.store_in_arena else {MEMORYX})
         self._channels = self._listener.accept(expected)
         self._listener.close()  # nobody else may come
@@ -184,7 +182,7 @@ class Cluster:
                     len(streamers),
                     request.last,
                     ring_slots_for(len(streamers), request.executable.plan.inputs),
-                    request.check_numerics,
+                    request.settings,
                 )
             )
 
@@ -218,7 +216,9 @@ class Cluster:
         channel = self._channels[MEMORYX]
         executable = request.executable
         channel.send(
-            LoadStore(str(executable.directory), executable.digest, request.seed, request.first)
+            LoadStore(
+                str(executable.directory), executable.digest, request.settings.seed, request.first
+            )
         )
         if isinstance(channel, TcpChannel):
             self._expect(MEMORYX, StoreReady, 0)

@@ -14,7 +14,7 @@ from csrun.runtime.step.engine import Engine
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import InProcessSource
 from csrun.runtime.step.weights import InProcessStreamedWeights, ResidentWeights, Slots, Weights
-from csrun.runtime.wire.messages import Results, StepsDone
+from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 
 class CpuMachine:
@@ -29,9 +29,8 @@ class CpuMachine:
         self,
         executable: Executable,
         dataset: Dataset,
-        seed: int,
+        settings: RunSettings,
         first: int,
-        check_numerics: bool = False,
     ) -> None:
         started = perf_counter()
         plan = self.plan = executable.plan
@@ -40,7 +39,7 @@ class CpuMachine:
             plan, arena, None if plan.store_in_arena else np.zeros(plan.store.nbytes, np.uint8)
         )
         self.state = state_views(plan, store)
-        runtime = Runtime(seed)
+        runtime = Runtime(settings.seed)
         update = executable.update_program(store, runtime)
         weights: Weights = ResidentWeights(update)
         if not plan.store_in_arena:
@@ -48,9 +47,9 @@ class CpuMachine:
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
-        source = InProcessSource(dataset, plan.inputs, first, check_numerics)
+        source = InProcessSource(dataset, plan.inputs, first, settings)
         self.feeding = Feeding(
-            (), lambda _, stage: source.stage(stage), lambda count: "", dataset.replayed
+            stage=lambda _, stage: source.stage(stage), replayed=dataset.replayed
         )
         self._engine = Engine(
             plan.run_mode,

@@ -19,7 +19,7 @@ from csrun.records import checkpoints, events, log_lines, performance
 from csrun.runtime.input_log import Feeding, InputLog
 from csrun.runtime.step.host import HostCall, Summary, write_summaries
 from csrun.runtime.step.results import StepResult, result_slots
-from csrun.runtime.wire.messages import Results, StepsDone
+from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
 
@@ -68,6 +68,7 @@ class LoopOptions:
     checkpoints_kept: int
     identity: Mapping[str, str]
     compile_time_s: float
+    settings: RunSettings
     summaries: tuple[Summary, ...] = ()
     apart: bool = False
 
@@ -207,7 +208,9 @@ class Training:
         folder = self._options.model_dir
         kept = checkpoints.kept_steps(folder)
         good = max((at for at in kept if at < step), default=max(kept, default=None))
-        remedy = "lower the learning rate or check the inputs"
+        remedy = "lower the learning rate"
+        if not self._options.settings.check_numerics:
+            remedy += ", or run again with runconfig.check_numerics: true, which finds the sample"
         if good is None:
             return f"there is no checkpoint; {remedy}"
         name = checkpoints.name_of(good)

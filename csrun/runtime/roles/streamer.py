@@ -8,9 +8,7 @@ from csrun.base.errors import PeerLost
 from csrun.data import Dataset
 from csrun.runtime.remote.ring import BatchSender
 from csrun.runtime.roles.peer import streamer_name, take_part
-from csrun.runtime.step.batches import fill
-from csrun.runtime.step.numerics import require_finite
-from csrun.runtime.step.production import Meter
+from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Primed, Results, RingReady, StartStreaming, Stop
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -28,10 +26,11 @@ def serve(control: Channel, dataset: Dataset) -> Results:
         raise RuntimeError(f"chief: expected StartStreaming, got {type(request).__name__}")
     ring = _make_ring(request, control)
     control.send(RingReady(request.ring_slots), ring.descriptors)
-    meter = Meter(dataset.clock, "this streamer")
+    numbers = Numbers(request.first, request.stride, request.last)
     try:
-        with meter.shown_in(ring):
-            _stream(ring, dataset, request, control, meter)
+        maker = BatchMaker(dataset, request.inputs, numbers, request.settings, "this streamer")
+        with maker.meter.shown_by(ring.enter):
+            _stream(ring, maker, control)
         return control.expect(Stop)[0].results
     except Interrupted as interrupted:
         return interrupted.stop.results
@@ -45,28 +44,14 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
     return RingWriter(request.inputs, request.ring_slots, control)
 
 
-def _stream(
-    ring: RingWriter | BatchSender,
-    dataset: Dataset,
-    request: StartStreaming,
-    control: Channel,
-    meter: Meter,
-) -> None:
-    deliveries = dataset.deliveries(request.first, request.stride)
-    for index in count(request.first, request.stride):
-        slot = ring.reserve()
-        past_end = request.last is not None and index >= request.last
-        with meter.producing(index):
-            delivery = None if past_end else next(deliveries, None)
-            rows = END_OF_DATA
-            if delivery is not None:
-                rows = fill(slot.arrays, delivery, request.inputs, index, dataset.clock)
-                if request.check_numerics:
-                    require_finite(slot.arrays, rows, request.inputs, index, delivery)
-        ring.publish(rows, index, meter.cost)
-        if index == request.first:
-            control.send(Primed(meter.stages))
-        if delivery is None:
+def _stream(ring: RingWriter | BatchSender, maker: BatchMaker, control: Channel) -> None:
+    for turn in count():
+        slot, number = ring.reserve(), maker.number
+        rows = maker.make(slot.arrays)
+        ring.publish(END_OF_DATA if rows is None else rows, number, maker.meter.cost)
+        if turn == 0:
+            control.send(Primed(maker.meter.stages))
+        if rows is None:
             return
 
 

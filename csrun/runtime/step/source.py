@@ -9,10 +9,8 @@ import numpy as np
 from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
-from csrun.runtime.step.batches import fill
-from csrun.runtime.step.numerics import require_finite
-from csrun.runtime.step.production import Meter
-from csrun.runtime.wire.messages import StreamerUse
+from csrun.runtime.step.batch_maker import BatchMaker, Numbers
+from csrun.runtime.wire.messages import RunSettings, StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, UNKNOWN_STAGE, RingReader
 
 
@@ -85,42 +83,28 @@ class InProcessSource:
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        inputs: tuple[InputSpec, ...],
-        first_batch: int,
-        check_numerics: bool = False,
+        self, dataset: Dataset, inputs: tuple[InputSpec, ...], first: int, settings: RunSettings
     ) -> None:
-        self._inputs = inputs
-        self._check_numerics = check_numerics
         self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
-        self._index = first_batch
-        self._deliveries = dataset.deliveries(first_batch, 1)
-        self._clock = dataset.clock
+        self._maker = BatchMaker(dataset, inputs, Numbers(first), settings, "this process")
         self._use = _Use()
-        self._meter = Meter(dataset.clock, "this process")
 
     def stage(self, number: int) -> str | None:
         """The name of a stage; None for an unknown one."""
-        names = self._meter.stages
+        names = self._maker.meter.stages
         return names[number] if 0 <= number < len(names) else None
 
     def take(self) -> tuple[Batch, int] | None:
         """The next batch and its valid rows; None at the end of the data."""
-        with self._meter.producing(self._index):
-            delivery = next(self._deliveries, None)
-            if delivery is None:
-                return None
-            rows = fill(self._slot, delivery, self._inputs, self._index, self._clock)
-            if self._check_numerics:
-                require_finite(self._slot, rows, self._inputs, self._index, delivery)
-        cost = self._meter.cost
+        rows = self._maker.make(self._slot)
+        if rows is None:
+            return None
+        cost = self._maker.meter.cost
         self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
         return self._slot, rows
 
     def release(self) -> None:
-        """Go on to the next batch."""
-        self._index += 1
+        """The one slot is free from then on."""
 
     def used(self) -> tuple[StreamerUse, ...]:
         """What the batches taken since the last call cost."""

@@ -4,6 +4,8 @@ Bulk data never travels in them: batches, weights and results lie in shared memo
 go along with a message.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from csrun.executable import InputSpec
@@ -11,11 +13,21 @@ from csrun.executable import InputSpec
 Results = dict[str, float]
 
 
+class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the tasks of a run go by of `runconfig`, passed whole from the chief to who needs it.
+
+    seed: keys initial weights and every random draw; equal seeds give equal bits.
+    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
+    """
+
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1
+    check_numerics: bool = False
+
+
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
-    `last` is the first batch that the run will not take (None: until the data ends). With
-    `check_numerics` a batch with a NaN or an Inf in it is an error.
+    `last` is the first batch that the run will not take (None: until the data ends).
     """
 
     inputs: tuple[InputSpec, ...]
@@ -23,7 +35,7 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     stride: int
     last: int | None
     ring_slots: int
-    check_numerics: bool = False
+    settings: RunSettings = RunSettings()
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
