@@ -75,7 +75,7 @@ def _points(
         first: list[Point] = []
         for tasks in _steps(min(most, max(MOST_WORKERS, 2 * len(cpus)) // cpus_each)):
             # without its rate: the report has that of both times together
-            log.info(f"Measuring {several(tasks, 'task')} of {several(cpus_each, 'CPU')}")
+            log.info(f"Measuring {several(tasks, 'task')}, {several(cpus_each, 'CPU')} each")
             first.append(measure(make, hands, tasks, cpus_each, POINT_S, cpus))
             if _is_enough([point.samples_per_s for point in first], enough):
                 break

@@ -108,7 +108,7 @@ def _measure(ready: CpuRun, folder: Path) -> int:
     if ready.unset:
         _say(f"unset for CMD: {', '.join(ready.unset)}")
     print(f"Running: {shlex.join(ready.request.command)}", flush=True)
-    code = ready.shown(folder, environment.ANALYSIS_DIR).run()
+    code = ready.with_folder(folder, environment.ANALYSIS_DIR).run()
     if code:
         _say(f"CMD ended with exit code {code}: nothing is analysed")
     return code

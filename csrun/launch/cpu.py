@@ -47,7 +47,7 @@ class CpuRun:
     environment: dict[str, str]
     unset: tuple[str, ...]
 
-    def shown(self, folder: Path, variable: str) -> "CpuRun":
+    def with_folder(self, folder: Path, variable: str) -> "CpuRun":
         """The same with one more folder that the command sees, and a variable that names it."""
         mounts = (*self.request.mount_dirs, str(folder))
         return replace(

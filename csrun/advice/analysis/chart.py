@@ -23,14 +23,14 @@ class Dot:
 class Chart:
     """The law's curve, the points it was fitted to, and the target with its margin.
 
-    measured: numbers of the table of points. target: None when it is too high to draw. shown: the
-    recommended tasks of a machine.
+    measured: numbers of the table of points. target: None when it is too high to draw.
+    recommended: the tasks of a machine, and what they deliver.
     """
 
     curve: tuple[Dot, ...]
     measured: tuple[Dot, ...]
     target: float | None
-    shown: Dot
+    recommended: Dot
     most_tasks: int
     highest: float
 
@@ -53,10 +53,10 @@ def chart_of(analysis: Analysis) -> Chart:
     measured, the law is what is left of it. Elsewhere both are the undisturbed ones.
     """
     fit, left = analysis.fit, analysis.left
-    shown = analysis.together
-    most = min(max(fit.most_tasks, shown, 2), WIDEST * max(fit.most_tasks, 1))
-    ends = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
-    curve = tuple(Dot(tasks, left * fit.at(tasks)) for tasks in ends)
+    tasks = analysis.together
+    most = min(max(fit.most_tasks, tasks, 2), WIDEST * max(fit.most_tasks, 1))
+    numbers = (1 + (most - 1) * step / STEPS for step in range(STEPS + 1))
+    curve = tuple(Dot(number, left * fit.at(number)) for number in numbers)
     here = analysis.site.one_machine
     measured = tuple(
         Dot(point.tasks, point.measured if here else point.undisturbed) for point in fit.points
@@ -65,5 +65,5 @@ def chart_of(analysis: Analysis) -> Chart:
     wanted = analysis.target.wanted
     target = wanted if wanted <= HIGHEST * highest else None
     layout = analysis.solution.layout
-    rate = layout.samples_per_s if shown == layout.streamers else left * fit.at(shown)
-    return Chart(curve, measured, target, Dot(shown, rate), most, max(highest, target or 0.0))
+    rate = layout.samples_per_s if tasks == layout.streamers else left * fit.at(tasks)
+    return Chart(curve, measured, target, Dot(tasks, rate), most, max(highest, target or 0.0))

@@ -21,7 +21,7 @@ def test_dots_are_numbers_of_the_table_of_points(column: str) -> None:
 
 def test_the_recommended_one_is_drawn_at_what_it_is_said_to_deliver() -> None:
     analysis = analysis_of()
-    shown, layout = chart_of(analysis).shown, analysis.solution.layout
+    shown, layout = chart_of(analysis).recommended, analysis.solution.layout
     assert (shown.tasks, shown.rate) == (layout.streamers, layout.samples_per_s)
 
 
