@@ -31,10 +31,18 @@ from csrun.estimator.trace import ModelFunction
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
 from csrun.runtime.roles import memoryx, streamer
-from csrun.runtime.roles.peer import MEMORYX, learn, streamer_name, take_part
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.rendezvous import CHIEF, RunFolder, announce_done, announce_failed
+from csrun.runtime.wire.rendezvous import (
+    CHIEF,
+    MEMORYX,
+    RunFolder,
+    announce_done,
+    announce_failed,
+    learn,
+    streamer_name,
+    take_part,
+)
 
 log = logging.getLogger("csrun")
 

@@ -21,9 +21,8 @@ from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.loop import Machine
-from csrun.runtime.roles.peer import streamer_name
 from csrun.runtime.roles.streamer import OwnStreamer
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import RunFolder, streamer_name
 from csrun.site import Site, System
 from csrun.site import load as load_site
 

@@ -19,7 +19,7 @@ from csrun.executable import Plan
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
 from csrun.runtime.roles.loop import Machine
-from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.step.weights import initialize
 
 log = logging.getLogger("csrun")
 

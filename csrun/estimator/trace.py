@@ -16,7 +16,7 @@ from csrun.estimator.config import CSEstimatorSpec
 from csrun.executable import RunMode
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tracer import Tracer
-from csrun.runtime.step.host import HostCall, Summary
+from csrun.runtime.step.results import HostCall, Summary
 
 ModelFunction = Callable[..., CSEstimatorSpec]
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import PADDING_LABEL
-from csrun.runtime.step.host import Mean
+from csrun.runtime.step.results import Mean
 
 
 def accuracy(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> Mean:

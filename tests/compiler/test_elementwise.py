@@ -9,7 +9,7 @@ from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
 from csrun.compiler import CompileError, compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
-from csrun.runtime.step.compute import make_compute
+from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the arithmetic")

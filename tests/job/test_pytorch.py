@@ -16,7 +16,7 @@ from csrun.estimator.trace import trace_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
 from csrun.params import load
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.step.weights import initialize
 from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")

@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.initial_weights import initialize
+from csrun.runtime.step.weights import initialize
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 

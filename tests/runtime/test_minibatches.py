@@ -8,7 +8,7 @@ from support.programs import Network, options_of
 from csrun.base.mode import PADDING_LABEL, RunMode
 from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
-from csrun.runtime.step.compute import make_compute
+from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 
 SIZES = (12, 7, 9, 5)

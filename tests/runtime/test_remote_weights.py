@@ -17,7 +17,7 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
-from csrun.runtime.wire.signal import Waiter
+from csrun.runtime.wire.shared import Waiter
 
 
 @pytest.fixture

@@ -10,12 +10,18 @@ import pytest
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.context import Host
-from csrun.runtime.roles.peer import learn
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.handshake import Frames, Hello, new_nonce
 from csrun.runtime.wire.listener import MAX_STRANGERS, Listener
 from csrun.runtime.wire.messages import Primed
-from csrun.runtime.wire.rendezvous import Endpoint, RunFolder, announce_done, announce_failed, join
+from csrun.runtime.wire.rendezvous import (
+    Endpoint,
+    RunFolder,
+    announce_done,
+    announce_failed,
+    join,
+    learn,
+)
 
 
 @pytest.fixture(params=["unix", "tcp", "tcp6"])

@@ -20,7 +20,7 @@ from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import Primed, RingReady, RunSettings, StartStreaming, Stop
 from csrun.runtime.wire.ring import RingReader, RingWriter
-from csrun.runtime.wire.signal import Interrupted
+from csrun.runtime.wire.shared import Interrupted
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),

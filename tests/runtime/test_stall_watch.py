@@ -14,10 +14,9 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
 from csrun.runtime.remote.store import RemoteTensor
-from csrun.runtime.roles import peer
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.step.engine import Engine
-from csrun.runtime.wire import signal
+from csrun.runtime.wire import rendezvous, shared
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import TcpChannel
@@ -45,7 +44,7 @@ class Hanging(Data):
 @pytest.fixture
 def hung(monkeypatch, caplog):
     """An event that is set when two lines have been logged about the wait."""
-    monkeypatch.setattr(signal, "STALL_S", 0.4)
+    monkeypatch.setattr(shared, "STALL_S", 0.4)
     event = threading.Event()
 
     def watch() -> None:
@@ -94,14 +93,14 @@ def test_a_first_batch_that_does_not_come(tmp_path, caplog, hung):
 
 
 def test_a_streamer_whose_input_function_does_not_return(tmp_path, caplog, hung, monkeypatch):
-    real = peer.join
+    real = rendezvous.join
 
     def join(folder, name):
         if name == "streamer 0":
             hung.wait(30)
         return real(folder, name)
 
-    monkeypatch.setattr(peer, "join", join)
+    monkeypatch.setattr(rendezvous, "join", join)
     run(tmp_path, Data(BATCHES))
     for line in waits(caplog):
         assert line.startswith("Still waiting for streamer 0 after "), line
@@ -137,7 +136,7 @@ def test_a_wafer_that_is_silent(tmp_path, caplog, hung, monkeypatch):
         return real(engine, first, count)
 
     monkeypatch.setattr(Engine, "run", hanging)
-    monkeypatch.setattr(signal, "OWN_WORD_S", 0.1)
+    monkeypatch.setattr(shared, "OWN_WORD_S", 0.1)
     run(tmp_path, Data(BATCHES))
     for line in waits(caplog):
         said = r"The chief has waited for wafer cs to run step 1 for \d+ s"
@@ -157,9 +156,9 @@ def test_a_memoryx_that_does_not_send_its_weights(caplog, hung):
 def test_the_time_between_two_lines_doubles(monkeypatch):
     """After 30 s, 60 s, 120 s, 240 s."""
     now = [1000.0]
-    monkeypatch.setattr(signal, "monotonic", lambda: now[0])
+    monkeypatch.setattr(shared, "monotonic", lambda: now[0])
     told = []
-    stall_watch = signal.StallWatch(told.append)
+    stall_watch = shared.StallWatch(told.append)
     for _ in range(250):
         left_s = stall_watch.look()
         assert 0 < left_s <= 240

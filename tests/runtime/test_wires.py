@@ -15,7 +15,7 @@ from csrun.base.framing import FrameError
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
 from csrun.runtime.wire.messages import Primed, RingReady, Stop
-from csrun.runtime.wire.shared_memory import SharedMemory
+from csrun.runtime.wire.shared import SharedMemory
 
 
 def test_messages_keep_their_borders_and_descriptors():

@@ -7,14 +7,13 @@ from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles import memoryx, peer, streamer, wafer
-from csrun.runtime.roles.peer import take_part
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.roles import memoryx, streamer, wafer
+from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, streamer_name, take_part, wafer_name
 
 
 def fed_by(streamers: int) -> Feeding:
     """What the chief knows of so many streamers."""
-    return Feeding(tuple(map(peer.streamer_name, range(streamers))))
+    return Feeding(tuple(map(streamer_name, range(streamers))))
 
 
 class Peers:
@@ -32,14 +31,14 @@ class Peers:
         host: Host | None = None,
     ) -> None:
         roles = {
-            peer.streamer_name(rank): lambda c: streamer.serve(c, data) for rank in range(streamers)
+            streamer_name(rank): lambda c: streamer.serve(c, data) for rank in range(streamers)
         }
-        roles[peer.wafer_name("cs")] = wafer.serve
+        roles[wafer_name("cs")] = wafer.serve
         if mode is ExecutionMode.WEIGHT_STREAMING:
-            roles[peer.MEMORYX] = memoryx.serve
+            roles[MEMORYX] = memoryx.serve
         self.results, self.errors = {}, {}
         places = {name: replace(folder, host=host) for name in roles}
-        places[peer.wafer_name("cs")] = folder
+        places[wafer_name("cs")] = folder
         self.threads = [
             threading.Thread(target=self._play, args=(places[name], name, serve), daemon=True)
             for name, serve in roles.items()

@@ -17,7 +17,7 @@ from csrun.runtime.wire.messages import (
     StoreReady,
     WriteState,
 )
-from csrun.runtime.wire.shared_memory import SharedMemory
+from csrun.runtime.wire.shared import SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly, receive_into
 
 

@@ -16,8 +16,7 @@ from csrun.base.errors import PeerLost
 from csrun.executable import InputSpec
 from csrun.runtime.wire.messages import Stop
 from csrun.runtime.wire.ring import NO_PRODUCTION, Production, Slot, slot_bytes, slot_views
-from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import Counter, Interrupted
+from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel, raw
 
 

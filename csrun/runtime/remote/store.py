@@ -21,7 +21,7 @@ from csrun.base.errors import PeerLost
 from csrun.executable import Plan, nbytes_of, state_layout
 from csrun.executable.bind import Array
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
-from csrun.runtime.wire.signal import Counter, peer_overdue
+from csrun.runtime.wire.shared import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
 
 ORDER = struct.Struct(">BI")  # what, the group it is about

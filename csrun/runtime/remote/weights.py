@@ -10,7 +10,7 @@ from csrun.executable.bind import Bytes
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
 from csrun.runtime.step.weights import slot_views
-from csrun.runtime.wire.signal import Waiter
+from csrun.runtime.wire.shared import Waiter
 
 
 class GradientMemory:

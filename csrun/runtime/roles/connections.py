@@ -17,7 +17,6 @@ from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.remote.store import remote_state
-from csrun.runtime.roles.peer import MEMORYX, wafer_name
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import Channel
@@ -40,10 +39,9 @@ from csrun.runtime.wire.messages import (
     WaferReady,
     WeightsAwaited,
 )
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
 from csrun.runtime.wire.ring import RingReader, slot_bytes
-from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import StallWatch, peer_overdue
+from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel
 
 BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt

@@ -9,8 +9,7 @@ from csrun.data import Dataset
 from csrun.executable import Executable, Runtime, state_views
 from csrun.executable.bind import store_of
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.step.compute import make_compute
-from csrun.runtime.step.engine import Engine
+from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import InProcessSource
 from csrun.runtime.step.weights import InProcessStreamedWeights, ResidentWeights, Slots, Weights

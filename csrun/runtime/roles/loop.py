@@ -17,8 +17,7 @@ from csrun.executable import Plan
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, events, log_lines, performance
 from csrun.runtime.input_log import Feeding, InputLog
-from csrun.runtime.step.host import HostCall, Summary, write_summaries
-from csrun.runtime.step.results import StepResult, result_slots
+from csrun.runtime.step.results import HostCall, StepResult, Summary, result_slots, write_summaries
 from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages

@@ -11,8 +11,7 @@ from csrun.executable import Runtime, Step, UpdateProgram, load
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import LoadStore, Results, Stop, StoreReady
-from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
+from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
 from csrun.runtime.wire.tcp import TcpChannel
 
 

@@ -7,13 +7,12 @@ from types import TracebackType
 from csrun.base.errors import PeerLost
 from csrun.data import Dataset
 from csrun.runtime.remote.ring import BatchSender
-from csrun.runtime.roles.peer import streamer_name, take_part
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Primed, Results, RingReady, StartStreaming, Stop
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import RunFolder, streamer_name, take_part
 from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
-from csrun.runtime.wire.signal import Interrupted
+from csrun.runtime.wire.shared import Interrupted
 from csrun.runtime.wire.tcp import TcpChannel
 
 

@@ -15,9 +15,7 @@ from csrun.executable import Plan, RunMode, Runtime, load
 from csrun.executable.bind import store_of
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
-from csrun.runtime.roles.peer import take_part, wafer_name
-from csrun.runtime.step.compute import make_compute
-from csrun.runtime.step.engine import Engine
+from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.step.weights import ResidentWeights, Slots, StreamedWeights, Weights
@@ -32,10 +30,9 @@ from csrun.runtime.wire.messages import (
     WaferReady,
     WeightsAwaited,
 )
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
 from csrun.runtime.wire.ring import RingReader
-from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import Counter, Interrupted, Waiter
+from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
 
 
 def serve(control: Channel) -> Results:

@@ -30,7 +30,7 @@ from csrun.runtime.wire.handshake import (
     send_frame,
 )
 from csrun.runtime.wire.rendezvous import SAME_CALLS, Endpoint, RunFolder, bulk_name, new_unix_name
-from csrun.runtime.wire.signal import StallWatch
+from csrun.runtime.wire.shared import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
 MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room

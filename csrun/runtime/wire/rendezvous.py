@@ -8,8 +8,8 @@ chief's part of it raised, so that a script that catches the error does so in ev
 
 import secrets
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -18,7 +18,8 @@ import msgspec
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.base.files import write_whole
-from csrun.context import Host
+from csrun.context import Host, Role
+from csrun.context.job import peer_name
 from csrun.context.link import UNREADABLE
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
@@ -67,6 +68,7 @@ FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever mor
 RAREST_LOOK_S = 0.25
 RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being turned away by strangers
 CHIEF = "chief"
+MEMORYX = peer_name(Role.MEMORYX)
 SAME_CALLS = "every task must make the same calls of the estimator"
 
 
@@ -199,3 +201,38 @@ def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def streamer_name(rank: int) -> str:
+    """The streamer of a rank."""
+    return peer_name(Role.STREAMER, rank)
+
+
+def wafer_name(system: str) -> str:
+    """The wafer of a CS system."""
+    return peer_name(Role.WAFER, system=system)
+
+
+def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
+    """Join the run under `name`, serve until the chief says stop, and return the run's results.
+
+    Raises: PeerLost when the chief goes away; whatever `serve` raises.
+    """
+    joined = join(folder, name)
+    if not isinstance(joined, Channel):
+        return joined
+    with closing(joined):
+        return serve(joined)
+
+
+def learn(folder: RunFolder, name: str) -> Results:
+    """The results of a run in which the chief needs no peers.
+
+    Raises: PeerLost when the chief goes away or gives the run up; CsrunError when its run is
+    another.
+    """
+    joined = join(folder, name)
+    if isinstance(joined, Channel):
+        joined.close()
+        raise CsrunError(f"{name}: the chief is in another run: {SAME_CALLS}")
+    return joined

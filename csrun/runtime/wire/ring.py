@@ -12,8 +12,7 @@ import numpy.typing as npt
 from csrun.executable import ALIGNMENT_BYTES, InputSpec, aligned, nbytes_of, view
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.shared_memory import SharedMemory
-from csrun.runtime.wire.signal import Counter, Overdue, Waiter
+from csrun.runtime.wire.shared import Counter, Overdue, SharedMemory, Waiter
 
 END_OF_DATA = -1  # in the header's `rows`
 UNKNOWN_STAGE = -1

@@ -13,7 +13,7 @@ import numpy as np
 from csrun.base import framing
 from csrun.executable.bind import Array
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
-from csrun.runtime.wire.signal import Overdue, StallWatch
+from csrun.runtime.wire.shared import Overdue, StallWatch
 
 KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
 KEEPALIVE_INTERVAL_S = 5
