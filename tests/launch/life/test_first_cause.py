@@ -1,11 +1,17 @@
-"""The first cause, from tables of ends."""
+"""The first cause, from tables of ends, and the last words of a job whose server was lost."""
 
 from pathlib import Path
 
 import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
-from csrun.launch.life.first_cause import TaskEnd, describe_cause, first_cause, summarize
+from csrun.launch.life.first_cause import (
+    TaskEnd,
+    describe_cause,
+    describe_server_loss,
+    first_cause,
+    summarize,
+)
 
 LOST, ERROR, EXIT = TaskReportKind.PEER_LOST, TaskReportKind.ERROR, TaskReportKind.EXIT
 
@@ -87,3 +93,21 @@ def test_a_wafer_that_ended_early_is_known_by_its_system() -> None:
 @pytest.mark.parametrize(("exit_code", "job_code"), [(3, 3), (-9, 137), (-15, 143), (1, 1)])
 def test_exit_code_of_the_job(exit_code: int, job_code: int) -> None:
     assert end(0, exit_code, 1).job_exit_code == job_code
+
+
+def test_a_server_that_was_killed_is_named_with_its_signal(tmp_path: Path) -> None:
+    assert describe_server_loss(-9, tmp_path).splitlines() == [
+        "csrun_wse: error: the fork server was killed by signal 9 (SIGKILL); it held all tasks of "
+        "the job, which ended with it",
+        f"logs: {tmp_path}/logs",
+    ]
+
+
+def test_a_server_that_failed_has_said_why(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    lines = [f"frame {number}" for number in range(40)] + ["ImportError: no numpy"]
+    (tmp_path / "logs" / "forkserver.log").write_text("\n".join(lines))
+    said = describe_server_loss(1, tmp_path).splitlines()
+    assert "the fork server ended with exit code 1" in said[0]
+    assert said[-2:] == ["  ImportError: no numpy", f"logs: {tmp_path}/logs"]
+    assert len(said) == 22  # the head, the last 20 lines, the place

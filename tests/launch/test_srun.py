@@ -2,25 +2,85 @@
 
 import shlex
 
+import pytest
+
 from csrun.jobs.request import JobOptions
 from csrun.launch.srun import (
     Resources,
     batch_script,
     cpu_words,
     in_container,
+    srun_line,
     srun_words,
     step_words,
 )
 from csrun.site import JobLayout
 
-COMMAND = ("python-ws", "run.py", "-o", "a b")
+COMMAND = ("python-ws", "run.py")
+QUOTED = ("python-ws", "run.py", "-o", "a b")
 STREAMING = JobLayout(4, 8, 2, 2, cyclic=True)
 PIPELINED = JobLayout(3, 2, 4, 0, cyclic=False)
 ASKED = Resources("cs:cs2-02:1", 16, "digits", 3600)
+LINES = [
+    (
+        JobLayout(4, 2, 16, 0, cyclic=False),
+        "srun --unbuffered --kill-on-bad-exit --nodes=1 --tasks-per-node=2 --cpus-per-task=16 "
+        "--gres=cs:1 : --nodes=3 --tasks-per-node=2 --cpus-per-task=16 --exclusive",
+    ),
+    (
+        JobLayout(14, 8, 16, 2, cyclic=True),
+        "srun --unbuffered --kill-on-bad-exit --exclusive --nodes=1 --tasks-per-node=1 "
+        "--gres=cs:1 : --nodes=1 --tasks-per-node=1 --exclusive : --nodes=12 --tasks-per-node=8 "
+        "--cpus-per-task=16 --distribution=cyclic --exclusive",
+    ),
+    (
+        JobLayout(1, 3, 4, 0, cyclic=True),
+        "srun --unbuffered --kill-on-bad-exit --nodes=1 --tasks-per-node=3 --cpus-per-task=4 "
+        "--gres=cs:1 --distribution=cyclic --exclusive",
+    ),
+]
+
+
+@pytest.mark.parametrize(("layout", "line"), LINES)
+def test_the_documented_line(layout: JobLayout, line: str) -> None:
+    assert srun_line(layout, COMMAND, "cs:1") == f"{line} python-ws run.py"
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+def test_components_hold_as_many_tasks_as_the_layout(nodes: int) -> None:
+    for single in range(nodes):
+        layout = JobLayout(nodes, 3, 2, single, cyclic=False)
+        words = shlex.split(srun_line(layout, ("true",)))
+        counted, here = 0, 0
+        for word in words:
+            if word.startswith("--nodes="):
+                here = int(word.removeprefix("--nodes="))
+            if word.startswith("--tasks-per-node="):
+                counted += here * int(word.removeprefix("--tasks-per-node="))
+        assert counted == single + (nodes - single) * 3
+
+
+def test_the_commands_quoting_is_kept() -> None:
+    command = ("sh", "-c", 'echo "$1"', "sh", "a 'b' c", "")
+    line = srun_line(JobLayout(1, 1, 1, 0, cyclic=False), command)
+    assert tuple(shlex.split(line)[-len(command) :]) == command
+
+
+def test_labels_are_asked_for_once() -> None:
+    line = srun_line(JobLayout(5, 4, 2, 2, cyclic=False), COMMAND, label=True)
+    assert line.count("--label") == 1
+    assert "--label" in line.split(" : ")[0]
+
+
+def test_a_jobs_options_are_sruns() -> None:
+    options = JobOptions("my job", 93723, "%j.out")
+    line = srun_line(JobLayout(2, 1, 1, 0, cyclic=False), COMMAND, options=options)
+    asked = shlex.split(line.split(" : ")[0])
+    assert asked[3:6] == ["--job-name=my job", "--time=26:02:03", "--output=%j.out"]
 
 
 def test_the_srun_of_a_streaming_job() -> None:
-    assert shlex.join(srun_words(STREAMING, COMMAND, ASKED)) == (
+    assert shlex.join(srun_words(STREAMING, QUOTED, ASKED)) == (
         "srun --unbuffered --kill-on-bad-exit --job-name=digits --time=62 --exclusive --nodes=1"
         " --tasks-per-node=1 --cpus-per-task=16 --gres=cs:cs2-02:1"
         " : --job-name=digits --time=62 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
@@ -31,7 +91,7 @@ def test_the_srun_of_a_streaming_job() -> None:
 
 
 def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
-    assert shlex.join(step_words(STREAMING, COMMAND, ASKED)) == (
+    assert shlex.join(step_words(STREAMING, QUOTED, ASKED)) == (
         "srun --unbuffered --kill-on-bad-exit --het-group=0 --nodes=1 --tasks-per-node=1"
         " --cpus-per-task=16 : --het-group=1 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
         " : --het-group=2 --nodes=2 --tasks-per-node=8 --cpus-per-task=2 --distribution=cyclic"
@@ -47,7 +107,7 @@ def test_one_node_is_no_heterogeneous_step() -> None:
 
 def test_a_batch_script() -> None:
     resources = Resources("cs:cs2-01:1", 16)
-    assert batch_script(PIPELINED, COMMAND, resources, ["--dependency=afterok:7"]) == (
+    assert batch_script(PIPELINED, QUOTED, resources, ["--dependency=afterok:7"]) == (
         "#!/bin/sh\n"
         "#SBATCH --dependency=afterok:7\n"
         "#SBATCH --nodes=1\n"
