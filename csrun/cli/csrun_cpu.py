@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.cli import frame, job_options
+from csrun.cli import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
     show_default=True,
     help="Reserve a whole node; without one, CMD runs at once.",
 )
-@job_options.job_options
+@frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
@@ -68,7 +68,7 @@ def csrun_cpu(
     if query is not None:
         click.echo(QUERIES[query](load(site)))
         return 0
-    folders, options = frame.split(mount_dirs), job_options.make(**job)
+    folders, options = frame.split(mount_dirs), frame.job_options_of(**job)
     request = CpuRequest(command, alloc_node == "True", folders, resolve(site), options)
     ready = prepare(request, load(site))
     if ready.unset:

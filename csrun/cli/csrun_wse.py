@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.cli import frame, job_options
+from csrun.cli import frame
 
 if TYPE_CHECKING:
     from csrun.launch import JobRequest
@@ -39,7 +39,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 )
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
-@job_options.job_options
+@frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_wse(
@@ -87,7 +87,7 @@ def csrun_wse(
         sbatch=sbatch,
         compile_first=compile_first,
         detach=detach,
-        options=job_options.make(**job),
+        options=frame.job_options_of(**job),
     )
     if dry_run:
         return _show_plan(request, load(site), as_json)
@@ -103,9 +103,9 @@ def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
 
         click.echo(msgspec.json.encode(plan))
     else:
-        from csrun.cli import plan_table
+        from csrun.cli import tables
 
-        plan_table.show(plan)
+        tables.show_plan(plan)
     return 0
 
 

@@ -1,8 +1,12 @@
-"""Rows of text: a table on a terminal that has room for it, else aligned columns."""
+"""Rows of text: a table on a terminal that has room for it, else aligned columns; a job's plan."""
 
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from csrun.launch.preview import DryRun, Sharing
 
 LEAST_CUT = 20  # of a cut text so much is left, however narrow the screen
 
@@ -53,3 +57,44 @@ def _show_columns(rows: list[Sequence[str]]) -> None:
     for row in rows:
         cells = (f"{text:{width}}" for text, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def show_plan(plan: "DryRun") -> None:
+    """Print a job's tasks as a table, then the srun line and what the machine shares."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("rank", "role", "node", "cpus")
+    table.columns[0].justify = "right"
+    for task in plan.tasks:
+        table.add_row(str(task.rank), task.role, task.node, ranges(task.cpus))
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    console.print("Nodes: as on an idle site; a job gets the first ones that are free")
+    console.print(f"On a cluster: {plan.srun}", soft_wrap=True)
+    for line in _sharing(len(plan.tasks), plan.sharing) if plan.sharing else ():
+        console.print(line, soft_wrap=True)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers in short: 0-3,8."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def _sharing(tasks: int, sharing: "Sharing") -> list[str]:
+    lines = [
+        f"CPUs: {tasks} tasks ask for {sharing.nominal_cpus} and share {sharing.real_cpus} real "
+        f"ones, at most {sharing.tasks_per_cpu} tasks on one"
+    ]
+    if sharing.memory_mb is not None:
+        lines.append(
+            f"Memory: about {sharing.memory_mb:,} MiB before the model and its data, of "
+            f"{sharing.memory_available_mb:,} MiB available"
+        )
+    return lines

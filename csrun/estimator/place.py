@@ -11,8 +11,7 @@ from csrun import system
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
-from csrun.context.job import SECRET_FILE
-from csrun.context.system_uses import UseLog
+from csrun.context.job import SECRET_FILE, UseLog
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run

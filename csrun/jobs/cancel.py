@@ -1,16 +1,44 @@
-"""Ending a job from outside: its launcher is asked, as by Ctrl-C, and its tasks end in order."""
+"""Ending a job from outside: its launcher is asked, as by Ctrl-C, and its tasks end in order.
+
+The launcher is known by its number and by when it began: no later process has both.
+"""
 
 import os
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic, sleep
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.jobs import register
-from csrun.jobs.launcher import open_process
-from csrun.jobs.record import JobRecord
+from csrun.jobs.record import JobRecord, Launcher
+
+_START_FIELD = 19  # of /proc/PID/stat after the command's name, which may hold anything; proc(5)
+
+
+def this_process() -> Launcher:
+    """This process, as the launcher of a job."""
+    return Launcher(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
+
+
+def open_process(launcher: Launcher) -> int | None:
+    """A descriptor of a launcher on this machine (see pidfd_open(2)); None when it is gone."""
+    try:
+        fd = os.pidfd_open(launcher.pid)
+        if _start_of(launcher.pid) == launcher.start:
+            return fd
+    except (ProcessLookupError, FileNotFoundError):
+        return None
+    os.close(fd)
+    return None
+
+
+def _start_of(pid: int) -> int:
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    return int(after_name.split()[_START_FIELD])
+
 
 WAIT_S = 30.0  # several times the grace period of the tasks
 _POLL_S = 0.05

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from csrun.context.system_uses import SystemUse, now
+from csrun.context.job import SystemUse, now
 from csrun.jobs.time_limit import format_duration, when
 
 

@@ -14,9 +14,8 @@ import msgspec
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import write_whole
 from csrun.context import jobs_dir_of, site_state_dir
-from csrun.context.job import LIVE_LOCK
+from csrun.context.job import LIVE_LOCK, now, read_uses
 from csrun.context.link import UNREADABLE
-from csrun.context.system_uses import now, read_uses
 from csrun.jobs.folder import job_ids
 from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.system import is_held, try_lock

@@ -15,10 +15,10 @@ import msgspec
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import write_whole
 from csrun.context import jobs_dir_of, site_state_dir
-from csrun.context.system_uses import now, read_uses
+from csrun.context.job import now, read_uses
 from csrun.jobs import register
+from csrun.jobs.cancel import this_process
 from csrun.jobs.folder import JobFolder, create, job_ids, lack_of_room, prune
-from csrun.jobs.launcher import this_process
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved
 from csrun.jobs.request import JobOptions, name_of
 from csrun.jobs.signals import DeferredSignals, EndedBySignalError

@@ -3,10 +3,17 @@
 from csrun.system.change import SystemBusyError, change, drain
 from csrun.system.find import find, find_for_compile, in_mode, named, users_of
 from csrun.system.lease import Lease, acquire
-from csrun.system.lock import FileLock, holder_of, is_held, lock, try_lock
+from csrun.system.lock import (
+    FileLock,
+    WaitingLine,
+    holder_of,
+    is_held,
+    lock,
+    try_lock,
+    wait_in_line,
+)
 from csrun.system.power import Command, Power, SystemState, apply
 from csrun.system.state_files import load_state, save_state
-from csrun.system.waiting_line import WaitingLine, wait_in_line
 
 __all__ = [
     "Command",

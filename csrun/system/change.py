@@ -9,7 +9,7 @@ from pathlib import Path
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
-from csrun.system.lock import holder_of, is_held
+from csrun.system.lock import POLL_S, holder_of, is_held
 from csrun.system.power import Command, Power, SystemState, apply
 from csrun.system.state_files import (
     changing,
@@ -19,7 +19,6 @@ from csrun.system.state_files import (
     systems_dir,
     try_hold,
 )
-from csrun.system.waiting_line import POLL_S
 
 
 class SystemBusyError(CsrunError):

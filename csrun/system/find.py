@@ -6,10 +6,9 @@ from collections.abc import Callable
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System, with_port
-from csrun.system.lock import is_held
+from csrun.system.lock import WaitingLine, is_held
 from csrun.system.power import Power, SystemState
 from csrun.system.state_files import changing, lease_file, line_dir, load_state
-from csrun.system.waiting_line import WaitingLine
 
 Users = Callable[[Site, System], int]
 

@@ -10,10 +10,9 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, holder_of, is_held
+from csrun.system.lock import FileLock, WaitingLine, holder_of, is_held, wait_in_line
 from csrun.system.power import Power
 from csrun.system.state_files import changing, lease_file, line_dir, load_to_change, try_hold
-from csrun.system.waiting_line import WaitingLine, wait_in_line
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from csrun.cli.csrun_wse import run
-from csrun.cli.plan_table import ranges
+from csrun.cli.tables import ranges
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import click
 from csrun.base.errors import OutputError
 from csrun.cli.shell.shell import Shell
 from csrun.context import Progress
-from csrun.jobs.sessions import telemetry
+from csrun.jobs.overview import telemetry
 from csrun.system.power import SystemState
 
 TICK_S = 0.1

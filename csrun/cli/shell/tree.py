@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from csrun.base.errors import UsageError
-from csrun.cli.shell.commands import execmode, help, power, session, software, status, telemetry
+from csrun.cli.shell.commands import help, power, session, status
 from csrun.cli.shell.shell import Shell, Words
 
 PROGRAM = "cs"
@@ -12,12 +12,12 @@ PROGRAM = "cs"
 root = Words(
     PROGRAM,
     [
-        Words("config", [Words("execmode", [execmode.show, execmode.setup], "Execution mode.")],
+        Words("config", [Words("execmode", [power.show_mode, power.setup_mode], "Execution mode.")],
               "Configuration of a system."),
         Words("system", [status.show, status.status, *power.COMMANDS], "State of a system."),
-        Words("software", [software.show], "Installed software."),
+        Words("software", [status.software], "Installed software."),
         Words("session", [session.listing, session.cancel], "Jobs on a system."),
-        telemetry.telemetry,
+        status.telemetry,
         help.help_command,
         help.leave,
     ],

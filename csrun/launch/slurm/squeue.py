@@ -3,6 +3,7 @@
 Source: squeue(1), --json; later versions wrap a number that may be unset, and list a job's states
 """
 
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -14,7 +15,6 @@ from csrun.base.errors import UsageError
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
-from csrun.launch.slurm.scancel import scancel
 from csrun.site import Site
 from csrun.system import load_state
 
@@ -221,3 +221,19 @@ def _system(asked: Iterable[str], site: Site) -> str:
 
 def _number(value: Any) -> int:
     return int(value["number"] if isinstance(value, dict) else value or 0)
+
+
+def scancel(job: int) -> None:
+    """Ask Slurm to end a job; its tasks finish what they do.
+
+    Raises: UsageError when it will not: no such job, or someone else's
+    """
+    command = shutil.which("scancel")
+    if command is None:
+        raise UsageError("scancel: command not found: it must be in PATH to end a job of Slurm's")
+    done = subprocess.run(
+        (command, "--verbose", str(job)), capture_output=True, text=True, check=False
+    )
+    refusals = [line for line in done.stderr.splitlines() if "error:" in line]
+    if refusals:
+        raise UsageError(f"job {job}: {refusals[0].partition('error: ')[2]}")

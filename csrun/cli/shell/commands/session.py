@@ -6,8 +6,7 @@ import msgspec
 from csrun.cli.frame import WholeNumber
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
-from csrun.jobs.overview import SystemStatus
-from csrun.jobs.sessions import Session, require_session, sessions_of
+from csrun.jobs.overview import Session, SystemStatus, require_session, sessions_of
 from csrun.launch import backend_of
 
 

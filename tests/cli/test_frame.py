@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from csrun.cli import job_options
+from csrun.cli import frame
 
 FORMS = [
     ("--job-name", "digits", "--time-limit", "2"),
@@ -18,9 +18,9 @@ def test_the_forms_of_an_option_are_one(words: tuple[str, ...]) -> None:
     found = []
 
     @click.command()
-    @job_options.job_options
+    @frame.job_options
     def command(**job: str | None) -> None:
-        found.append(job_options.make(**job))
+        found.append(frame.job_options_of(**job))
 
     assert CliRunner().invoke(command, words, catch_exceptions=False).exit_code == 0
     (options,) = found

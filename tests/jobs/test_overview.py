@@ -9,10 +9,10 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Telemetry, jobs_dir_of
-from csrun.jobs.overview import SystemStatus
-from csrun.jobs.sessions import (
+from csrun.jobs.overview import (
     Session,
     SessionState,
+    SystemStatus,
     require_session,
     sessions_of,
     telemetry,

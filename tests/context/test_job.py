@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.context.system_uses import USES_FILE, UseLog, read_uses
+from csrun.context.job import USES_FILE, UseLog, read_uses
 
 
 def test_a_lease_from_its_asking_to_its_end(tmp_path: Path) -> None:
