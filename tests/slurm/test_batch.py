@@ -125,6 +125,17 @@ def test_a_cpu_node_of_the_cluster(cluster_place: Workplace) -> None:
     assert node.group(1) != "node1"  # the one that has the systems
 
 
+def test_a_command_on_a_node_that_only_compiles_says_so_to_its_script(
+    cluster_place: Workplace,
+) -> None:
+    cluster_place.script("from csrun.context import preparation\nprint(repr(preparation()))")
+    words = ("python-ws", "run.py")
+    compiling = cluster_place.run(*words, "--compile_only", command="csrun_cpu")
+    assert "Preparation.COMPILE_ONLY" in compiling.stdout
+    training = cluster_place.run(*words, command="csrun_cpu")
+    assert training.stdout.splitlines()[-1] == "None"
+
+
 def test_the_dry_run_is_what_slurm_would_get(cluster_place: Workplace) -> None:
     cluster_place.script("")
     line = cluster_place.run("--dry-run", "--total-nodes", "4", "python-ws", "run.py").stdout
