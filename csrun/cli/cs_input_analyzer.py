@@ -26,7 +26,8 @@ NAME = "cs_input_analyzer"
     "--output",
     metavar="DIR",
     default=".",
-    help="Folder for input_analysis.json and input_analysis.html; else the current one.",
+    help="Folder for input_analysis.json and input_analysis.html, made when it is not there; else"
+    " the current one.",
 )
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(

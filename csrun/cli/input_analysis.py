@@ -56,6 +56,7 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
     _check(request, site)
     cpu_request = CpuRequest(request.command, True, request.mount_dirs, request.site, JobOptions())
     ready = prepare(cpu_request, site)
+    _make_folder(request.output)
     with raised_as_errors(), measurements.analysis_folder(site) as folder:
         with frame.output_to_errors() if request.as_json else nullcontext():
             if request.target is not None:
@@ -84,8 +85,6 @@ def _check(request: AnalysisRequest, site: Site) -> None:
         )
     if request.target is not None and not 0 < request.target < inf:
         raise UsageError(f"--target: must be a positive number, got {request.target:g}")
-    if not request.output.is_dir():
-        raise UsageError(f"--output: {request.output} is not a folder")
     if request.nodes is not None and request.nodes > site.nodes.count:
         raise UsageError(
             f"--available-nodes must be at most {site.nodes.count}, the nodes of site {site.name},"
@@ -101,6 +100,16 @@ def _check_nodes(request: AnalysisRequest, site: Site, streaming: bool) -> None:
             f"--available-nodes must be at least {least} for {request.command[0]} (chief, MemoryX"
             f" and one node of streamers), got {nodes}: use --available-nodes {least}"
         )
+
+
+def _make_folder(output: Path) -> None:
+    """Before anything is measured: what was measured is not to be lost for want of a folder."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output: {output}: no folder can be made there: {error.strerror}: name another"
+        ) from error
 
 
 def _measure(ready: CpuRun, folder: Path) -> int:

@@ -28,7 +28,10 @@ MISTAKES = [
     (["--target", "fast", "python", "x.py", LAST], "--target.*'fast' is not a valid float"),
     (["--available-nodes", "17", "python", "x.py", LAST], "at most 16.*use --available-nodes 16"),
     (["--available_nodes=2", "python-ws", "x.py", LAST], "at least 3 for python-ws.*got 2"),
-    (["--output", "/no/such", "python", "x.py", LAST], "--output: /no/such is not a folder"),
+    (
+        ["--output", "/dev/null/x", "python", "run.py", LAST],
+        "--output: /dev/null/x: no folder can be made there: Not a directory",
+    ),
     (["--mount-dirs", "/no/such", "python", "x.py", LAST], "/no/such is not a folder"),
     (["--nodes", "4", "python", "x.py", LAST], "No such option.*--nodes"),
     (["no-such-command", LAST], "no-such-command: command not found"),
@@ -79,12 +82,11 @@ def test_it_prints_the_report_and_writes_it_where_it_was_called(place: Workplace
 
 
 def test_json_is_all_that_standard_output_gets(place: Workplace) -> None:
-    (place.path / "reports").mkdir()
-    options = ("--json", "--output", "reports", "--verify", "--target", "90000")
+    options = ("--json", "--output", "new/reports", "--verify", "--target", "90000")
     done = analyze(place, *options, "python", "run.py", LAST)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told == json.loads((place.path / "reports" / "input_analysis.json").read_text())
+    assert told == json.loads((place.path / "new" / "reports" / "input_analysis.json").read_text())
     assert told["target"]["samples_per_s"] == 90_000
     assert "arguments: --compile_only" in done.stderr
     assert told["verified"]["fed"]["samples_per_s"] == 160_000

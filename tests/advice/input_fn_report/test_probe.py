@@ -1,0 +1,37 @@
+"""What the report is told of a pipeline's time: by a first look, or by an analysis."""
+
+import time
+
+import numpy as np
+import pytest
+from support.pipelines import STAGES, measured, points_of
+
+from csrun.advice.input_fn_report import Probe, probe
+from csrun.advice.measurements import StageCost
+from csrun.data import Dataset
+
+
+def test_a_measured_worker_gives_its_times_a_batch() -> None:
+    """128 samples a batch, 7 us of the map each; one worker delivers 100,000 a second."""
+    stages = (*STAGES, StageCost("map nap", 40e-6, 0.0, 10e-6))
+    found = Probe.of_worker(measured(points_of(lambda n: 100_000.0 * n, stages=stages)))
+    assert found.costs["map load"].wall_s == pytest.approx(128 * 7e-6)
+    assert found.costs["map load"].cpu_s == pytest.approx(128 * 6.5e-6)
+    assert found.batch_s == pytest.approx(128 / 100_000)
+    assert found.spreads["map nap"] == pytest.approx(128 * 10e-6)
+
+
+def test_a_first_look_sees_how_much_a_time_scatters() -> None:
+    """Every other batch sleeps for 6 ms, and as long beside the others."""
+    slept = []
+
+    def nap(x: object) -> object:
+        time.sleep(0.006 * (len(slept) % 2))
+        slept.append(x)
+        return x
+
+    data = Dataset.from_arrays(np.arange(640)).batch(16).map(nap)
+    found = probe(data)
+    assert found.spreads["map nap"] >= 0.0025
+    assert found.spreads["from_arrays"] < 0.0025
+    assert not probe(data.map(lambda x: x, num_parallel_calls=2)).spreads
