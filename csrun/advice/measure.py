@@ -208,7 +208,7 @@ class _Reader:
             index, count = self._shard
             raise DataError(f"input_fn: the data set of streamer {index} of {count} has no batch")
         if not self._parallel:  # threads work for several batches at once
-            for name, time in self._clocks[-1].stages.items():
+            for name, time in dict(self._clocks[-1].stages).items():
                 self._took_s[name].append(time.wall_s - self._before_s.get(name, 0.0))
                 self._before_s[name] = time.wall_s
         return rows
