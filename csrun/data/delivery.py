@@ -48,15 +48,14 @@ class LazyBatch:
 
     def write(self, outs: Batch, clock: StageClock) -> Batch:
         """Copy the rows from where they lie right into `outs`, by way of a copy if converted."""
-        dtypes = self.samples.dtypes
-        pairs = list(zip(outs, dtypes, strict=True))
+        pairs = zip(outs, self.samples.dtypes, strict=True)
         alike = [out if out.dtype == dtype else None for out, dtype in pairs]
         arrays = self.samples.gather(self.rows, clock, alike)
-        converted = [number for number, out in enumerate(alike) if out is None]
-        if converted:
+        if any(out is None for out in alike):
             with clock.timed(COPY_STAGE):
-                for number in converted:
-                    np.copyto(outs[number], arrays[number], casting="same_kind")
+                for out, is_there, array in zip(outs, alike, arrays, strict=True):
+                    if is_there is None:
+                        np.copyto(out, array, casting="same_kind")
         return arrays
 
 

@@ -1,9 +1,8 @@
 """What a batch must be for the program that was compiled, and how an error names its samples."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,29 +16,28 @@ from csrun.executable.bind import Array
 Inputs = tuple[InputSpec, ...]
 
 
-@dataclass(frozen=True)
-class BatchName:
-    """Global batch `index` of a run, of `size` rows when it is whole."""
+class BatchName(NamedTuple):
+    """Global batch `number` of a run, of `size` rows when it is whole."""
 
-    index: int
+    number: int
     size: int
     delivery: Delivery
 
     def __str__(self) -> str:
-        return f"batch {self.index}"
+        return f"batch {self.number}"
 
     def with_samples(self, rows: int) -> str:
         """With the samples of the run that it has."""
-        first = self.index * self.size
-        return f"batch {self.index} (samples {first} to {first + rows - 1} of the run)"
+        first = self.number * self.size
+        return f"batch {self.number} (samples {first} to {first + rows - 1} of the run)"
 
     def row(self, row: int, rows: int) -> str:
         """One row of so many, with its sample as the source names it, if that knows its rows."""
         origins = self.delivery.origins()
-        sample = f"sample {self.index * self.size + row} of the run"
+        sample = f"sample {self.number * self.size + row} of the run"
         if len(origins) == rows and not isinstance(origins[0], WholeBatch):
             sample = text_of(origins[row])
-        return f"batch {self.index}, row {row} ({sample})"
+        return f"batch {self.number}, row {row} ({sample})"
 
 
 def rows_of_fitting(kinds: Sequence[Kind], inputs: Inputs, name: BatchName) -> int:

@@ -11,7 +11,7 @@ from threading import Lock
 from time import perf_counter_ns
 
 from csrun.data import Dataset
-from csrun.data.delivery import COPY_STAGE, Delivery
+from csrun.data.delivery import COPY_STAGE, Delivery, Kind
 from csrun.data.stage_clock import StageClock, unheard
 from csrun.executable import PADDING_LABEL
 from csrun.executable.bind import Batch
@@ -52,6 +52,7 @@ class BatchMaker:
         self.number = numbers.first
         self.meter = Meter(dataset.clock, who)
         self._inputs = inputs
+        self._fitting: tuple[Kind, ...] | None = None  # of a whole batch that was found to fit
         self._numbers = numbers
         self._settings = settings
         self._clock = dataset.clock
@@ -73,10 +74,13 @@ class BatchMaker:
 
     def _fill(self, slot: Batch, delivery: Delivery) -> int:
         """Put a batch into a slot's arrays, checked, and an incomplete one filled up: its rows."""
-        inputs = self._inputs
-        name = BatchName(self.number, inputs[0].shape[0], delivery)
-        rows = rows_of_fitting(delivery.kinds, inputs, name)
-        heads = tuple(array[:rows] for array in slot)
+        inputs, kinds, rows = self._inputs, delivery.kinds, self._inputs[0].shape[0]
+        name = BatchName(self.number, rows, delivery)
+        heads = slot
+        if kinds != self._fitting:  # nearly all batches are alike: a comparison is all it costs
+            rows = rows_of_fitting(kinds, inputs, name)
+            heads = tuple(array[:rows] for array in slot)
+            self._fitting = kinds if rows == len(slot[0]) else None
         given = delivery.write(heads, self._clock)
         with self._clock.timed(COPY_STAGE):
             require_labels(given, inputs, name)
