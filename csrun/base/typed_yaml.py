@@ -115,7 +115,6 @@ def _below(kind: Type, value: Any, key: Any) -> Type | None:
 
 
 def _wanted(kind: Type) -> str:
-    """A type in words."""
     structs = _structs(kind)
     words = [_words(part) for part in _parts(kind) if part not in structs]
     if structs:

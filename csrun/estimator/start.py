@@ -119,7 +119,6 @@ class DataSplit:
 
     @staticmethod
     def of(dataset: Dataset) -> "DataSplit":
-        """That of this run."""
         return DataSplit(dataset.sharding, shard_info()[1])
 
     @property

@@ -13,7 +13,6 @@ ALIGNMENT_BYTES = 64
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of an array."""
     return prod(shape) * np.dtype(dtype).itemsize
 
 

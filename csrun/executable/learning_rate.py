@@ -64,7 +64,6 @@ class Constant(Warming, frozen=True, forbid_unknown_fields=True, tag="constant")
     learning_rate: Rate
 
     def after(self, step: int) -> float:
-        """The rate."""
         return self.learning_rate
 
 

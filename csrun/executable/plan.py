@@ -160,7 +160,6 @@ class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def pes(self) -> int:
-        """How many they are."""
         return self.width * self.height
 
 

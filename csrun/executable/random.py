@@ -78,7 +78,6 @@ class MaskDraw:
         self._halves = [(levels[half, :, : part.shape[1]], part) for half, part in enumerate(parts)]
 
     def __call__(self, step: Step) -> None:
-        """Fill the mask."""
         even, odd = self._even, self._odd
         even[0] = self._blocks
         np.add(self._rows, step.first_sample, out=even[1])

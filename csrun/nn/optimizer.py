@@ -84,7 +84,6 @@ class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):
     exclude_from_weight_decay: tuple[str, ...] = ()
 
     def algorithm(self) -> Algorithm:
-        """The attribute."""
         return SgdAttr.of(
             schedule_attribute(self.learning_rate),
             self.momentum,
@@ -108,7 +107,6 @@ class Adam(Learning, frozen=True, forbid_unknown_fields=True, tag="adam"):
     exclude_from_weight_decay: tuple[str, ...] = ()
 
     def algorithm(self) -> Algorithm:
-        """The attribute."""
         return _adam(self, decoupled=False)
 
 
@@ -126,7 +124,6 @@ class AdamW(Learning, frozen=True, forbid_unknown_fields=True, tag="adamw"):
     exclude_from_weight_decay: tuple[str, ...] = ()
 
     def algorithm(self) -> Algorithm:
-        """The attribute."""
         return _adam(self, decoupled=True)
 
 

@@ -88,5 +88,4 @@ class EventWriter:
             self._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()

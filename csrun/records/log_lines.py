@@ -53,12 +53,10 @@ def weights_loaded(seconds: float) -> str:
 
 
 def restoring(path: Path) -> str:
-    """Before reading a checkpoint."""
     return f"Restoring parameters from {path}"
 
 
 def saving_checkpoint(step: int) -> str:
-    """Before writing a checkpoint."""
     return f"Saving checkpoint at global step {step}"
 
 
@@ -69,17 +67,14 @@ def coordinator_up(used_cores: int, cores: int) -> str:
 
 
 def waiting_for_streamers(count: int) -> str:
-    """While the rings are empty."""
     return f"Waiting for {count} streamer(s) to prime the data pipeline"
 
 
 def compile_found(directory: Path) -> str:
-    """In place of a compile."""
     return f"Cached compilation found for this model configuration: {directory}"
 
 
 def step(device: str, step: int, loss: float, rates: Rates) -> str:
-    """One logging step."""
     return (
         f"global_step = {step}, loss = {loss:.6g} | Train Device={device}, Step={step}, "
         f"Loss={loss:.5f}, Rate={rates.rate:.2f} samples/sec, "
@@ -88,7 +83,6 @@ def step(device: str, step: int, loss: float, rates: Rates) -> str:
 
 
 def training_finished(samples: int, seconds: float) -> str:
-    """After the last step."""
     rate = samples / seconds if seconds > 0 else 0.0
     return (
         f"Training finished with {samples} samples in {seconds:.3f} seconds, "

@@ -78,7 +78,6 @@ class InputUse:
         self._steps, self.seconds, self.wait_s = 0, 0.0, 0.0
 
     def add(self, done: StepsDone) -> None:
-        """Some more steps."""
         self._steps += done.done
         self.seconds += done.seconds
         for use in done.input:

@@ -131,7 +131,6 @@ class RemoteTensor:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Read it."""
         array = np.empty(self.shape, self.dtype)
         self._channel.send(ReadState(self._offset_bytes, self.nbytes))
         self._channel.receive_array(array, peer_overdue("memoryx", "send its weights"))
@@ -144,7 +143,6 @@ class RemoteTensor:
         return RemoteTensor(self._channel, offset_bytes, (stop - start,), self.dtype.name)
 
     def __setitem__(self, every: Any, values: Any) -> None:
-        """Write it whole."""
         if every is not ...:
             raise TypeError("a tensor on another machine is written whole: tensor[...] = values")
         array = np.ascontiguousarray(np.broadcast_to(values, self.shape), self.dtype)
@@ -153,7 +151,6 @@ class RemoteTensor:
         self._channel.expect(StateWritten)
 
     def reshape(self, _: int) -> "RemoteTensor":
-        """The same tensor, flat."""
         return RemoteTensor(self._channel, self._offset_bytes, (self.size,), self.dtype.name)
 
 

@@ -21,8 +21,6 @@ from csrun.runtime.wire.messages import StepsDone
 
 
 class Compute(Protocol):
-    """Computes a step."""
-
     @property
     def outputs(self) -> Sequence[Sequence[Array]]:
         """The arrays of each minibatch, for each output of the plan."""
@@ -60,7 +58,6 @@ class WholeBatch:
         self._weights = weights
 
     def run(self, batch: Batch, step: Step) -> float:
-        """One step."""
         for group, forward in self._forward:
             self._weights.acquire(group)
             forward(batch, step)

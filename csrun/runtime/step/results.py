@@ -56,7 +56,6 @@ class ResultSlots:
             self._arrays.append(arrays)
 
     def record(self, slot: int, loss_sum: float, rows: int) -> None:
-        """Keep one step's loss."""
         self._headers[slot][:] = loss_sum, rows
 
     def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:
@@ -81,7 +80,6 @@ class ResultSlots:
 
 
 def result_slot_bytes(plan: Plan) -> int:
-    """Size of one result slot."""
     count = plan.minibatches
     sizes = (nbytes_of(buffer.shape, buffer.dtype) for buffer in _output_buffers(plan))
     return ALIGNMENT_BYTES + sum(aligned(count * nbytes) for nbytes in sizes)

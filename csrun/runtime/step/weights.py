@@ -84,7 +84,6 @@ class ResidentWeights:
         """The weights are always there."""
 
     def deliver(self, group: int, step: Step) -> None:
-        """Update the group."""
         self._update[group](step)
 
     def settle(self) -> None:
@@ -149,7 +148,6 @@ class Slots:
             self._coming = group, self._thread.submit(self._copies[group])
 
     def close(self) -> None:
-        """End the thread."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -209,7 +207,6 @@ class InProcessStreamedWeights:
         self._update = program.update if program else []
 
     def acquire(self, group: int) -> None:
-        """Load the group."""
         self._slots.load(group)
 
     def reacquire(self, group: int) -> None:

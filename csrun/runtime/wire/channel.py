@@ -31,7 +31,6 @@ class Channel(ABC):
         self._decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
     def fileno(self) -> int:
-        """The descriptor, for polling."""
         return self._socket.fileno()
 
     def send(self, message: AnyMessage, descriptors: Sequence[int] = ()) -> None:
@@ -83,7 +82,6 @@ class Channel(ABC):
             return True
 
     def close(self) -> None:
-        """Close this end."""
         self._socket.close()
 
     @abstractmethod

@@ -98,7 +98,6 @@ class Frames:
         return word
 
     def receive_whole(self) -> bytes:
-        """Wait for a word."""
         while (word := self.receive()) is None:
             pass
         return word

@@ -47,7 +47,6 @@ class Slot:
 
 
 def slot_bytes(inputs: tuple[InputSpec, ...]) -> int:
-    """Size of a slot."""
     return ALIGNMENT_BYTES + sum(_aligned_bytes(spec) for spec in inputs)
 
 

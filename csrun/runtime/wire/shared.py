@@ -102,7 +102,6 @@ class Counter:
         os.eventfd_write(self.descriptor, count)
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.descriptor)
 
 
