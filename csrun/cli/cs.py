@@ -82,7 +82,6 @@ def _run(command: tuple[str, ...], shell: "Shell") -> int:
 
 
 def main() -> None:
-    """The console command."""
     frame.main(cs)
 
 

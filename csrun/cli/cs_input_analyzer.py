@@ -69,7 +69,6 @@ def cs_input_analyzer(
 
 
 def main() -> None:
-    """The console command."""
     frame.main(cs_input_analyzer)
 
 

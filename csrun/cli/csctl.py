@@ -177,7 +177,6 @@ def _write(data: bytes) -> None:
 
 
 def main() -> None:
-    """The console command."""
     frame.main(csctl)
 
 

@@ -78,7 +78,6 @@ def csrun_cpu(
 
 
 def main() -> None:
-    """The console command."""
     frame.main(csrun_cpu)
 
 

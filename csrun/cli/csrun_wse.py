@@ -110,7 +110,6 @@ def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
 
 
 def main() -> None:
-    """The console command."""
     frame.main(csrun_wse)
 
 

@@ -5,40 +5,11 @@ It imports little, all of it from the standard library.
 
 import os
 import signal
+from functools import partial
 from importlib import import_module
 from types import FrameType
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
-
-
-def cs() -> None:
-    """The console command."""
-    _enter("cs")
-
-
-def cs_input_analyzer() -> None:
-    """The console command."""
-    _enter("cs_input_analyzer")
-
-
-def csctl() -> None:
-    """The console command."""
-    _enter("csctl")
-
-
-def csrun_cpu() -> None:
-    """The console command."""
-    _enter("csrun_cpu")
-
-
-def csrun_wse() -> None:
-    """The console command."""
-    _enter("csrun_wse")
-
-
-def python_ws() -> None:
-    """The console command."""
-    _enter("python_ws")
 
 
 def _enter(command: str) -> None:
@@ -52,3 +23,12 @@ def _enter(command: str) -> None:
 
 def _leave(signum: int, frame: FrameType | None) -> None:
     os._exit(EXIT_INTERRUPTED)
+
+
+# The console commands, by the names of their modules.
+cs = partial(_enter, "cs")
+cs_input_analyzer = partial(_enter, "cs_input_analyzer")
+csctl = partial(_enter, "csctl")
+csrun_cpu = partial(_enter, "csrun_cpu")
+csrun_wse = partial(_enter, "csrun_wse")
+python_ws = partial(_enter, "python_ws")

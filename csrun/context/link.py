@@ -125,7 +125,6 @@ class JobLink:
             os.close(folder)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 

@@ -39,7 +39,6 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def role(self) -> Role:
-        """What this task does."""
         return self.entry.role
 
     @property

@@ -25,7 +25,6 @@ LOST_CAUSE = "its launcher was killed, or the machine went down"
 
 
 def write(site_name: str, record: JobRecord, *, durable: bool = True) -> None:
-    """Keep a record."""
     path = _path(site_name, record.job_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"

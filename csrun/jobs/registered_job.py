@@ -39,7 +39,6 @@ class RegisteredJob:
 
     @property
     def job_id(self) -> int:
-        """The job's number."""
         return self.record.job_id
 
     def waits_for(self, reason: str) -> None:
@@ -47,11 +46,9 @@ class RegisteredJob:
         self._keep(msgspec.structs.replace(self.record, reason=reason), durable=False)
 
     def start(self, node_names: tuple[str, ...]) -> None:
-        """The job has its nodes."""
         self._keep(moved(self.record, RecordState.RUNNING, node_names=node_names, started=now()))
 
     def end(self, outcome: Outcome) -> None:
-        """The job is over."""
         self._keep(ended(self.record, outcome, read_uses(self.folder.path)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:

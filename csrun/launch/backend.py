@@ -18,70 +18,48 @@ from csrun.site import Site
 
 
 class JobStatus(Protocol):
-    """A job as a table shows it; the structs behind it are what `-o json` prints."""
+    """A job as a table shows it; the structs behind it are what `-o json` prints.
+
+    state: in the scheduler's word. nodes: how many it has, or waits for. system: that it has, or
+    had last; empty when there is none. why: what it waits for, or why it did not end well.
+    """
 
     @property
-    def job_id(self) -> int:
-        """The scheduler's number of it."""
-
+    def job_id(self) -> int: ...
     @property
-    def name(self) -> str:
-        """What it was called."""
-
+    def name(self) -> str: ...
     @property
-    def user(self) -> str:
-        """Whose it is."""
-
+    def user(self) -> str: ...
     @property
-    def state(self) -> str:
-        """Where it stands, in the scheduler's word."""
-
+    def state(self) -> str: ...
     @property
-    def nodes(self) -> int:
-        """How many it has, or waits for."""
-
+    def nodes(self) -> int: ...
     @property
-    def system(self) -> str:
-        """The CS system that it has, or had last; empty when there is none."""
-
+    def system(self) -> str: ...
     @property
-    def submitted(self) -> datetime:
-        """When it was asked for."""
-
+    def submitted(self) -> datetime: ...
     @property
-    def elapsed_s(self) -> float:
-        """For how long it has run."""
-
+    def elapsed_s(self) -> float: ...
     @property
-    def why(self) -> str:
-        """What it waits for, or why it did not end well; empty when there is nothing to say."""
+    def why(self) -> str: ...
 
     def details(self) -> Iterable[tuple[str, str]]:
-        """All there is to say of it, by name."""
+        """All there is to say of the job, by name."""
 
 
 class NodeStatus(Protocol):
-    """A node as a table shows it. Units: memory_gb in GiB"""
+    """A node as a table shows it, its state in the scheduler's word. Units: memory_gb in GiB"""
 
     @property
-    def name(self) -> str:
-        """The scheduler's name of it."""
-
+    def name(self) -> str: ...
     @property
-    def state(self) -> str:
-        """Whether it has work, in the scheduler's word."""
-
+    def state(self) -> str: ...
     @property
-    def job_ids(self) -> tuple[int, ...]:
-        """The jobs that have it."""
-
+    def job_ids(self) -> tuple[int, ...]: ...
     @property
-    def cpus(self) -> int:
-        """How many there are."""
-
+    def cpus(self) -> int: ...
     @property
-    def memory_gb(self) -> int:
-        """How much there is."""
+    def memory_gb(self) -> int: ...
 
 
 class Backend(Protocol):

@@ -94,17 +94,14 @@ class LocalBackend(Backend):
         return describe(job_plan, self._site, line, sharing_of(job_plan, self._site))
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[JobRecord]:
-        """Of the register."""
         if job_id is not None:
             return [overview.job(self._site, job_id)]
         return overview.jobs(self._site, all_states)
 
     def nodes(self) -> list[overview.NodeStatus]:
-        """Of the register."""
         return overview.nodes(self._site)
 
     def systems(self) -> list[overview.SystemStatus]:
-        """Of the register."""
         return overview.systems(self._site)
 
     def cancel(self, job_id: int) -> str:

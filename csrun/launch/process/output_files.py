@@ -102,7 +102,6 @@ class OutputFile:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -98,5 +98,4 @@ class MessageSocket:
         return bodies
 
     def close(self) -> None:
-        """Close the socket."""
         self._connection.close()

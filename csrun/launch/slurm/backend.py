@@ -53,7 +53,6 @@ class SlurmBackend(Backend):
         return squeue.jobs(self._site) if job_id is None else [squeue.job(self._site, job_id)]
 
     def nodes(self) -> list[squeue.SlurmNode]:
-        """Of the whole cluster."""
         return squeue.nodes(self._site)
 
     def systems(self) -> list[SystemStatus]:

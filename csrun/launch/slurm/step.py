@@ -117,7 +117,6 @@ class Step:
         return self._close()
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
-        """Say how srun ended."""
         return describe_srun_loss(exit_code, folder.log(LOG_NAME))
 
     def _order(self, message: StartAll | StartTask | SignalTasks | LetGo) -> None:
