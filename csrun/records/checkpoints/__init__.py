@@ -5,7 +5,7 @@ manifest, index, each flushed before the next begins, so that a writer killed at
 the newest checkpoint that the index names whole.
 """
 
-from csrun.records.checkpoints.layout import (
+from csrun.records.checkpoints.parts import (
     Index,
     Manifest,
     TensorEntry,

@@ -14,20 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import read_whole
-from csrun.records.checkpoints.layout import (
-    INDEX_FILE,
-    PREFIX,
-    Array,
-    Index,
-    Manifest,
-    TensorEntry,
-    bytes_of,
-    manifest_path,
-    name_of,
-    read_index,
-    steps_in,
-    tensors_path,
-)
+from csrun.records.checkpoints import parts
+from csrun.records.checkpoints.parts import Array
 
 log = logging.getLogger("csrun")
 
@@ -49,7 +37,7 @@ class Checkpoint:
 
     model_dir: Path
     name: str
-    manifest: Manifest
+    manifest: parts.Manifest
 
     @property
     def step(self) -> int:
@@ -59,7 +47,7 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """The file of its tensors."""
-        return tensors_path(self.model_dir, self.name)
+        return parts.tensors_path(self.model_dir, self.name)
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Read every tensor of `state` into its array, one at a time.
@@ -106,7 +94,7 @@ class Checkpoint:
             if entry is None:
                 lines.append(f"tensor {name}: not in the checkpoint")
             elif (entry.shape, entry.dtype) != (shape, dtype):
-                model = _text(TensorEntry(shape, dtype, 0))
+                model = _text(parts.TensorEntry(shape, dtype, 0))
                 lines.append(f"tensor {name}: the checkpoint has {_text(entry)}, the model {model}")
         return lines
 
@@ -116,7 +104,7 @@ class Checkpoint:
         lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
         for name, entry in found.items():
             if name in state:
-                model = TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
+                model = parts.TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
                 if model != entry:
                     both = f"the checkpoint has {_text(entry)}, the model {_text(model)}"
                     lines.append(f"tensor {name}: {both}")
@@ -139,7 +127,7 @@ class Checkpoint:
 
     def _verify(self, name: str, array: Array) -> None:
         entry = self.manifest.tensors[name]
-        found = TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
+        found = parts.TensorEntry(array.shape, array.dtype.name, zlib.crc32(parts.bytes_of(array)))
         if found != entry:
             raise DamagedError(
                 f"tensor {name}: checksum {found.crc32:08x}, the manifest says {entry.crc32:08x}"
@@ -155,13 +143,13 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
     Raises: CsrunError when it is damaged or gone, with the newest good one.
     """
-    index = read_index(model_dir)
+    index = parts.read_index(model_dir)
     while True:
         try:
             found, problem = _newest_named(model_dir, index), None
         except CsrunError as error:
             found, problem = None, error
-        before, index = index, read_index(model_dir)
+        before, index = index, parts.read_index(model_dir)
         if found is not None or index == before:
             break
     if problem is not None:
@@ -169,27 +157,30 @@ def latest(model_dir: Path) -> Checkpoint | None:
     return _newest_without_index(model_dir) if found is None and index is None else found
 
 
-def _newest_named(model_dir: Path, index: Index | None) -> Checkpoint | None:
+def _newest_named(model_dir: Path, index: parts.Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
-        if manifest_path(model_dir, name).exists() or tensors_path(model_dir, name).exists():
+        if (
+            parts.manifest_path(model_dir, name).exists()
+            or parts.tensors_path(model_dir, name).exists()
+        ):
             return _open_named(model_dir, name)
         log.warning("%s: its index names %s, of which there is no file", model_dir, name)
     return None
 
 
 def _newest_without_index(model_dir: Path) -> Checkpoint | None:
-    steps = steps_in(model_dir)
+    steps = parts.steps_in(model_dir)
     if not steps:
         return None
     good = _newest_good(model_dir)
     if good is None:
         raise CsrunError(
-            f"{model_dir}: its index, {INDEX_FILE}, is gone, and none of its {len(steps)} "
-            f"checkpoints is whole: remove {PREFIX}* to train anew"
+            f"{model_dir}: its index, {parts.INDEX_FILE}, is gone, and none of its {len(steps)} "
+            f"checkpoints is whole: remove {parts.PREFIX}* to train anew"
         )
     log.warning(
         "%s: its index, %s, is gone: going on from %s, the newest checkpoint that is whole",
-        model_dir, INDEX_FILE, good.name,
+        model_dir, parts.INDEX_FILE, good.name,
     )  # fmt: skip
     return good
 
@@ -204,7 +195,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     folder, name = path.parent, path.name.removesuffix(".safetensors").removesuffix(".json")
     if path.is_dir():
         folder, found = path, latest(path)
-    elif manifest_path(folder, name).exists():
+    elif parts.manifest_path(folder, name).exists():
         found = _open_named(folder, name)
     else:
         found = None
@@ -215,8 +206,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _those_in(folder: Path) -> str:
     """The checkpoints that a folder has, for a user who has named another."""
-    steps = steps_in(folder)
-    names = ", ".join(map(name_of, steps[:SHOWN_NAMES])) or "none"
+    steps = parts.steps_in(folder)
+    names = ", ".join(map(parts.name_of, steps[:SHOWN_NAMES])) or "none"
     more = len(steps) - SHOWN_NAMES
     return f"{folder} has {names}{f' and {more} older ones' * (more > 0)}"
 
@@ -231,13 +222,15 @@ def _open_named(model_dir: Path, name: str) -> Checkpoint:
 def _checked(model_dir: Path, name: str) -> Checkpoint:
     """A checkpoint whose manifest reads and whose tensors' file has the right size."""
     try:
-        manifest = msgspec.json.decode(read_whole(manifest_path(model_dir, name)), type=Manifest)
-        path = tensors_path(model_dir, name)
+        manifest = msgspec.json.decode(
+            read_whole(parts.manifest_path(model_dir, name)), type=parts.Manifest
+        )
+        path = parts.tensors_path(model_dir, name)
         head, size = _head_and_size(path)
         wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
     except (msgspec.MsgspecError, OSError, ValueError, TypeError) as error:
         raise DamagedError(str(error)) from error
-    if name_of(manifest.step) != name:
+    if parts.name_of(manifest.step) != name:
         raise DamagedError(f"its manifest is of step {manifest.step}")
     if size != wanted:
         raise DamagedError(f"the file has {size:,} bytes, {wanted:,} were written")
@@ -256,7 +249,7 @@ def _head_and_size(path: Path) -> tuple[int, int]:
 
 def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     found = _newest_good(model_dir, damaged=name)
-    path, good = tensors_path(model_dir, name), found.path if found else None
+    path, good = parts.tensors_path(model_dir, name), found.path if found else None
     if isinstance(damage, GoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
@@ -273,7 +266,7 @@ def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
 
 def _newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
     """The newest checkpoint, besides a damaged one, that reads whole."""
-    for name in map(name_of, steps_in(model_dir)):
+    for name in map(parts.name_of, parts.steps_in(model_dir)):
         if name == damaged:
             continue
         try:
@@ -286,7 +279,7 @@ def _newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
     return None
 
 
-def _nbytes(entry: TensorEntry) -> int:
+def _nbytes(entry: parts.TensorEntry) -> int:
     return math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
 
 
@@ -295,5 +288,5 @@ def _slot_of(state: Mapping[str, object]) -> Callable[[str], bool]:
     return lambda name: name.partition("/")[2] in state
 
 
-def _text(entry: TensorEntry) -> str:
+def _text(entry: parts.TensorEntry) -> str:
     return f"{entry.dtype}[{', '.join(map(str, entry.shape))}]"

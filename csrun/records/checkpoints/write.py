@@ -20,22 +20,8 @@ from csrun.base.files import (
     temporary_beside,
     write_whole,
 )
-from csrun.records.checkpoints.layout import (
-    CHUNK_BYTES,
-    INDEX_FILE,
-    Array,
-    Index,
-    Manifest,
-    TensorEntry,
-    bytes_of,
-    entry_of,
-    manifest_path,
-    name_of,
-    read_index,
-    step_of,
-    steps_in,
-    tensors_path,
-)
+from csrun.records.checkpoints import parts
+from csrun.records.checkpoints.parts import Array
 
 log = logging.getLogger("csrun")
 _DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}
@@ -59,8 +45,8 @@ class Writer:
         Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
         whole.
         """
-        name = name_of(step)
-        path = tensors_path(self._model_dir, name)
+        name = parts.name_of(step)
+        path = parts.tensors_path(self._model_dir, name)
         temporary = temporary_beside(path)
         superseded = self._look() if self._kept is None else []
         try:
@@ -68,8 +54,8 @@ class Writer:
             self._drop(name)
             temporary.replace(path)
             sync_folder(self._model_dir)
-            manifest = Manifest(step, self._identity, entries)
-            write_whole(manifest_path(self._model_dir, name), _text(manifest))
+            manifest = parts.Manifest(step, self._identity, entries)
+            write_whole(parts.manifest_path(self._model_dir, name), _text(manifest))
             self._name(name, superseded)
         except OSError as error:
             temporary.unlink(missing_ok=True)  # before the free bytes are counted
@@ -81,11 +67,11 @@ class Writer:
     def _look(self) -> list[str]:
         """Learn what is kept so far; checkpoints older than that, which a killed writer left."""
         sweep_temporaries(self._model_dir)
-        there = [name_of(step) for step in reversed(steps_in(self._model_dir))]
-        index = read_index(self._model_dir)
+        there = [parts.name_of(step) for step in reversed(parts.steps_in(self._model_dir))]
+        index = parts.read_index(self._model_dir)
         self._kept = there if index is None else list(index.kept)
-        oldest = min(map(step_of, self._kept), default=0)
-        return [name for name in there if step_of(name) < oldest]
+        oldest = min(map(parts.step_of, self._kept), default=0)
+        return [name for name in there if parts.step_of(name) < oldest]
 
     def _drop(self, name: str) -> None:
         """Before its files are replaced, a checkpoint ceases to count, unless it is the only."""
@@ -100,7 +86,7 @@ class Writer:
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
-        write_whole(self._model_dir / INDEX_FILE, _text(Index(kept[-1], tuple(kept))))
+        write_whole(self._model_dir / parts.INDEX_FILE, _text(parts.Index(kept[-1], tuple(kept))))
         self._kept = kept
 
 
@@ -115,17 +101,17 @@ def write(
     return Writer(model_dir, identity, keep).write(step, tensors)
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, TensorEntry]:
+def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, parts.TensorEntry]:
     entries = {}
     with FileIO(create_new(path), "wb") as file:
         _write_all(file, memoryview(_header(tensors)))
         for name, array in tensors.items():
-            memory, crc32 = bytes_of(array), 0
-            for start in range(0, len(memory), CHUNK_BYTES):
-                part = memory[start : start + CHUNK_BYTES]
+            memory, crc32 = parts.bytes_of(array), 0
+            for start in range(0, len(memory), parts.CHUNK_BYTES):
+                part = memory[start : start + parts.CHUNK_BYTES]
                 _write_all(file, part)
                 crc32 = zlib.crc32(part, crc32)
-            entries[name] = entry_of(array, crc32)
+            entries[name] = parts.entry_of(array, crc32)
         os.fsync(file.fileno())
     return entries
 
@@ -158,7 +144,7 @@ def _remove(model_dir: Path, names: Iterable[str]) -> None:
     folder = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:
-            for path in (tensors_path(model_dir, name), manifest_path(model_dir, name)):
+            for path in (parts.tensors_path(model_dir, name), parts.manifest_path(model_dir, name)):
                 try:
                     os.unlink(path.name, dir_fd=folder)
                 except FileNotFoundError:
@@ -169,7 +155,7 @@ def _remove(model_dir: Path, names: Iterable[str]) -> None:
         os.close(folder)
 
 
-def _text(record: Index | Manifest) -> bytes:
+def _text(record: parts.Index | parts.Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=1)
 
 

@@ -8,24 +8,19 @@ import numpy as np
 from csrun.executable import Executable, Runtime, Step, flat_views
 from csrun.executable.bind import Array
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
-from csrun.runtime.wire.messages import (
-    LoadStore,
-    ReadState,
-    Results,
-    StateWritten,
-    Stop,
-    StoreReady,
-    WriteState,
-)
+from csrun.runtime.wire import messages
+from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.shared import SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly, receive_into
 
 
-def serve_remote(control: TcpChannel, executable: Executable, request: LoadStore) -> Results:
+def serve_remote(
+    control: TcpChannel, executable: Executable, request: messages.LoadStore
+) -> Results:
     """Make the store, and obey the wafer and the chief until the chief says stop."""
     nbytes = executable.plan.store.nbytes
     with closing(SharedMemory.create("store", nbytes)) as store:
-        control.send(StoreReady(nbytes))
+        control.send(messages.StoreReady(nbytes))
         return _RemoteStore(control, executable, request, store).serve()
 
 
@@ -36,7 +31,7 @@ class _RemoteStore:
         self,
         control: TcpChannel,
         executable: Executable,
-        request: LoadStore,
+        request: messages.LoadStore,
         store: SharedMemory,
     ) -> None:
         self._control = control
@@ -66,13 +61,13 @@ class _RemoteStore:
     def _obey_chief(self) -> Results | None:
         message, _ = self._control.receive()
         match message:
-            case Stop(results):
+            case messages.Stop(results):
                 return results
-            case ReadState(offset, nbytes):
+            case messages.ReadState(offset, nbytes):
                 self._control.send_array(self._part(offset, nbytes))
-            case WriteState(offset, nbytes):
+            case messages.WriteState(offset, nbytes):
                 self._control.receive_array(self._part(offset, nbytes))
-                self._control.send(StateWritten())
+                self._control.send(messages.StateWritten())
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
         return None

@@ -19,17 +19,9 @@ from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.step.weights import ResidentWeights, Slots, StreamedWeights, Weights
+from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.messages import (
-    AddRing,
-    BatchAwaited,
-    LoadWafer,
-    Results,
-    RunSteps,
-    Stop,
-    WaferReady,
-    WeightsAwaited,
-)
+from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
 from csrun.runtime.wire.ring import RingReader
 from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
@@ -38,22 +30,22 @@ from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
 def serve(control: Channel) -> Results:
     """Load what the chief says and run steps until it says stop."""
     request, descriptors = control.receive()
-    if isinstance(request, Stop):
+    if isinstance(request, messages.Stop):
         return request.results
-    if not isinstance(request, LoadWafer):
+    if not isinstance(request, messages.LoadWafer):
         raise RuntimeError(f"chief: expected LoadWafer, got {type(request).__name__}")
     with ExitStack() as resources:
         engine = _load(request, descriptors, control, resources)
         try:
-            while isinstance(order := control.receive()[0], RunSteps):
+            while isinstance(order := control.receive()[0], messages.RunSteps):
                 control.send(engine.run(order.first, order.count))
         except Interrupted as interrupted:
             order = interrupted.stop
-    return order.results if isinstance(order, Stop) else {}
+    return order.results if isinstance(order, messages.Stop) else {}
 
 
 def _load(
-    request: LoadWafer, store_parts: list[int], control: Channel, resources: ExitStack
+    request: messages.LoadWafer, store_parts: list[int], control: Channel, resources: ExitStack
 ) -> Engine:
     started = perf_counter()
     executable = load(Path(request.directory), request.digest)
@@ -66,7 +58,7 @@ def _load(
     weights: Weights
 
     def weights_overdue(waited_s: float) -> None:
-        control.send(WeightsAwaited(waited_s))
+        control.send(messages.WeightsAwaited(waited_s))
 
     if request.remote_store:
         gradients = GradientMemory(plan.store.nbytes)
@@ -99,16 +91,16 @@ def _load(
         weights,
         ResultSlots(plan, slots.bytes),
     )
-    ready = WaferReady(perf_counter() - started)
+    ready = messages.WaferReady(perf_counter() - started)
     control.send(ready, [arena.descriptor, slots.descriptor])
     return engine
 
 
 def _ring(plan: Plan, slots: int, control: Channel, turn: int) -> RingReader:
     def overdue(waited_s: float) -> None:
-        control.send(BatchAwaited(turn, waited_s, ring.entered()))
+        control.send(messages.BatchAwaited(turn, waited_s, ring.entered()))
 
-    _, (memory, filled, free) = control.expect(AddRing, descriptors=3)
+    _, (memory, filled, free) = control.expect(messages.AddRing, descriptors=3)
     ring = RingReader((memory, filled, free), plan.inputs, slots, control, overdue)
     return ring
 
