@@ -46,7 +46,6 @@ class ScheduleAttr(ParametrizedAttribute):
 
     @classmethod
     def of(cls, kind: str, options: Mapping[str, Number]) -> Self:
-        """A schedule from Python values."""
         plain: Mapping[str, Plain] = options
         return cls(
             StringAttr(kind), DictionaryAttr({name: attribute(v) for name, v in plain.items()})
@@ -59,7 +58,6 @@ class ScheduleAttr(ParametrizedAttribute):
 
     @property
     def numbers(self) -> dict[str, Number]:
-        """The schedule's numbers by name."""
         return {name: _number(value) for name, value in self.options.data.items()}
 
     def verify(self) -> None:
@@ -103,7 +101,6 @@ class SgdAttr(ParametrizedAttribute):
         weight_decay: float = 0.0,
         exclude: Sequence[str] = (),
     ) -> Self:
-        """The algorithm from Python values."""
         return cls(
             _schedule(learning_rate),
             FloatAttr(momentum, f64),
@@ -154,7 +151,6 @@ class AdamAttr(ParametrizedAttribute):
         weight_decay: float = 0.0,
         exclude: Sequence[str] = (),
     ) -> Self:
-        """The algorithm from Python values."""
         return cls(
             _schedule(learning_rate),
             FloatAttr(betas[0], f64),

@@ -6,7 +6,7 @@ from xdsl.ir import Dialect
 from xdsl.parser import Parser
 
 from csrun.base.mode import RunMode
-from csrun.cirh import algorithms, attributes
+from csrun.cirh import algorithms
 from csrun.cirh.ops import (
     activation,
     elementwise,
@@ -23,7 +23,7 @@ PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
 FAMILIES = (model, shape, elementwise, matrix, reduction, activation, random, loss, learning)
-ATTRIBUTES = (*attributes.ATTRIBUTES, *algorithms.ATTRIBUTES)
+ATTRIBUTES = (*model.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 
 

@@ -2,11 +2,11 @@
 
 from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError
+from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Begin, Show, Stage
 from csrun.compiler.passes.run import STAGES
 from csrun.compiler.replicas import Choice, choose_replicas
-from csrun.compiler.validate import validate_model
 
 __all__ = [
     "STAGES",

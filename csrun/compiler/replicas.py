@@ -15,9 +15,9 @@ from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.floor_plan import usable_part
 from csrun.compiler.footprint import Footprint, footprint
 from csrun.compiler.layers import lay_out
+from csrun.compiler.matching import validate_model
 from csrun.compiler.memory_plan import Life
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.validate import validate_model
 from csrun.executable import InputSpec, Layer
 
 AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import sqrt
 
-from csrun.cirh.attributes import Distribution, InitializerAttr
+from csrun.cirh.ops.model import Distribution, InitializerAttr
 
 Initializer = Callable[[Sequence[int]], InitializerAttr]
 

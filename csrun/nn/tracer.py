@@ -12,11 +12,10 @@ from xdsl.rewriter import InsertPoint
 
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
-from csrun.cirh.attributes import InitializerAttr
 from csrun.cirh.dialect import RUN_MODE
 from csrun.cirh.ops.base import CirhOp, Plain, attribute
 from csrun.cirh.ops.learning import MinimizeOp
-from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, ParameterOp
+from csrun.cirh.ops.model import InitializerAttr, InputOp, LossOp, OutputOp, ParameterOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.errors import TraceError, located, user_line, user_location
 from csrun.nn.optimizer import TrainOp

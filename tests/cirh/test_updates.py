@@ -9,9 +9,8 @@ from xdsl.rewriter import InsertPoint
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
-from csrun.cirh.attributes import Distribution, InitializerAttr
 from csrun.cirh.ops.learning import AdamOp, SgdOp
-from csrun.cirh.ops.model import InputOp, ParameterOp
+from csrun.cirh.ops.model import Distribution, InitializerAttr, InputOp, ParameterOp
 from csrun.cirh.reference import State, interpret
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the updates")

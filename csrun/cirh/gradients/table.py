@@ -29,12 +29,10 @@ class Backward:
 
     @property
     def out(self) -> SSAValue:
-        """The operator's result."""
         return self.op.results[0]
 
     @property
     def operands(self) -> tuple[SSAValue, ...]:
-        """The operator's operands."""
         return tuple(self.op.operands)
 
 

@@ -100,7 +100,6 @@ class GeluOp(UnaryOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's type."""
         require_approximation(properties)
         return super().infer(types, properties)
 
@@ -114,7 +113,6 @@ class GeluBackwardOp(BackwardOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The gradient's type."""
         require_approximation(properties)
         return super().infer(types, properties)
 
@@ -129,7 +127,6 @@ class EluOp(UnaryOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's type."""
         for name in ("alpha", "scale"):
             if not number(properties, name) >= 0:  # below, the output would not tell the input
                 raise VerifyException(f"{name} must be >= 0, got {number(properties, name)}")
@@ -154,7 +151,6 @@ class LeakyReluOp(UnaryOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's type."""
         slope = number(properties, "negative_slope")
         if not 0 <= slope <= 1:
             raise VerifyException(f"negative_slope must be in [0, 1], got {slope}")

@@ -20,7 +20,6 @@ class BinaryOp(CirhOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The common shape."""
         require_same_dtype(types)
         return tensor_type(broadcast(types[0], types[1]), dtype_of(types[0]))
 

@@ -27,7 +27,6 @@ class LogSoftmaxOp(UnaryOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's type."""
         axis(properties, types[0])
         return types[0]
 

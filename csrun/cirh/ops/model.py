@@ -1,9 +1,19 @@
 """What a model is made of besides arithmetic: inputs, parameters, constants, loss and outputs."""
 
+from enum import StrEnum
 from typing import Self
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    f64,
+)
+from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.irdl import (
+    irdl_attr_definition,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -12,9 +22,40 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.attributes import InitializerAttr
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Plain, Properties, Types, attribute
 from csrun.cirh.types import Tensor, is_float, is_integer, shape_of, text_of, type_of
+
+Double = FloatAttr[Float64Type]
+
+
+class Distribution(StrEnum):
+    """What a parameter's first value is drawn from."""
+
+    ZEROS = "zeros"
+    ONES = "ones"
+    UNIFORM = "uniform"  # in [-scale, scale)
+    NORMAL = "normal"  # standard deviation `scale`
+
+
+@irdl_attr_definition
+class InitializerAttr(ParametrizedAttribute):
+    """A parameter's first value: a distribution and its scale."""
+
+    name = "cirh.initializer"
+    distribution: StringAttr
+    scale: Double
+
+    @classmethod
+    def of(cls, distribution: Distribution, scale: float = 0.0) -> "InitializerAttr":
+        return cls(StringAttr(distribution), FloatAttr(scale, f64))
+
+    def verify(self) -> None:
+        """Raises: VerifyException when the distribution is unknown or the scale is negative."""
+        known, found = [d.value for d in Distribution], self.distribution.data
+        if found not in known:
+            raise VerifyException(f"distribution must be one of {', '.join(known)}, got {found}")
+        if not self.scale.value.data >= 0:
+            raise VerifyException(f"initializer scale must be >= 0, got {self.scale.value.data}")
 
 
 class LeafOp(CirhOp):
@@ -109,7 +150,6 @@ class OutputOp(CirhOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
-        """No result."""
         return None
 
 
@@ -120,3 +160,4 @@ def require_scalar(kind: Tensor) -> None:
 
 
 OPS = (InputOp, ParameterOp, FullOp, RowsOp, LossOp, OutputOp)
+ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr,)

@@ -63,7 +63,6 @@ class PermuteOp(CirhOp):
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes, permuted."""
         dims, own = ints(properties, "dims"), shape_of(types[0])
         if sorted(dims) != list(range(len(own))):
             raise VerifyException(f"dims must permute 0..{len(own) - 1}, got {list(dims)}")

@@ -21,7 +21,6 @@ class Activation:
 
     @property
     def code(self) -> Code:
-        """How it is computed."""
         return CODES[self.kind]
 
     def scratch(self, like: Array) -> tuple[Array, ...]:

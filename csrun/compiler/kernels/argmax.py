@@ -21,12 +21,10 @@ class Argmax(UnaryKernel):
     kind = "argmax"
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
         return [f"{name(self.x)}.argmax({self.dim}, out={name(self.out)})"]
 
 
 def match(operation: Operation, graph: Graph) -> Kernel | None:
-    """Every argmax."""
     assert isinstance(operation, ArgmaxOp)
     graph.take(operation)
     return Argmax(

@@ -26,17 +26,14 @@ class DropoutMask(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """Nothing but the step."""
         return ()
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The mask."""
         return (self.mask,)
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The generator's words."""
         rows, columns = self._matrix.shape
         shape = (3, 2, rows, blocks_of(columns))
         return (Array(f"{self.mask.name}/words", shape, "uint64"),)
@@ -57,7 +54,6 @@ class DropoutMask(Kernel):
         ]
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
         return [f"draw_{self.stream}(step)"]
 
 
@@ -78,21 +74,17 @@ class MaskedScale(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """Values and mask."""
         return self.x, self.mask
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The values kept."""
         return (self.out,)
 
     @property
     def flops(self) -> int:
-        """Two multiplications."""
-        return 2 * prod(self.x.shape)
+        return 2 * prod(self.x.shape)  # by the mask, and by the scale
 
     def emit(self, name: Name) -> list[str]:
-        """Two calls."""
         out = name(self.out)
         return [
             f"multiply({name(self.x)}, {name(self.mask)}, out={out})",
@@ -101,7 +93,6 @@ class MaskedScale(Kernel):
 
 
 def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
-    """Every mask."""
     assert isinstance(operation, DropoutMaskOp)
     graph.take(operation)
     return DropoutMask(
@@ -113,7 +104,6 @@ def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 def match_scale(operation: Operation, graph: Graph) -> Kernel | None:
-    """Every use of a mask."""
     assert isinstance(operation, MaskedScaleOp)
     graph.take(operation)
     return MaskedScale(

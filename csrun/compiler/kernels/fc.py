@@ -32,7 +32,6 @@ class FcForward(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """The input."""
         return (self.x,)
 
     @property
@@ -42,12 +41,10 @@ class FcForward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The activation's."""
         return self.activation.scratch(self.out) if self.activation else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Kernel and bias."""
         return tuple(a.name for a in (self.weight, self.bias) if a is not None)
 
     @property
@@ -57,7 +54,6 @@ class FcForward(Kernel):
         return rows * columns * (2 * inner + (self.bias is not None) + _flops(self.activation))
 
     def prepare(self, name: Name) -> list[str]:
-        """The activation's."""
         return self.activation.prepare(self.out) if self.activation else []
 
     def emit(self, name: Name) -> list[str]:
@@ -112,7 +108,6 @@ class FcBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The activation's."""
         return self.activation.scratch(self.grad) if self.activation else ()
 
     @property

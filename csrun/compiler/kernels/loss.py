@@ -19,7 +19,6 @@ class LossOfRows(UnaryKernel):
     kind = "loss"
 
     def emit(self, name: Name) -> list[str]:
-        """One call, in double precision."""
         return [f"multiply({name(self.x)}, step.rows, out={name(self.out)}, dtype='float64')"]
 
 
@@ -45,12 +44,10 @@ class CopyOut(UnaryKernel):
     kind = "output"
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
         return [f"copyto({name(self.out)}, {name(self.x)})"]
 
 
 def copy_out(operation: OutputOp, graph: Graph) -> CopyOut:
-    """The kernel of an output."""
     x = graph.array(operation.value)
     name = f"output/{operation.symbol.data}"
     return CopyOut(graph.layer_of(operation), x, Array(name, x.shape, x.dtype))

@@ -67,7 +67,6 @@ class CrossEntropyForward(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """Logits and labels."""
         return self.parts.logits, self.parts.labels
 
     @property
@@ -164,7 +163,6 @@ class CrossEntropyBackward(Kernel):
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The gradient of the logits."""
         return (self.gradient,)
 
     @property
@@ -178,9 +176,8 @@ class CrossEntropyBackward(Kernel):
 
     @property
     def flops(self) -> int:
-        """Division, subtraction, multiplication."""
         rows, columns = self.gradient.shape
-        return 3 * rows * columns
+        return 3 * rows * columns  # a division, a subtraction and a product for each
 
     def prepare(self, name: Name) -> list[str]:
         """The class of each column, and a flat view of the factors."""

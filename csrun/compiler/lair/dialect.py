@@ -140,7 +140,6 @@ LAIR = Dialect(
 
 
 def block(arguments: Sequence[Attribute] = ()) -> Region:
-    """A region of one block."""
     return Region(Block(arg_types=arguments))
 
 

@@ -26,12 +26,10 @@ class Generated(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """What it reads."""
         return self.operands
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """What others read of it."""
         return self.results
 
     @property
@@ -41,7 +39,6 @@ class Generated(Kernel):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Operands that are weights."""
         return self.weights
 
     @property

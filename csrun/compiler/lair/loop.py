@@ -298,7 +298,6 @@ class Loop:
         return lines
 
     def emit(self, name: Name) -> list[str]:
-        """The lines of the step."""
         lines = [line for each in self._lines for line in self._line(each, name)]
         if not self._many:
             return lines
