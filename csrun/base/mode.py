@@ -18,4 +18,5 @@ class RunMode(StrEnum):
     PREDICT = "predict"
 
 
+GRACE_S = 30.0  # from the word to end to the kill, where a site says nothing else
 PADDING_LABEL = -100  # the label of rows that only fill up an incomplete last batch

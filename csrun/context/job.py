@@ -12,7 +12,7 @@ import msgspec
 
 from csrun.base.errors import CsrunError
 from csrun.base.files import write_whole
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import GRACE_S, ExecutionMode
 from csrun.context.link import UNREADABLE
 
 JOB_FILE = "job.json"
@@ -84,6 +84,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `mode` is the execution mode that the interpreter of the command needs, None for a command
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
     `system` is the CS system that a cluster's scheduler has given the job, if it has.
+    `grace_s` is the time from the word to end until a task is killed.
     With `hosts` separate, two tasks share a machine exactly when their entries name the same node.
     """
 
@@ -97,6 +98,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: tuple[TaskEntry, ...]
     system: str | None = None
     hosts: Hosts = Hosts.SHARED
+    grace_s: float = GRACE_S
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""

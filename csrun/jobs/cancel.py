@@ -40,12 +40,14 @@ def _start_of(pid: int) -> int:
     return int(after_name.split()[_START_FIELD])
 
 
-WAIT_S = 30.0  # several times the grace period of the tasks
+SPARE_S = 15.0  # beside the grace of the tasks: to be killed, and for the record to be written
 _POLL_S = 0.05
 
 
-def cancel(site_name: str, job_id: int) -> JobRecord:
+def cancel(site_name: str, job_id: int, grace_s: float) -> JobRecord:
     """Ask a job's launcher to end it, and wait until it has; the record of its end.
+
+    Its tasks have `grace_s` to end in order.
 
     Raises: UsageError for an unknown or ended job, or someone else's; CsrunError when the launcher
     cannot be asked, or the job does not end
@@ -55,14 +57,15 @@ def cancel(site_name: str, job_id: int) -> JobRecord:
     with _launcher_of(record) as process:
         if process is not None:
             _ask(process)
-    deadline_s = monotonic() + WAIT_S
+    wait_s = grace_s + SPARE_S
+    deadline_s = monotonic() + wait_s
     while record.is_active and monotonic() < deadline_s:
         sleep(_POLL_S)
         record = register.read(site_name, job_id)
     if record.is_active:
         logs = f"; logs: {record.logs}" if record.logs else ""
         raise CsrunError(
-            f"job {job_id}: has not ended {WAIT_S:.0f} s after its launcher was asked (process"
+            f"job {job_id}: has not ended {wait_s:.0f} s after its launcher was asked (process"
             f" {record.launcher.pid}); to ask again kills its tasks{logs}"
         )
     return record

@@ -60,7 +60,9 @@ class CpuRun:
         """Reserve a node when that is asked for, and run the command; its exit code."""
         request = self.request
         if not request.alloc_node:
-            return run_in_foreground(ForegroundCommand(request.command, self.environment)).exit_code
+            grace_s = self.site.grace_s
+            command = ForegroundCommand(request.command, self.environment, grace_s=grace_s)
+            return run_in_foreground(command).exit_code
         backend, job = backend_of(self.site), _job(request, self.environment)
         return backend.run(job, backend.plan(job))
 

@@ -106,7 +106,7 @@ class LocalBackend(Backend):
 
     def cancel(self, job_id: int) -> str:
         """Ask the job's launcher, and wait until it has ended."""
-        record = cancel(self._site.name, job_id)
+        record = cancel(self._site.name, job_id, self._site.grace_s)
         code = "" if record.exit_code is None else f", exit code {record.exit_code}"
         return f"{record.state}{code}"
 
@@ -172,6 +172,7 @@ class _Running:
                 tuple(lock.fd for lock in self._locks),
                 output,
                 options.time_limit_s,
+                self._site.grace_s,
             )
             return _outcome(run_in_foreground(command), options.time_limit_s)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csrun.base.errors import UsageError
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import GRACE_S, ExecutionMode
 from csrun.context import Hosts, JobFile, Role, TaskEntry
 from csrun.jobs.request import JobRequest
 from csrun.launch.command import is_preparing, mode_of
@@ -33,6 +33,7 @@ class JobPlan:
     mode: ExecutionMode | None
     layout: JobLayout
     tasks: tuple[PlannedTask, ...]
+    grace_s: float = GRACE_S
 
     @property
     def system_mode(self) -> ExecutionMode | None:
@@ -73,6 +74,7 @@ class JobPlan:
             tasks=self.entries(node_names, addresses),
             system=system,
             hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
+            grace_s=self.grace_s,
         )
 
 
@@ -85,7 +87,8 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
         return _alone(request.command, site, real_cpus)
     mode = mode_of(request.command)
     layout = _resolve(request, site, mode)
-    return JobPlan(request.command, mode, layout, _place(layout, mode, site, real_cpus))
+    tasks = _place(layout, mode, site, real_cpus)
+    return JobPlan(request.command, mode, layout, tasks, site.grace_s)
 
 
 def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:

@@ -7,18 +7,19 @@ the first one has it
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from csrun.jobs.request import JobOptions
 from csrun.site import JobLayout
 
 COMPONENT_SEPARATOR = ":"
 NO_OPTIONS = JobOptions()
-SPARE_MINUTES = 2  # one that is begun, and one for the tasks' grace
 START = ("srun", "--unbuffered", "--kill-on-bad-exit")
 _OF_AN_ALLOCATION = (
     "--exclusive",
     "--gres=",
     "--job-name=",
+    "--signal=",
     "--time=",
 )  # a step takes what its job has
 
@@ -28,21 +29,29 @@ class Resources:
     """What a job asks for beside its layout.
 
     `alone_cpus` are the CPUs of a task that has a node to itself: they are the wafer's, too.
+    `grace_s` is what the tasks have to end in order; None where that is nobody's concern.
     """
 
     gres: str | None = None
     alone_cpus: int | None = None
     job_name: str | None = None
     time_limit_s: int | None = None
+    grace_s: float | None = None
 
     def words(self) -> list[str]:
         """What every component has in common. Units: Slurm counts minutes
 
-        The limit that Slurm is told is later than the job's own, which ends it in order.
+        The limit that Slurm is told is later than the job's own, which ends it in order: by the
+        minute that is begun, and the grace. Of another limit, e.g. its partition's, the job is
+        warned before.
         """
-        name = [f"--job-name={self.job_name}"] if self.job_name else []
-        minutes = (self.time_limit_s or 0) // 60 + SPARE_MINUTES
-        return name + ([f"--time={minutes}"] if self.time_limit_s else [])
+        words = [f"--job-name={self.job_name}"] if self.job_name else []
+        grace_s = ceil(self.grace_s or 0)
+        if self.time_limit_s:
+            words += [f"--time={self.time_limit_s // 60 + 1 + max(1, ceil(grace_s / 60))}"]
+        elif grace_s:
+            words += [f"--signal=TERM@{grace_s}"]
+        return words
 
 
 def srun_line(

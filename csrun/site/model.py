@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import GRACE_S, ExecutionMode
 
 DEFAULT_PORT = 9000
 DAY_S = 86_400  # no boot takes longer: a longer one is a mistake in the file
@@ -118,7 +118,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system's name (`cs:{system}:1`), `gres_node` the node that has it; a local site leases its
     systems itself and has neither. `jobs_dir` is the folder of a cluster's job folders, which all
     nodes must share; without it they are in csrun's state folder. `container` is the image that
-    tasks of a cluster run in.
+    tasks of a cluster run in. `grace_s` is how long a job that is told to end has for a checkpoint.
     """
 
     name: Name
@@ -129,6 +129,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     container: str | None = None
     jobs_dir: str | None = None
     mount_dirs: tuple[str, ...] = ()
+    grace_s: Seconds = GRACE_S
     gres: str | None = None
     gres_node: str | None = None
 

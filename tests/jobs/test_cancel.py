@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.jobs import Workplace, gone, until
 from support.terminals import terminal
+from support.testbed import site_file
 
 from csrun.base.errors import CsrunError
 from csrun.jobs import cancel
@@ -58,6 +60,7 @@ def test_a_waiting_job_leaves_the_line(place: Workplace) -> None:
 
 def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
     script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    place = replace(place, site=site_file(place.path, "local", grace_s=1))
     with place.start("sh", "-c", script, command="csrun_cpu") as front:
         pid = place.pid("pid")
         done = place.csctl("cancel", "job", "1")
@@ -145,12 +148,12 @@ def test_a_later_process_of_the_launchers_number_is_not_hit(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CSRUN_STATE_DIR", str(place.path / "state"))
-    monkeypatch.setattr(cancel, "WAIT_S", 0.2)
+    monkeypatch.setattr(cancel, "SPARE_S", 0.2)
     with running(place) as launcher, bystander() as process:
         changed = place.record(1)["launcher"] | {"pid": process.pid}
         change_record(place, launcher=changed)
         with pytest.raises(CsrunError, match="job 1: has not ended"):
-            cancel.cancel("local", 1)
+            cancel.cancel("local", 1, grace_s=0)
         assert process.poll() is None
     assert launcher.returncode == 0
     assert place.record(1)["state"] == "COMPLETED"

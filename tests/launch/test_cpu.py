@@ -10,6 +10,7 @@ import psutil
 import pytest
 from support.jobs import gone, until
 from support.terminals import Terminal, terminal
+from support.testbed import site_file
 
 CSRUN_CPU = (sys.executable, "-m", "csrun.cli.csrun_cpu")
 AT_ONCE = (*CSRUN_CPU, "--alloc-node", "False")
@@ -180,6 +181,7 @@ def test_sigterm_ends_a_command_that_does_not_heed_it(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     script = "trap '' TERM; touch up; while :; do sleep 0.1; done"
+    environment["CSRUN_SITE"] = str(site_file(tmp_path, "local", grace_s=1))
     with subprocess.Popen([*AT_ONCE, "sh", "-c", script], cwd=tmp_path, env=environment) as front:
         until((tmp_path / "up").exists)
         pids = [p.pid for p in psutil.Process(front.pid).children(recursive=True)]

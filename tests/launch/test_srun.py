@@ -79,6 +79,23 @@ def test_a_jobs_options_are_sruns() -> None:
     assert asked[3:6] == ["--job-name=my job", "--time=26:02:03", "--output=%j.out"]
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "grace_s", "word"),
+    [
+        (None, 30.0, "--signal=TERM@30"),
+        (None, 0.5, "--signal=TERM@1"),
+        (None, None, ""),
+        (3600, 30.0, "--time=62"),
+        (59, 90.0, "--time=3"),
+    ],
+)
+def test_a_job_has_its_grace_before_slurms_limit(
+    limit_s: int | None, grace_s: float | None, word: str
+) -> None:
+    words = Resources(time_limit_s=limit_s, grace_s=grace_s).words()
+    assert words == ([word] if word else [])
+
+
 def test_the_srun_of_a_streaming_job() -> None:
     assert shlex.join(srun_words(STREAMING, QUOTED, ASKED)) == (
         "srun --unbuffered --kill-on-bad-exit --job-name=digits --time=62 --exclusive --nodes=1"

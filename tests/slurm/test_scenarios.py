@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,7 @@ def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
     with place.start("--total-nodes", "1", "python", "run.py") as job:
         place.wait_for("in0", "in1")
         job.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # two at the same moment are one to the kernel
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=60)
     assert job.returncode == 130

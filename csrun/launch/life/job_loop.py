@@ -151,7 +151,7 @@ class JobLoop:
                 case TasksReady():
                     say_ready(message.tasks, message.time_s - self._begun_s)
                 case Stopped():
-                    yield Interrupted(message.signum, message.time_s)
+                    yield Interrupted(message.signum, message.time_s, by_scheduler=True)
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.argv)
                 case Progress():

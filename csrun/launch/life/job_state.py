@@ -1,4 +1,20 @@
-"""The life of a job on one machine: events in, instructions out; no I/O and no clock in here."""
+"""The life of a job: events in, instructions out; no I/O and no clock in here.
+
+How a job ends, and who is told what, when:
+
+- A task fails (TaskExited): for COLLECT_S the others may tell an earlier cause. Then all get
+  SIGTERM, and FAILURE_GRACE_S later SIGKILL.
+- Ctrl-C, SIGTERM, a hang-up, a cancel (Interrupted) or the time limit (TimeLimitReached): all get
+  SIGTERM, and the site's `grace_s` later SIGKILL. What a task does with it `csrun.context.ending`
+  says: the chief of a training saves at the next step boundary and ends; its peers keep the signal
+  until it has. When the chief's process is gone, those that still live get SIGTERM again, on which
+  they look at their connection to it.
+- The same again: SIGKILL at once. Not so where Slurm has told the tasks before (scancel, a limit
+  of its own): the launcher of a batch job is told by the same scancel.
+- The chief ends well: its peers have its Stop and end by themselves; nobody is told anything.
+
+The exit code is the first cause's, else 128 + signal, else that of the time limit.
+"""
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -11,8 +27,7 @@ from csrun.launch.life.first_cause import TaskEnd, first_cause
 from csrun.launch.process.protocol import StartTask
 
 COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show
-GRACE_S = 5.0  # from SIGTERM to SIGKILL: enough to finish or discard a checkpoint
-FAILURE_GRACE_S = 2.0  # the same after a failure: enough to discard one
+FAILURE_GRACE_S = 2.0  # from SIGTERM to SIGKILL after a failure: enough to discard a checkpoint
 
 
 class Phase(Enum):
@@ -59,10 +74,11 @@ class WaferRequested:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The launcher got SIGINT or SIGTERM."""
+    """The launcher got SIGINT or SIGTERM; or `by_scheduler`, Slurm has told the tasks itself."""
 
     signum: int
     time_s: float
+    by_scheduler: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,7 @@ class JobState:
         self._living: dict[str, StartTask] = {}
         self._next_wafers: dict[str, StartTask] = {}  # of systems whose last wafer still lives
         self._stopped_at_s: float | None = None
+        self._expects_echo = False  # Slurm has told the tasks, and may tell the launcher, too
         self._story: list[Event] = []
 
     def begin(self) -> list[Instruction]:
@@ -190,6 +207,8 @@ class JobState:
     def _task_exited(self, event: TaskExited) -> list[Instruction]:
         end = self._end_of(event)
         self.ends.append(end)
+        if self.phase is Phase.STOPPING and end.role is Role.CHIEF and self._living:
+            return [Send(tuple(self._living), SIGTERM)]  # it has let go of its peers
         next_wafer = self._next_wafers.pop(event.name, None)
         if next_wafer is not None and not end.failed and self.phase is Phase.RUNNING:
             return [self._start(next_wafer)]
@@ -229,17 +248,19 @@ class JobState:
 
     def _interrupted(self, event: Interrupted) -> list[Instruction]:
         self.signum = self.signum or event.signum
-        if self.phase is Phase.STOPPING:
+        is_echo = event.by_scheduler or self._expects_echo
+        self._expects_echo = event.by_scheduler
+        if self.phase is Phase.STOPPING and not is_echo:
             return self._kill()
         if self.phase in (Phase.RUNNING, Phase.COLLECTING):
-            return self._stop(event.time_s, GRACE_S)
+            return self._stop(event.time_s, self._job.grace_s)
         return []
 
     def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
         if self.phase is not Phase.RUNNING:
             return []
         self.timed_out = True
-        return self._stop(event.time_s, GRACE_S)
+        return self._stop(event.time_s, self._job.grace_s)
 
     def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:
         if self.phase is Phase.COLLECTING:

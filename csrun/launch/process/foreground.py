@@ -19,6 +19,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Self
 
+from csrun.base.mode import GRACE_S
 from csrun.launch.process.process_tree import (
     become_subreaper,
     die_with_parent,
@@ -75,8 +76,7 @@ class Terminal:
         return True
 
 
-GRACE_S = 2.0  # from the signal that asks the command to end to SIGKILL
-FRONT_GRACE_S = 3.0  # the same for the guardian, which waits for the command
+GUARDIAN_S = 1.0  # more than the command has, for the guardian, which waits for it
 _KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
 _WATCHED = _KEYS | {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
 _SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; see sigaction(2)
@@ -86,7 +86,8 @@ _SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; s
 class ForegroundCommand:
     """A command, its environment, and the descriptors to keep as long as it lives.
 
-    output: a descriptor that gets what the command writes, in the terminal's place.
+    output: a descriptor that gets what the command writes, in the terminal's place. grace_s: from
+    the signal that asks the command to end to its kill.
     """
 
     argv: tuple[str, ...]
@@ -94,6 +95,7 @@ class ForegroundCommand:
     kept_fds: tuple[int, ...] = ()
     output: int | None = None
     time_limit_s: float | None = None
+    grace_s: float = GRACE_S
 
 
 @dataclass
@@ -120,7 +122,7 @@ def run_in_foreground(command: ForegroundCommand) -> Ending:
     if guardian == 0:
         _guard(command, front, terminal, mask)
     try:
-        return _wait_for(guardian, FRONT_GRACE_S, command.time_limit_s)
+        return _wait_for(guardian, command.grace_s + GUARDIAN_S, command.time_limit_s)
     finally:
         _clean_up(terminal)
         for fd in kept:
@@ -139,7 +141,7 @@ def _guard(
         pid = os.fork()
         if pid == 0:
             _become(command, mask)
-        code = _wait_for(pid, GRACE_S).exit_code
+        code = _wait_for(pid, command.grace_s).exit_code
         _clean_up(terminal)
     except Exception:
         traceback.print_exc()

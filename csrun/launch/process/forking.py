@@ -16,6 +16,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from csrun.context.link import UNREADABLE, Message
+from csrun.launch.command import mode_of
 from csrun.launch.process.protocol import SignalTasks, StartTask
 
 
@@ -110,10 +111,23 @@ def fork_task(
 
 
 def send_signal(tasks: Mapping[int, StartTask], message: SignalTasks) -> None:
-    """Signal those of our unreaped tasks that the message names."""
+    """Signal those of our unreaped tasks that the message names, with all that they have started.
+
+    A task that runs in a forked process of ours passes on what asks it to end, when it ends: the
+    workers of a streamer's DataLoader make batches until then.
+    """
     for pid, task in tasks.items():
         if task.name in message.names:
-            os.killpg(pid, message.signum)  # unreaped, so the number is still its own
+            is_passed_on = message.signum != signal.SIGKILL and runs_in_process(task.argv)
+            send = os.kill if is_passed_on else os.killpg
+            send(pid, message.signum)  # unreaped, so the number is still its own
+
+
+def runs_in_process(argv: tuple[str, ...]) -> bool:
+    """Whether the forked process itself runs the command: Python of our own, a script or module."""
+    if mode_of(argv) is None or len(argv) < 2:
+        return False
+    return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")
 
 
 def _leave(handled: Iterable[signal.Signals], owned: Iterable[Closable]) -> None:

@@ -21,7 +21,7 @@ from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, envir
 from csrun.context.link import report_of
 from csrun.jobs.folder import JobFolder
 from csrun.launch.command import mode_of
-from csrun.launch.process.forking import Gate
+from csrun.launch.process.forking import Gate, runs_in_process
 from csrun.launch.process.process_tree import die_with_parent, set_name
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.process.task_environment import task_variables
@@ -95,12 +95,12 @@ def _redirect(log: Path) -> None:
 def _run(start: StartTask, folder: JobFolder) -> int:
     """Python of our own runs in this process; all else replaces it."""
     interpreter, *arguments = start.argv
-    ours = mode_of(start.argv) is not None
-    if ours and arguments and not arguments[0].startswith("-"):
-        return _run_python(lambda: _run_script(arguments), start, folder)
-    if ours and arguments[:1] == ["-m"] and len(arguments) > 1:
+    if not runs_in_process(start.argv):
+        ours = mode_of(start.argv) is not None
+        return _replace_process(sys.executable if ours else interpreter, start.argv)
+    if arguments[0] == "-m":
         return _run_python(lambda: _run_module(arguments[1:]), start, folder)
-    return _replace_process(sys.executable if ours else interpreter, start.argv)
+    return _run_python(lambda: _run_script(arguments), start, folder)
 
 
 def _run_script(arguments: list[str]) -> None:
@@ -150,6 +150,8 @@ def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -
 
 def _raise_terminated(signum: int, frame: FrameType | None) -> None:
     signal.signal(signum, signal.SIG_IGN)
+    if os.getpgrp() == os.getpid():  # not in a process that the task has forked
+        os.killpg(0, signum)  # to those: only now, see `forking.send_signal`
     raise Terminated
 
 

@@ -18,7 +18,9 @@ COMPILE_ONLY = "--compile_only"
 
 def resources_of(request: JobRequest, gres: str | None, site: Site) -> Resources:
     """What a job asks Slurm for beside its layout; its name is its script's unless it has one."""
-    return Resources(gres, site.nodes.cpus, request.name, request.options.time_limit_s)
+    return Resources(
+        gres, site.nodes.cpus, request.name, request.options.time_limit_s, site.grace_s
+    )
 
 
 def submit(
@@ -61,7 +63,7 @@ def compile_job(request: JobRequest, job_plan: JobPlan) -> tuple[JobRequest, Job
     layout = JobLayout(1, 1, len(chief.cpus), 0, cyclic=False)
     alone = PlannedTask(0, chief.role, 0, 0, chief.cpus)
     compiling = replace(request, command=command, compile_first=False, sbatch=False)
-    return compiling, JobPlan(command, job_plan.mode, layout, (alone,))
+    return compiling, JobPlan(command, job_plan.mode, layout, (alone,), job_plan.grace_s)
 
 
 def _options(request: JobRequest, layout: JobLayout) -> list[str]:

@@ -63,7 +63,7 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
     command = in_container(request.command, site.container, _mounts(request, site))
     on_terminal = os.isatty(0) and os.isatty(1)
     words = cpu_words(command, request.options, site.gres_node, on_terminal)
-    return run_in_foreground(ForegroundCommand(words, variables)).exit_code
+    return run_in_foreground(ForegroundCommand(words, variables, grace_s=site.grace_s)).exit_code
 
 
 def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:

@@ -273,6 +273,10 @@ class Cluster:
                     raise PeerLost(f"lost the connection to {channel.peer}", channel.peer)
                 poll.unregister(descriptor)  # an early answer: it will be asked for later
 
+    def has_lost_peer(self) -> bool:
+        """Whether any peer of the run is gone."""
+        return any(channel.has_ended() for channel in self._channels.values())
+
     def stop(self, results: Results) -> None:
         """Tell every peer that the run is over."""
         for channel in self._channels.values():
@@ -318,6 +322,10 @@ class ClusterMachine:
             stage = self.feeding.stage(awaited.streamer, awaited.stage)
             where = f"; it is in its stage '{stage}'" if stage else ""
         log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
+
+    def has_lost_peer(self) -> bool:
+        """Whether a part of the run is gone."""
+        return self._cluster.has_lost_peer()
 
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""

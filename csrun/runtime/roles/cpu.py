@@ -68,5 +68,9 @@ class CpuMachine:
         """The result of the last call's step number `slot`."""
         return self._results.read(slot, step)
 
+    def has_lost_peer(self) -> bool:
+        """Nothing runs elsewhere."""
+        return False
+
     def close(self, results: Results) -> None:
         """Nothing runs elsewhere."""

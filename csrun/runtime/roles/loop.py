@@ -13,6 +13,7 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.context import Progress
+from csrun.context.ending import DeferredEnding
 from csrun.executable import Plan
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, events, log_lines, performance
@@ -46,6 +47,9 @@ class Machine(Protocol):
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""
 
+    def has_lost_peer(self) -> bool:
+        """Whether a part of it is gone, so that there is no next step; may be asked at any time."""
+
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""
 
@@ -56,7 +60,8 @@ class LoopOptions:
 
     first: the global step it starts from; last: the one it ends before, None for the data's end.
     identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
-    its own, whose end is the run's.
+    its own, whose end is the run's. grace_s: how long the run may go on once it is told to end;
+    None for as long as it takes.
     """
 
     model_dir: Path
@@ -70,6 +75,7 @@ class LoopOptions:
     settings: RunSettings
     summaries: tuple[Summary, ...] = ()
     apart: bool = False
+    grace_s: float | None = None
 
 
 class Orders:
@@ -112,9 +118,13 @@ class Training:
         self._loss = float("nan")
         self._samples = 0
         self._input = InputLog(machine.feeding)
+        self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
+        self._save_s = 0.0  # how long the last checkpoint took
 
     def run(self) -> Results:
         """Train to the end, and return the final step and loss.
+
+        Told to end by a signal, it saves at the next step boundary, and then lets the signal act.
 
         Raises: CsrunError when the loss is not finite; the checkpoints written before stay.
         """
@@ -124,10 +134,16 @@ class Training:
     def _run(self) -> Results:
         self._rates = performance.RateTracker()
         self._started = perf_counter()
-        options, step = self._options, self._options.first
+        step = self._options.first
         if step == 0:
             self._save(step)
-        saved = step
+        with self._ending:
+            step = self._steps(step)
+        return self._finish(step)
+
+    def _steps(self, step: int) -> int:
+        """From a step that is saved to the last one, or the one at which the run is told to end."""
+        options, ending, saved = self._options, self._ending, step
         orders = Orders(self._machine, options.last)
         while options.last is None or step < options.last:
             done = orders.give(step, (options.log_steps, options.checkpoint_steps))
@@ -144,6 +160,9 @@ class Training:
             if step % options.checkpoint_steps == 0 and done.done:
                 self._save(step)
                 saved = step
+            if ending.asked is not None:
+                self._save_before_end(step, saved, ending.asked.name)
+                return step
             if done.finished:
                 break
         if saved != step:
@@ -154,7 +173,7 @@ class Training:
                 f"The data set{whose} ended at step {step} of {options.last}: call .repeat() in "
                 "input_fn, or train fewer steps"
             )
-        return self._finish(step)
+        return step
 
     def _ended(self, step: int) -> str | None:
         """The streamer whose own data has no batch for the step, if it has some of its own."""
@@ -183,14 +202,31 @@ class Training:
     def _save(self, step: int) -> None:
         self._require_finite(step)
         log.info(log_lines.saving_checkpoint(step))
-        options = self._options
+        options, started = self._options, perf_counter()
         try:
             self._checkpoints.write(step, self._machine.state)
         except BaseException:
             is_whole = step in checkpoints.kept_steps(options.model_dir)
-            how = "finished before the end" if is_whole else "discarded"
-            log.info(f"Checkpoint at global step {step} {how}")
+            log.info(_outcome(step, is_whole))
+            if self._ending.is_late:
+                log.warning(f"The grace of {options.grace_s:g} s is over (grace_s of the site)")
             raise
+        self._save_s = perf_counter() - started
+
+    def _save_before_end(self, step: int, saved: int, signal_name: str) -> None:
+        """The checkpoint of a run that is told to end, if the grace is long enough for one."""
+        log.info(f"{signal_name}: the training ends after global step {step}")
+        left_s = self._ending.left_s
+        if saved != step and left_s is not None and self._save_s > left_s:
+            log.warning(
+                f"No checkpoint at global step {step}: the last one took {self._save_s:.1f} s, and "
+                f"{max(0.0, left_s):.1f} s are left of the grace; raise grace_s in the site file, "
+                "or save more often"
+            )
+            return
+        if saved != step:
+            self._save(step)
+        log.info(_outcome(step, is_whole=True))
 
     def _require_finite(self, step: int) -> None:
         """A state that is not finite must not push a good checkpoint out."""
@@ -237,6 +273,12 @@ class Training:
         if self._samples:
             log.info(log_lines.final_loss(self._loss))
         return {"global_step": float(step), "loss": self._loss}
+
+
+def _outcome(step: int, is_whole: bool) -> str:
+    """What has become of a checkpoint that was being written, or was due, at the end."""
+    how = "finished before the end" if is_whole else "discarded"
+    return f"Checkpoint at global step {step} {how}"
 
 
 def evaluate(

@@ -19,6 +19,7 @@ import msgspec
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.base.files import write_whole
 from csrun.context import Host, Role
+from csrun.context.ending import DeferredEnding
 from csrun.context.job import peer_name
 from csrun.context.link import UNREADABLE
 from csrun.runtime.wire.channel import Channel, UnixChannel
@@ -216,12 +217,14 @@ def wafer_name(system: str) -> str:
 def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results]) -> Results:
     """Join the run under `name`, serve until the chief says stop, and return the run's results.
 
+    A signal that asks to end is kept until the chief has said so, or is gone.
+
     Raises: PeerLost when the chief goes away; whatever `serve` raises.
     """
     joined = join(folder, name)
     if not isinstance(joined, Channel):
         return joined
-    with closing(joined):
+    with closing(joined), DeferredEnding(is_over=joined.has_ended):
         return serve(joined)
 
 

@@ -4,11 +4,11 @@ from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
 
+from csrun.base.mode import GRACE_S
 from csrun.context import JobFile, Role, TaskEntry, TaskReport, TaskReportKind
 from csrun.launch.life.job_state import (
     COLLECT_S,
     FAILURE_GRACE_S,
-    GRACE_S,
     DeadlinePassed,
     Event,
     Finish,
@@ -128,6 +128,29 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
         ],
         7,
     ),
+    (
+        "Slurm has told the tasks, and tells the launcher of a batch job, too",
+        [
+            (Interrupted(SIGTERM, 1.0, by_scheduler=True), [Send(BOTH, SIGTERM), Wait(GRACE_S)]),
+            (Interrupted(SIGTERM, 1.1), []),
+            (Interrupted(SIGTERM, 1.2, by_scheduler=True), []),
+            (TaskExited(ZERO, 143, 1.3), []),
+            (TaskExited(ONE, 143, 1.4), [Finish()]),
+        ],
+        143,
+    ),
+    (
+        "the same, the launcher first, and then a user who does not wait",
+        [
+            (Interrupted(SIGTERM, 1.0), [Send(BOTH, SIGTERM), Wait(GRACE_S)]),
+            (Interrupted(SIGTERM, 1.1, by_scheduler=True), []),
+            (Interrupted(SIGINT, 1.2), []),
+            (Interrupted(SIGINT, 1.3), [Send(BOTH, SIGKILL)]),
+            (TaskExited(ZERO, -9, 1.4), []),
+            (TaskExited(ONE, -9, 1.4), [Finish()]),
+        ],
+        143,
+    ),
     ("the server is killed", [(ServerLost(-9), [Finish()]), (ServerLost(-9), [])], 137),
     (
         "a wafer is a task",
@@ -196,6 +219,19 @@ def test_story(story: str, steps: list[tuple[Event, list[Instruction]]], code: i
     for event, expected in steps:
         assert state.handle(event) == expected, event
     assert state.exit_code == code
+
+
+def test_a_chief_that_is_gone_has_let_go_of_its_peers() -> None:
+    """They have kept the signal until then; the grace goes on."""
+    roles = (Role.CHIEF, Role.STREAMER)
+    tasks = tuple(TaskEntry(rank, role, "node1", 0, rank, (0,)) for rank, role in enumerate(roles))
+    state = JobState(JobFile(1, None, ("true",), "/", "local", 1, 1, tasks, grace_s=7.0))
+    state.begin()
+    assert state.handle(Interrupted(SIGTERM, 1.0)) == [Send(BOTH, SIGTERM), Wait(7.0)]
+    assert state.handle(TaskExited(ZERO, 143, 5.0)) == [Send((ONE,), SIGTERM)]
+    assert state.handle(DeadlinePassed(8.0)) == [Send((ONE,), SIGKILL)]
+    assert state.handle(TaskExited(ONE, -9, 8.1)) == [Finish()]
+    assert state.exit_code == 143
 
 
 def test_a_wafers_end_names_its_system() -> None:

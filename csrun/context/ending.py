@@ -1,0 +1,115 @@
+"""How a task that is told to end does so: at once, or when the training that it is in lets it.
+
+All tasks of a job are told at the same time, with SIGTERM (SIGINT comes from a terminal), by the
+launcher or by Slurm itself. Whoever takes part in no run ends at once: the wrapper of a task raises
+Terminated wherever it is. In a run of the estimator:
+
+- the chief of a training goes on to the next step boundary, writes a checkpoint, and ends; it ends
+  at once when a peer is lost, when the job's grace is nearly over, and by a second SIGINT;
+- MemoryX, the wafer and the streamers go on until the chief is gone: weights are where they are
+  until it has read them. The launcher tells them again when the chief's process has ended, for a
+  task that does not look at its connection to the chief just then;
+- before the first step, in a compile for instance, and in an evaluation there is nothing to save:
+  the chief ends at once, and its peers with it.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from time import monotonic
+from types import FrameType
+from typing import Any, Self
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+DISCARD_S = 2.0  # of a grace, for what is begun to be discarded
+DISCARD_SHARE = 0.2  # the same of a short one
+
+
+def never() -> bool:
+    """Nothing makes the end come at once."""
+    return False
+
+
+class DeferredEnding:
+    """A signal that asks to end is kept in here, and delivered when the block is left.
+
+    It is delivered at once when `is_over` says so as it comes, when `grace_s` is nearly over, and
+    when it is a second Ctrl-C. Outside of the main thread, which alone gets signals, this does
+    nothing.
+
+    Units: asked_at_s of CLOCK_MONOTONIC
+    """
+
+    def __init__(self, is_over: Callable[[], bool] = never, grace_s: float | None = None) -> None:
+        self.asked: signal.Signals | None = None
+        self.asked_at_s = 0.0
+        self.grace_s = grace_s
+        self.is_late = False
+        self._is_over = is_over
+        self._pid = os.getpid()
+        self._old: dict[signal.Signals, Any] = {}
+        self._timer: threading.Timer | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the grace for something that is begun now; None when it has no end."""
+        if self.grace_s is None:
+            return None
+        return self.asked_at_s + _last_moment_s(self.grace_s) - monotonic()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for signum in ENDING_SIGNALS:
+                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
+                    self._old[signum] = signal.signal(signum, self._take)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        asked = self.asked if self._old else None
+        old = self._restore()
+        if asked is not None:
+            _deliver(asked, old[asked], None)
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        came = signal.Signals(signum)
+        is_second_key = self.asked is signal.SIGINT and came is signal.SIGINT
+        is_worker = os.getpid() != self._pid  # forked by the user's code, which wants it to end
+        if is_worker or self.is_late or is_second_key or self._is_over():
+            _deliver(came, self._restore()[came], frame)
+        elif self.asked is None:
+            self.asked, self.asked_at_s = came, monotonic()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self.grace_s is not None:
+            self._timer = threading.Timer(_last_moment_s(self.grace_s), self._be_late)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _be_late(self) -> None:
+        """In the timer's thread: have the main thread take a signal, whatever it waits for."""
+        self.is_late = True
+        main = threading.main_thread().ident
+        if main is not None and self._old:
+            signal.pthread_kill(main, signal.SIGTERM)
+
+    def _restore(self) -> dict[signal.Signals, Any]:
+        """The signals as they were; what their handlers were."""
+        old, self._old = self._old, {}
+        if self._timer is not None:
+            self._timer.cancel()
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
+        return old
+
+
+def _last_moment_s(grace_s: float) -> float:
+    return grace_s - min(DISCARD_S, DISCARD_SHARE * grace_s)
+
+
+def _deliver(signum: signal.Signals, handler: Any, frame: FrameType | None) -> None:
+    if callable(handler):
+        handler(signum, frame)  # not raised anew: the system call that we are in would go on
+    else:
+        signal.raise_signal(signum)

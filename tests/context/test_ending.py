@@ -1,0 +1,90 @@
+"""A signal that asks to end, kept until the run lets it act; each on this process itself."""
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from csrun.context.ending import DeferredEnding
+
+
+class Told(BaseException):
+    """What the handlers around a `DeferredEnding` raise."""
+
+
+@pytest.fixture(autouse=True)
+def raising() -> Iterator[None]:
+    def tell(signum: int, frame: object) -> None:
+        raise Told(signum)
+
+    old = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_is_kept_until_the_block_is_left() -> None:
+    reached = []
+    with pytest.raises(Told, match=str(int(signal.SIGTERM))), DeferredEnding() as ending:
+        assert ending.asked is None
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # Slurm's, and the launcher's
+        reached.append(ending.asked)
+    assert reached == [signal.SIGTERM]
+
+
+def test_without_a_signal_all_is_as_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with DeferredEnding():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_it_acts_at_once_when_there_is_nothing_left_to_do() -> None:
+    with pytest.raises(Told), DeferredEnding(is_over=lambda: True):
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it went on")
+
+
+def test_a_second_ctrl_c_acts_at_once() -> None:
+    with pytest.raises(Told), DeferredEnding():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it went on")
+
+
+def test_it_acts_when_the_grace_is_nearly_over_whatever_we_wait_for() -> None:
+    with pytest.raises(Told), DeferredEnding(grace_s=0.2) as ending:
+        signal.raise_signal(signal.SIGTERM)
+        assert ending.left_s is not None
+        assert 0 < ending.left_s < 0.2
+        time.sleep(30)
+        pytest.fail("it went on")
+    assert ending.is_late
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with DeferredEnding() as ending:
+        signal.raise_signal(signal.SIGINT)
+        assert ending.asked is None
+
+
+def test_a_worker_that_the_user_terminates_ends() -> None:
+    """As those of a multiprocessing.Pool that is left."""
+    fork = multiprocessing.get_context("fork")
+    is_up = fork.Event()
+
+    def work() -> None:
+        is_up.set()
+        time.sleep(30)
+
+    with DeferredEnding():
+        worker = fork.Process(target=work)
+        worker.start()
+        is_up.wait(10)
+        worker.terminate()
+        worker.join(10)
+        assert worker.exitcode is not None

@@ -1,0 +1,123 @@
+"""A training that is told to end: it saves at the next step, and resumed gives the same bits."""
+
+import re
+import signal
+import subprocess
+from dataclasses import replace
+
+import pytest
+from support.fc_mnist import FOLDER, MANY_STEPS, TWO_STREAMERS, FcMnist, losses
+from support.testbed import site_file
+
+TWO_NODES = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
+MODES = [("python-ws", TWO_STREAMERS), ("python", TWO_NODES)]
+RUN_TEXT = (FOLDER / "run.py").read_text()
+MAIN = 'if __name__ == "__main__":\n'
+SLOW = """
+    import importlib, time
+    checkpoint = importlib.import_module("csrun.records.checkpoints.write")
+    write, written = checkpoint._write_tensors, []
+    def slowly(path, tensors):
+        path.touch()
+        time.sleep({seconds} if written else 0)
+        path.unlink()
+        written.append(path)
+        return write(path, tensors)
+    checkpoint._write_tensors = slowly
+"""
+
+
+SLOW_STEPS = """
+    import time
+    from csrun.runtime.roles import loop
+    give = loop.Orders.give
+    def slowly(orders, step, boundaries):
+        time.sleep(0.5 if step == 5 else 0)
+        return give(orders, step, boundaries)
+    loop.Orders.give = slowly
+"""
+
+
+def last_saved(place: FcMnist, output: str) -> int:
+    """The step at which a job that was told to end says that it has saved."""
+    (step,) = re.findall(r"Checkpoint at global step (\d+) finished before the end", output)
+    assert f"resumes from model-ckpt-{step}\n" in output
+    assert place.checkpoint(int(step)).exists()
+    return int(step)
+
+
+def until_it_trains(launcher: "subprocess.Popen[str]") -> str:
+    assert launcher.stdout is not None
+    return next(line for line in launcher.stdout if "global_step = 1," in line)
+
+
+@pytest.mark.parametrize(("interpreter", "layout"), MODES, ids=["streaming", "pipelined"])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_what_it_resumes_is_the_undisturbed_training(
+    place: FcMnist, interpreter: str, layout: tuple[str, ...], signum: signal.Signals
+) -> None:
+    place.configure(runconfig__save_checkpoints_steps=MANY_STEPS, runconfig__log_steps=1)
+    start = place.start_wse("--max_steps", str(MANY_STEPS), layout=layout, interpreter=interpreter)
+    with start as launcher:
+        until_it_trains(launcher)
+        launcher.send_signal(signum)
+        out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signum, err
+    assert f"csrun_wse: {signum.name}: the job was ended" in err
+    saved = last_saved(place, out)
+    goal = ("--max_steps", str(saved + 20))
+    resumed = place.wse(*goal, layout=layout, interpreter=interpreter)
+    assert resumed.returncode == 0, resumed.stderr
+    whole = place.cpu(*goal, "--model_dir", "undisturbed")
+    assert whole.returncode == 0, whole.stderr
+    ours, its = place.checkpoint(saved + 20), place.checkpoint(saved + 20, "undisturbed")
+    assert ours.read_bytes() == its.read_bytes()
+    assert losses(place.model_dir) == losses(place.path / "undisturbed")
+
+
+def slow_job(place: FcMnist, seconds: float, grace_s: float, every: int) -> FcMnist:
+    """A user's script whose checkpoints, but the first, take so long, on such a site."""
+    slow = SLOW.format(seconds=seconds)
+    assert MAIN in RUN_TEXT
+    place.copy(run=RUN_TEXT.replace(MAIN, MAIN + slow))
+    place.configure(runconfig__save_checkpoints_steps=every, runconfig__log_steps=1)
+    return replace(place, site=site_file(place.path, "local", grace_s=grace_s))
+
+
+def ended(place: FcMnist, line: str) -> str:
+    """The output of such a job that is told to end once it has said this."""
+    command = ("python-ws", "copy/run.py", *place.own(("--max_steps", str(MANY_STEPS))))
+    with place.start(*TWO_STREAMERS, *command) as launcher:
+        assert launcher.stdout is not None
+        before = next(text for text in launcher.stdout if line in text)
+        launcher.send_signal(signal.SIGTERM)
+        out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 143, err
+    assert "csrun_wse: SIGTERM: the job was ended" in err
+    assert not list(place.model_dir.glob(".csrun-*"))
+    return before + out
+
+
+def test_a_save_that_takes_long_is_waited_for(place: FcMnist) -> None:
+    there = slow_job(place, seconds=2, grace_s=60, every=MANY_STEPS)
+    out = ended(there, "global_step = 1,")
+    assert last_saved(place, out) > 0
+
+
+def test_a_save_that_would_take_longer_than_the_grace_is_not_begun(place: FcMnist) -> None:
+    there = slow_job(place, seconds=1.5, grace_s=1, every=4)
+    script = place.path / "copy" / "run.py"
+    script.write_text(script.read_text().replace(MAIN, MAIN + SLOW_STEPS))
+    out = ended(there, "global_step = 5,")
+    assert re.search(r"No checkpoint at global step \d+: the last one took [\d.]+ s, and 0\.\d s "
+                     "are left of the grace; raise grace_s in the site file", out), out  # fmt: skip
+    assert "Training interrupted: the next run in model_dir resumes from model-ckpt-4\n" in out
+
+
+def test_a_save_that_takes_longer_than_the_grace_is_discarded(place: FcMnist) -> None:
+    """The first one, of the initial weights, did not tell that it would."""
+    there = slow_job(place, seconds=20, grace_s=2, every=MANY_STEPS)
+    out = ended(there, "global_step = 1,")
+    assert re.search(r"Checkpoint at global step \d+ discarded", out)
+    assert "The grace of 2 s is over (grace_s of the site)" in out
+    assert "resumes from model-ckpt-0\n" in out
