@@ -10,7 +10,7 @@ import pytest
 
 from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
-from csrun.records.checkpoints import layout
+from csrun.records.checkpoints import parts
 
 TENSORS = {"fc/kernel": np.arange(6, dtype=np.float32), "fc/bias": np.ones(2, np.float32)}
 
@@ -91,7 +91,7 @@ def test_the_newest_is_looked_for_again_when_it_is_removed_meanwhile(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training that keeps one checkpoint writes its next between the index and the files."""
-    read_index = layout.read_index
+    read_index = parts.read_index
 
     def read_and_be_late(model_dir: Path) -> object:
         index = read_index(model_dir)
