@@ -24,7 +24,7 @@ class StageClock:
 
     def __init__(self) -> None:
         self.stages: dict[str, StageTime] = {}
-        self.entered: Callable[[str], None] = unheard
+        self.entered: Callable[[str], None] = no_listener
         self._lock = Lock()
 
     @contextmanager
@@ -46,5 +46,5 @@ class StageClock:
         return max(self.stages.items(), key=lambda item: item[1].wall_s, default=None)
 
 
-def unheard(stage: str) -> None:
+def no_listener(stage: str) -> None:
     """Nobody wants to know which stage begins."""

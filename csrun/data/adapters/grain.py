@@ -56,7 +56,7 @@ class RandomAccess:
         return type(self.items).__name__
 
 
-def told(step: Any) -> tuple[str, Options] | None:
+def operator_of(step: Any) -> tuple[str, Options] | None:
     """The operator that a step is, and its options; None for one that only hands elements on."""
     operator = next((OPERATORS[kind] for kind in kinds(step) if kind in OPERATORS), None)
     if operator is None:
@@ -128,12 +128,12 @@ OPTIONS: dict[str, Callable[[Any], Options]] = {
 
 
 UNKNOWN: Options = {"dataset": None, "samples": None}
-Told = tuple[str, Options]
+Described = tuple[str, Options]
 
 
 def describe(dataset: Any) -> tuple[Operator, ...]:
     """The chain from its source on; of data sets that are put together, the first one's."""
-    steps = [step for step in map(told, _chain(dataset)) if step is not None]
+    steps = [step for step in map(operator_of, _chain(dataset)) if step is not None]
     if not steps or steps[0][0] != "source":
         steps.insert(0, ("source", UNKNOWN))
     return _operators(type(dataset).__name__, steps)
@@ -150,7 +150,7 @@ def indexed(dataset: Any) -> RandomAccess | None:
     if any("FilterMapDataset" in kinds(step) for step in steps):
         return None
     repeats = [step for step in steps if "RepeatMapDataset" in kinds(step)]
-    endless = any(told(step) == ("repeat", {"count": None}) for step in repeats)
+    endless = any(operator_of(step) == ("repeat", {"count": None}) for step in repeats)
     return RandomAccess(dataset, None if endless else len(dataset))
 
 
@@ -162,7 +162,7 @@ def _chain(dataset: Any, every: bool = False) -> Iterator[Any]:
     yield dataset
 
 
-def _loader_steps(loader: Any) -> Iterator[Told]:
+def _loader_steps(loader: Any) -> Iterator[Described]:
     sampler, workers = loader._sampler, loader._multiprocessing_options
     yield "source", source_options(loader._data_source)
     if getattr(sampler, "_shuffle", False):
@@ -175,7 +175,7 @@ def _loader_steps(loader: Any) -> Iterator[Told]:
         yield "prefetch", worker_options(workers.num_workers, workers.per_worker_buffer_size)
 
 
-def _operation(operation: Any) -> Told:
+def _operation(operation: Any) -> Described:
     if "Batch" in kinds(operation):
         drops = operation.drop_remainder
         return "batch", {"batch_size": operation.batch_size, "drop_remainder": drops}
@@ -184,7 +184,7 @@ def _operation(operation: Any) -> Told:
     return "map", function_options(operation)
 
 
-def _operators(iterable: str, steps: Iterable[Told]) -> tuple[Operator, ...]:
+def _operators(iterable: str, steps: Iterable[Described]) -> tuple[Operator, ...]:
     """Steps as operators: of samples up to the batch, of batches from then on."""
     operators: list[Operator] = []
     level = Level.SAMPLE

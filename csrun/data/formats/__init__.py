@@ -1,11 +1,15 @@
-"""File formats: from a path to arrays, or to samples in turn.
+"""File formats: from a path to arrays, or to samples in turn; which one a file's name tells.
 
 Text and bytes come as uint8 vectors: `bytes(sample).decode()` in a map gives a text.
 """
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from csrun.data.errors import DataError
 from csrun.data.formats.base import Format, IndexedFormat, StoredRows, StreamedFormat
 from csrun.data.formats.csv import Csv
-from csrun.data.formats.guess import of
 from csrun.data.formats.hdf5 import Hdf5
 from csrun.data.formats.idx import Idx
 from csrun.data.formats.lines import Lines
@@ -31,3 +35,27 @@ __all__ = [
     "Variable",
     "of",
 ]
+
+FORMATS: dict[str, Callable[[], Format]] = {
+    r"idx\d-ubyte(\.gz)?": Idx,
+    r"\.np[yz]": Npy,
+    r"\.txt(\.gz)?": Lines,
+    r"\.csv(\.gz)?": Csv,
+    r"\.tfrecords?(\.gz)?": TFRecord,
+    r"\.(h5|hdf5)": Hdf5,
+}
+
+
+def of(path: str | Path) -> Format:
+    """The format that a file's name tells, with its options as they are by default.
+
+    Raises: DataError for a name that does not tell it
+    """
+    name = Path(path).name
+    for ending, form in FORMATS.items():
+        if re.search(f"{ending}$", name):
+            return form()
+    remedy = "give one of csrun.data.formats"
+    if name.endswith(".bin"):
+        remedy = "a .bin file of token ids is formats.Tokens(length=...), in tokens a sample"
+    raise DataError(f"{path}: its name does not tell its format: {remedy}")

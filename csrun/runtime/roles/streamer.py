@@ -28,7 +28,7 @@ def serve(control: Channel, dataset: Dataset) -> Results:
     numbers = Numbers(request.first, request.stride, request.last)
     try:
         maker = BatchMaker(dataset, request.inputs, numbers, request.settings, "this streamer")
-        with maker.meter.shown_by(ring.enter):
+        with maker.meter.reported_to(ring.enter):
             _stream(ring, maker, control)
         return control.expect(Stop)[0].results
     except Interrupted as interrupted:
