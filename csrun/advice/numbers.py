@@ -20,8 +20,8 @@ def percent(share: float) -> str:
 
 
 def deviation(share: float) -> str:
-    """With its sign."""
-    return f"{100 * share:+.1f}%"
+    """Of 1, with its sign, which nothing at all has as well: +0.0%."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
 def spread(values: Sequence[float]) -> float:

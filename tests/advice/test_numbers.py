@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from csrun.advice.numbers import round_ticks, spread, with_spread
+from csrun.advice.numbers import deviation, round_ticks, spread, with_spread
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,10 @@ def test_a_value_has_the_digits_that_its_spread_leaves_it(
     value: float, spread: float, expected: str
 ) -> None:
     assert with_spread(value, spread) == expected
+
+
+def test_a_deviation_of_nothing_has_one_sign() -> None:
+    assert [deviation(share) for share in (-1e-9, 0.0, 1e-9, -0.125)] == [*["+0.0%"] * 3, "-12.5%"]
 
 
 def test_the_spread_is_the_standard_deviation_but_for_stalls() -> None:

@@ -103,8 +103,8 @@ def _advice(stage: Stage, saturation: Saturation, limit: Limit | None, parallel:
         return f"it {does}: more files, one for each streamer that is missing, or {faster}"
     if limit is Limit.CPUS:
         return (
-            "the CPUs have no time left, and it takes most of it: faster code or more CPUs; more"
-            " tasks do not help"
+            "the CPUs have no time left, and it takes the largest part: faster code or more CPUs;"
+            " more tasks do not help"
         )
     if saturation is Saturation.RESOURCE:
         held_up = "it waits for" if stage.waits else "it computes, held up by"

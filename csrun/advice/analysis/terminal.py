@@ -7,6 +7,7 @@ from textwrap import fill
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
+from rich.segment import Segment, Segments
 from rich.table import Table
 
 from csrun.advice.analysis import wording
@@ -18,12 +19,13 @@ from csrun.advice.numbers import count, deviation, with_spread
 
 TITLE = "Input pipeline analysis"
 NAME_WIDTH = 15
+TABLE_WIDTH = 72  # of a table of numbers
 INDENT = "  "
 HEIGHT = 16
 LEAST_WIDTH, MOST_WIDTH = 40, 100
 #: The box-drawing characters of plotext's axes, where there is no Unicode.
 PLAIN = str.maketrans("┌┐└┘├┤┬┴┼│─", "+++++++++|-")
-POINT_COLUMNS = ("tasks", "cpus_per_task", "samples/s", "undisturbed", "by the law", "off")
+POINT_COLUMNS = ("tasks", "CPUs a task", "samples/s", "undisturbed", "by the law", "off")
 LAYOUT_COLUMNS = ("nodes", "tasks_per_node", "cpus_per_task", "streamers", "samples/s")
 
 
@@ -116,7 +118,11 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], console: Conso
         table.add_column(column, justify="left" if column == "stage" else "right")
     for row in rows:
         table.add_row(*row)
-    console.print(Padding(table, (0, 0, 0, len(INDENT)), expand=False))
+    # in a terminal narrower than the table lines wrap: a number is not cut
+    wide = console.options.update(width=max(console.width, TABLE_WIDTH))
+    indented = Padding(table, (0, 0, 0, len(INDENT)), expand=False)
+    for line in console.render_lines(indented, wide, pad=False):
+        console.print(Segments([*line, Segment.line()]), soft_wrap=True)
 
 
 def plot(chart: Chart, width: int, unicode: bool) -> str:

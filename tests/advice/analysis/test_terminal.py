@@ -151,6 +151,14 @@ def test_without_a_terminal_every_character_of_the_plot_is_plain(
     assert max(map(len, own)) <= WIDTH
 
 
+def test_a_narrow_terminal_wraps_a_table_and_cuts_no_number() -> None:
+    out = StringIO()
+    terminal.show(analysis_of(), Console(file=out, width=50, highlight=False, markup=False))
+    points = out.getvalue().split("Measured\n")[1].split("Law")[0]
+    assert "…" not in points
+    assert points.splitlines()[2].split() == ["1", "1", "100,000", "100,000", "100,000", "+0.0%"]
+
+
 def test_a_terminal_has_a_plot_of_dots() -> None:
     shown = report(analysis_of(), force_terminal=True)
     assert "●" in shown
