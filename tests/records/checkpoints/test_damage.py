@@ -99,7 +99,7 @@ def test_the_newest_is_looked_for_again_when_it_is_removed_meanwhile(
         checkpoints.write(folder, 300, TENSORS, {}, 1)
         return index
 
-    monkeypatch.setattr("csrun.records.checkpoints.read.read_index", read_and_be_late)
+    monkeypatch.setattr(parts, "read_index", read_and_be_late)
     found = checkpoints.latest(folder)
     assert found is not None
     assert found.step == 300

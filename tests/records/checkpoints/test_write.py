@@ -19,6 +19,7 @@ import pytest
 
 from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
+from csrun.records.checkpoints import parts
 
 SIZE = 200_000  # values of a tensor
 TENSORS = {"kernel": np.full(SIZE, 1, np.float32), "momentum/kernel": np.zeros(SIZE, np.float32)}
@@ -29,6 +30,7 @@ import sys, time, zlib
 from pathlib import Path
 import numpy as np
 from csrun.records import checkpoints
+from csrun.records.checkpoints import parts
 
 crc32 = zlib.crc32
 zlib.crc32 = lambda *arguments: time.sleep(0.002) or crc32(*arguments)
@@ -96,10 +98,12 @@ def test_a_folder_is_looked_at_once_however_many_are_kept(
     def look(*_: object) -> None:
         raise AssertionError("looked at the folder again")
 
-    for name in ("steps_in", "read_index", "sweep_temporaries"):
-        monkeypatch.setattr(writer_module(), name, look)
+    monkeypatch.setattr(parts, "steps_in", look)
+    monkeypatch.setattr(parts, "read_index", look)
+    monkeypatch.setattr(writer_module(), "sweep_temporaries", look)
     for step in range(2, 6):
         writer.write(step, filled(step))
+    monkeypatch.undo()
     assert checkpoints.kept_steps(tmp_path) == (1, 2, 3, 4, 5)
 
 
