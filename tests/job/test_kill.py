@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, TWO_STREAMERS, FcMnist
-from support.jobs import END_S, until
+from support.jobs import STALL_S, until
 
 from csrun.records import checkpoints
 
@@ -94,7 +94,7 @@ def assert_survived(place: FcMnist, mode: Mode, name: str, after_s: float) -> No
         time.sleep(after_s)
         os.kill(pid, signal.SIGKILL)
         assert not left(place, launcher), f"{name} killed {after_s} s after its birth"
-        _, err = launcher.communicate(timeout=END_S)
+        _, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == (KILLED if name == "launcher" else 128 + signal.SIGKILL), err
     named = [line for line in err.splitlines() if "error: " in line]
     cause = mode.causes[name]
@@ -122,7 +122,7 @@ def left(place: FcMnist, launcher: "subprocess.Popen[str]") -> list[psutil.Proce
         launcher.poll()
         return [p for p in psutil.process_iter() if works_in(p, str(place.path))]
 
-    deadline_s = time.monotonic() + END_S
+    deadline_s = time.monotonic() + STALL_S
     while (found := living()) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     return found

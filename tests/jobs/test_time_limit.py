@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Workplace, over_its_limit
 
 from csrun.base.errors import UsageError
 from csrun.jobs.time_limit import format_duration, parse
@@ -53,12 +53,12 @@ def test_durations_as_squeue_shows_them(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("ending", ["exit 0", "exit 5"])
 def test_a_job_over_its_limit_is_ended_in_order(ending: str, tmp_path: Path) -> None:
     place = Workplace(tmp_path)
-    script = f"trap 'echo told; {ending}' TERM; while :; do sleep 0.05; done"
-    done = place.run(*ONE_TASK, "--time-limit", "0:01", "sh", "-c", script)
+    script = f"trap 'echo told; {ending}' TERM; touch up; while :; do sleep 0.05; done"
+    done, limit = over_its_limit(place, (tmp_path / "up").exists, *ONE_TASK, "sh", "-c", script)
     assert done.returncode == 143
     assert "told" in done.stdout
-    assert "csrun_wse: time limit of 0:01 reached: the job was ended" in done.stderr
-    record = place.record(1)
+    assert f"csrun_wse: time limit of {limit} reached: the job was ended" in done.stderr
+    record = place.record(len(list(place.jobs.iterdir())))
     assert (record["state"], record["exit_code"]) == ("TIMEOUT", 143)
 
 

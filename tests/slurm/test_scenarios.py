@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace
+from support.jobs import Workplace, over_its_limit
 
 FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 STEPS = ("--mode", "train", "--max_steps", "20")
@@ -120,11 +120,19 @@ def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
 
 
 def test_a_time_limit_ends_the_job_in_order(place: Workplace) -> None:
-    place.script(f"{SAY}try:\n    time.sleep(600)\nfinally:\n    open('out' + rank, 'w').close()")
-    done = place.run("--time-limit", "0:2", *THREE, "python", "run.py")
+    place.script(f"{RANK}try:\n    open('in' + rank, 'w').close()\n    time.sleep(600)\nfinally:\n"
+                 "    open('out' + rank, 'w').close()")  # fmt: skip
+    done, limit = over_its_limit(
+        place,
+        lambda: len(list(place.path.glob("in*"))) == 6,
+        *THREE,
+        "python",
+        "run.py",
+        first_limit_s=2,
+    )
     assert done.returncode == 143
-    assert "csrun_wse: time limit of 0:02 reached: the job was ended" in done.stderr
-    assert len(list(place.path.glob("out*"))) == len(list(place.path.glob("in*"))) == 6
+    assert f"csrun_wse: time limit of {limit} reached: the job was ended" in done.stderr
+    assert len(list(place.path.glob("out*"))) == 6
 
 
 def test_the_output_goes_where_it_is_asked_to(place: Workplace) -> None:
