@@ -8,7 +8,7 @@ from csrun.cli import frame
 
 if TYPE_CHECKING:
     from csrun.cli.shell import Asking, Shell
-    from csrun.context.login import LoginRole
+    from csrun.context.environment import LoginRole
 
 NAME = "cs"
 
@@ -28,7 +28,7 @@ def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login
     When standard input is not a terminal, it is read as commands, one a line; the first that fails
     ends it, with its exit code.
     """
-    from csrun.context.login import LoginRole
+    from csrun.context.environment import LoginRole
 
     if not ssh_login:
         return _run(command, _shell(site, system, LoginRole.ADMIN))
@@ -38,8 +38,8 @@ def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login
 
 def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
     """Role and command of a log-in; a client may begin the command with `cs`."""
-    from csrun.cli.shell.tree import split
-    from csrun.context.login import ssh_login
+    from csrun.cli.shell.loop import split
+    from csrun.context.environment import ssh_login
 
     if command:
         raise click.UsageError("--ssh-login takes the command from the log-in, not from here")

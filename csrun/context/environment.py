@@ -1,4 +1,4 @@
-"""The environment as a whole: read to be passed on, and replaced in a forked task."""
+"""The environment: what its variables say, the whole to be passed on, replaced in a forked task."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
+
+import msgspec
 
 from csrun.base.errors import UsageError
 
@@ -165,3 +167,37 @@ def jobs_dir_of(site_name: str, configured: str | None = None) -> Path:
     if configured is None:
         return site_state_dir(site_name) / "jobs"
     return Path(os.path.expandvars(configured)).expanduser()
+
+
+ROLE = "CSRUN_ROLE"
+ORIGINAL_COMMAND = "SSH_ORIGINAL_COMMAND"
+
+
+class LoginRole(StrEnum):
+    """What a key may do: change the systems, or look at them."""
+
+    ADMIN = "admin"
+    USER = "user"
+
+
+class SshLogin(msgspec.Struct, frozen=True):
+    """One connection; without a command it wants the prompt."""
+
+    role: LoginRole
+    command: str | None
+
+
+def ssh_login() -> SshLogin:
+    """The log-in that this process is for. A key that names no role may look only.
+
+    Source: sshd(8), AUTHORIZED_KEYS FILE FORMAT, environment="NAME=value"; sshd_config(5),
+    ForceCommand, for SSH_ORIGINAL_COMMAND
+
+    Raises: UsageError for a role that there is not
+    """
+    role = os.environ.get(ROLE, LoginRole.USER)
+    try:
+        return SshLogin(LoginRole(role), os.environ.get(ORIGINAL_COMMAND))
+    except ValueError as error:
+        known = ", ".join(LoginRole)
+        raise UsageError(f"{ROLE} of this key must be one of {known}, got {role!r}") from error

@@ -13,7 +13,7 @@ from support.fc_mnist import FOLDER
 from support.pages import CHECKOUT, PAGES, README, blocks
 
 from csrun.base.errors import UsageError
-from csrun.cli.shell.tree import root as shell_commands
+from csrun.cli.shell.loop import root as shell_commands
 
 OURS = ("csrun_wse", "csrun_cpu", "cs_input_analyzer", "csctl")
 SCRIPTS = CHECKOUT / "scripts"

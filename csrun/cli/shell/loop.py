@@ -1,22 +1,60 @@
-"""Many commands, one a line: from a pipe, or from a person at the prompt."""
+"""The tree of commands, and many of them, one a line: from a pipe, or a person at the prompt."""
 
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from csrun.base.errors import CsrunError, OutputError
-from csrun.cli.shell.shell import LeaveShell, Shell
-from csrun.cli.shell.tree import PROGRAM, root, run_command, split
+from csrun.base.errors import CsrunError, OutputError, UsageError
+from csrun.cli.shell.commands import help, power, status
+from csrun.cli.shell.shell import LeaveShell, Shell, Words
 from csrun.context import state_dir
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import History
 
+PROGRAM = "cs"
 PROMPT = f"{PROGRAM}> "
 EXIT_INTERRUPTED = 130
 HISTORY = "cs_history"
+
+root = Words(
+    PROGRAM,
+    [
+        Words("config", [Words("execmode", [power.show_mode, power.setup_mode], "Execution mode.")],
+              "Configuration of a system."),
+        Words("system", [status.show, status.status, *power.COMMANDS], "State of a system."),
+        Words("software", [status.software], "Installed software."),
+        Words("session", [status.listing, status.cancel], "Jobs on a system."),
+        status.telemetry,
+        help.help_command,
+        help.leave,
+    ],
+    "The admin shell of the CS systems.",
+)  # fmt: skip
+
+
+def run_command(words: Sequence[str], shell: Shell) -> int:
+    """Do one command; its exit code.
+
+    Raises: click.ClickException, CsrunError when it is wrong or fails; LeaveShell
+    """
+    code: int | None = root.main(list(words), prog_name=PROGRAM, standalone_mode=False, obj=shell)
+    return code or 0
+
+
+def split(line: str) -> list[str]:
+    """The words of a line; quotes hold words together, and nothing else has a meaning.
+
+    Raises: UsageError for a quote without its pair
+    """
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise UsageError(f"{str(error).lower()}: close the quote") from error
 
 
 def read_lines(shell: Shell) -> int:
@@ -33,10 +71,10 @@ def read_lines(shell: Shell) -> int:
 
 def prompt_for_lines(shell: Shell) -> int:
     """Ask for commands until the user leaves; a command that fails does not end the shell."""
-    session = _session(shell)
+    status = _session(shell)
     while True:
         try:
-            for line in session.prompt().splitlines():  # several, where they were pasted
+            for line in status.prompt().splitlines():  # several, where they were pasted
                 if _attempt(line, shell) != 0:
                     break
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from click.exceptions import NoSuchCommand
 from csrun.base.errors import CsrunError
 from csrun.cli.shell.asking import Asking
 from csrun.cli.shell.reply import JSON, TABLE
-from csrun.context.login import LoginRole
+from csrun.context.environment import LoginRole
 from csrun.site import Site, System
 from csrun.system.find import named
 

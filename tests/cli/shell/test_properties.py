@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.cli.shell import LineAsking, Shell, run_command
-from csrun.context.login import LoginRole
+from csrun.context.environment import LoginRole
 from csrun.site import load
 from csrun.system import Lease, acquire, load_state
 

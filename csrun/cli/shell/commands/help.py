@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 
 from csrun.cli.shell.shell import LeaveShell, Shell
-from csrun.context.login import LoginRole
+from csrun.context.environment import LoginRole
 
 
 def _words(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

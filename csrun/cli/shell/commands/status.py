@@ -1,14 +1,19 @@
-"""system show, system status, software show and telemetry: what a system is, and how it is."""
+"""What a system is, how it is, and which jobs are on it: system show and status, software show,
+telemetry, session list and cancel.
+"""
 
 import platform
 import time
 
 import click
+import msgspec
 
 from csrun.base.version import VERSION
+from csrun.cli.frame import WholeNumber
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
 from csrun.jobs import overview
+from csrun.jobs.overview import Session, SystemStatus, require_session, sessions_of
 from csrun.launch import backend_of
 from csrun.system.change import drainer
 from csrun.system.lease import holder
@@ -44,13 +49,12 @@ def status(shell: Shell, output_format: str) -> None:
     state = load_state(shell.site, shell.system)
     with changing(shell.site, shell.system):
         drained_by = drainer(shell.site, shell.system)
-    known = {status.name: status for status in backend_of(shell.site).systems()}
     facts: reply.Record = {
         "system": shell.system.name,
         "power": state.power,
         "mode": state.mode,
         "holder": holder(shell.site, shell.system),
-        "waiting_jobs": len(known[shell.system.name].waiting),
+        "waiting_jobs": len(_users(shell).waiting),
         "drained_by": drained_by,
         "boot_left_s": state.boot_ends - time.time() if state.power is Power.BOOTING else None,
     }
@@ -108,3 +112,39 @@ def _facts(shell: Shell) -> reply.Record:
         "sram_bytes": shell.system.sram_bytes,
         "age_s": max(0.0, time.time() - run.updated_s) if run else None,
     }
+
+
+@leaf("list")
+def listing(shell: Shell, output_format: str) -> None:
+    """List the job that holds the system, and those that wait for it."""
+    found = [msgspec.structs.asdict(session) for session in _sessions(shell)]
+    reply.show(found, output_format, f"{shell.system.name} has no sessions")
+
+
+def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    shell = context.obj.on(context.params.get("system"))
+    jobs = (str(session.job) for session in _sessions(shell))
+    return [job for job in jobs if job.startswith(incomplete)]
+
+
+@leaf("cancel", changes=True)
+@click.argument("job", metavar="JOB", type=WholeNumber(min=1), shell_complete=_jobs)
+def cancel(shell: Shell, output_format: str, job: int) -> None:
+    """End job JOB in order, and wait until it has ended, as 'csctl cancel job' does."""
+    require_session(_users(shell), job)
+    outcome = backend_of(shell.site).cancel(job)
+    if output_format == reply.JSON:
+        reply.show({"job": job, "outcome": outcome}, output_format)
+    else:
+        click.echo(f"job {job}: {outcome}")
+
+
+def _sessions(shell: Shell) -> list[Session]:
+    users = _users(shell)
+    jobs = backend_of(shell.site).jobs() if users.users else ()
+    return sessions_of(users, {job.job_id: (job.name, job.user) for job in jobs})
+
+
+def _users(shell: Shell) -> SystemStatus:
+    known = {status.name: status for status in backend_of(shell.site).systems()}
+    return known[shell.system.name]
