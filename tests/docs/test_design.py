@@ -1,11 +1,23 @@
-"""docs/design.md is the house as it is: its table of rooms."""
+"""docs/design.md is the house as it is: its table of rooms, its files, its walks."""
 
+import ast
 import re
+from pathlib import Path
 
+import pytest
 from support.pages import CHECKOUT, section
 from test_imports import EVERYTHING, MAY_IMPORT, NOUNS
 
 PAGE = CHECKOUT / "docs" / "design.md"
+#: How many files a reader of each walk may have to open.
+LIMITS = {
+    "A batch, from the Dataset to the program": 15,
+    "A weight, from its layer to the checkpoint": 34,
+    "A request, from the command to the running task": 22,
+    "A failure, from the task to the screen": 14,
+}
+#: Modules that import by a name that is made as they run.
+BY_NAME = {"csrun/cli/entry.py"}
 
 
 def rows(title: str) -> list[list[str]]:
@@ -22,6 +34,33 @@ def rooms_in(text: str) -> frozenset[str]:
     return named | NOUNS if "the nouns" in text else named
 
 
+def walk(title: str) -> list[str]:
+    """The files of a walk, one an item of its list."""
+    items = re.findall(r"^\d+\. (.*)", section(PAGE, title), re.MULTILINE)
+    files = [re.match(r"`([^`]+)`", item) for item in items]
+    assert all(files), f"{title}: an item that does not begin with a file"
+    return [found[1] for found in files if found]
+
+
+def modules_imported(path: str) -> set[str]:
+    """The files of csrun that a file imports, itself or by its package."""
+    found = set()
+    for node in ast.walk(ast.parse((CHECKOUT / path).read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            module = Path(*name.split("."))
+            found |= {f"{module}.py", f"{module}/__init__.py"}
+    packages = [CHECKOUT / name for name in found if name.endswith("/__init__.py")]
+    if not path.endswith("/__init__.py"):  # what a package hands on is imported from it, too
+        for package in filter(Path.exists, packages):
+            found |= modules_imported(str(package.relative_to(CHECKOUT)))
+    return found
+
+
 def test_the_table_of_rooms_is_that_of_the_import_test() -> None:
     table = {room.strip("`"): rooms_in(imports) for room, _, _, imports in rows("The floors")}
     assert table == MAY_IMPORT
@@ -30,3 +69,29 @@ def test_the_table_of_rooms_is_that_of_the_import_test() -> None:
 def test_the_nouns_are_the_floor_of_that_name() -> None:
     floors = {room.strip("`"): floor for room, floor, _, _ in rows("The floors")}
     assert {room for room, floor in floors.items() if floor == "nouns"} == NOUNS
+
+
+@pytest.mark.parametrize("title", LIMITS)
+def test_a_walk_is_of_files_that_are_there_and_as_short_as_it_must_be(title: str) -> None:
+    files = walk(title)
+    assert not [path for path in files if not (CHECKOUT / path).is_file()]
+    assert len(files) == len(set(files))
+    assert len(files) <= LIMITS[title]
+
+
+@pytest.mark.parametrize("title", LIMITS)
+def test_a_walk_hangs_together(title: str) -> None:
+    """Each of its files imports another one of them, or is imported by one."""
+    files = walk(title)
+    imports = {path: modules_imported(path) for path in files if path.startswith("csrun/")}
+    alone = [
+        path
+        for path in set(imports) - BY_NAME
+        if not imports[path] & set(files)
+        and not any(path in imported for other, imported in imports.items() if other != path)
+    ]
+    assert not alone
+
+
+def test_the_page_has_the_walks_and_no_other() -> None:
+    assert re.findall(r"^### (.*)", PAGE.read_text(), re.MULTILINE) == list(LIMITS)
