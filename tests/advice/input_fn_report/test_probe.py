@@ -22,16 +22,15 @@ def test_a_measured_worker_gives_its_times_a_batch() -> None:
 
 
 def test_a_first_look_sees_how_much_a_time_scatters() -> None:
-    """Every other batch sleeps for 6 ms, and as long beside the others."""
+    """Every other batch sleeps for 12 ms: 6 ms in the mean, and 6 beside it."""
     slept = []
 
     def nap(x: object) -> object:
-        time.sleep(0.006 * (len(slept) % 2))
+        time.sleep(0.012 * (len(slept) % 2))
         slept.append(x)
         return x
 
     data = Dataset.from_arrays(np.arange(640)).batch(16).map(nap)
     found = probe(data)
-    assert found.spreads["map nap"] >= 0.0025
-    assert found.spreads["from_arrays"] < 0.0025
+    assert found.spreads["map nap"] > max(0.002, found.spreads["from_arrays"])
     assert not probe(data.map(lambda x: x, num_parallel_calls=2)).spreads
