@@ -55,7 +55,7 @@ def test_a_job_trains_in_replicas_as_without_them(place: FcMnist, site: Path) ->
     report = (place.path / "compile_report.txt").read_text()
     assert f"Replicas of the model: {replicas}." in report
     page = (plan_file.parent / "compile_report.html").read_text()
-    assert page.count('class="place') == len(places)
+    assert page.count('class="place') == len(places) + len(plan.layers)  # one is enlarged, too
     alone = place.cpu("--model_dir", "alone")
     assert alone.returncode == 0, alone.stderr
     assert "Multireplica" not in alone.stderr
