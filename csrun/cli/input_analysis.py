@@ -22,7 +22,7 @@ from csrun.cli.csrun_wse import PRELOAD
 from csrun.context import environment
 from csrun.jobs.signals import raised_as_errors
 from csrun.launch import JobOptions, JobRequest, launch
-from csrun.launch.command import is_preparing, mode_of, option, prepared
+from csrun.launch.command import is_preparing, mode_of, option, prepared, require_command
 from csrun.launch.cpu import CpuRequest, CpuRun, prepare
 from csrun.site import Scheduler, Site
 
@@ -73,11 +73,7 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
 
 
 def _check(request: AnalysisRequest, site: Site) -> None:
-    if not request.command:
-        raise UsageError(
-            "no command given: say what to measure, e.g. cs_input_analyzer python-ws run.py"
-            " --compile_only"
-        )
+    require_command(request.command, "cs_input_analyzer python-ws run.py --compile_only")
     if not is_preparing(request.command):
         raise UsageError(
             f"{shlex.join(request.command)}: must only compile or validate: add --compile_only, or"
