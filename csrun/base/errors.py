@@ -41,3 +41,4 @@ class PeerLost(CsrunError):  # noqa: N818  an event, not an error
     def __init__(self, message: str, peer: str = "") -> None:
         super().__init__(message)
         self.peer = peer
+        self.step: int | None = None  # of the training that lost it, where that is known

@@ -30,6 +30,13 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
 @click.option("--label", is_flag=True, help="Show all tasks' output, each line after its rank.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="After a failure, start the tasks again from the newest checkpoint, N times at most.",
+)
 @click.option("--sbatch", is_flag=True, help="Slurm: submit the job and do not wait for it.")
 @click.option(
     "--compile-first", is_flag=True, help="Slurm: compile in a job of its own, without a CS system."
@@ -52,6 +59,7 @@ def csrun_wse(
     single_task_nodes: int | None,
     cyclic: bool,
     label: bool,
+    max_restarts: int,
     sbatch: bool,
     compile_first: bool,
     detach: bool,
@@ -84,6 +92,7 @@ def csrun_wse(
         site=resolve(site),
         preload=PRELOAD,
         label=label,
+        max_restarts=max_restarts,
         sbatch=sbatch,
         compile_first=compile_first,
         detach=detach,

@@ -18,6 +18,7 @@ from csrun.context.link import UNREADABLE
 JOB_FILE = "job.json"
 SECRET_FILE = "secret"
 ENDED_DIR = "ended"
+RUNS_DIR = "runs"
 LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
 TELEMETRY_FILE = "telemetry.json"
 
@@ -84,7 +85,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `mode` is the execution mode that the interpreter of the command needs, None for a command
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
     `system` is the CS system that a cluster's scheduler has given the job, if it has.
-    `grace_s` is the time from the word to end until a task is killed.
+    `grace_s` is the time from the word to end until a task is killed, `max_restarts` how often its
+    tasks may start again after a failure.
     With `hosts` separate, two tasks share a machine exactly when their entries name the same node.
     """
 
@@ -99,6 +101,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system: str | None = None
     hosts: Hosts = Hosts.SHARED
     grace_s: float = GRACE_S
+    max_restarts: int = 0
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""

@@ -40,7 +40,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `log_bytes` is the length of the task's log before the traceback was written to it, so that the
     launcher forwards what came before and shows the traceback once, at the end. `lost` is the name
-    of the peer that a PEER_LOST is about.
+    of the peer that a PEER_LOST is about, `step` that of the training that lost it.
     """
 
     rank: int
@@ -51,6 +51,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_s: float
     log_bytes: int
     lost: str = ""
+    step: int | None = None
 
     def write(self, job_dir: Path, name: str | None = None) -> None:
         """Write the report into the job's folder, whole or not at all."""
@@ -137,8 +138,10 @@ def report_of(rank: int, error: BaseException, traceback_text: str, log_bytes: i
         kind, code, message = TaskReportKind.USER_ERROR, error.exit_code, _with_notes(error)
     elif isinstance(error, SystemExit):
         kind, code, message = TaskReportKind.EXIT, exit_code_of(error), "sys.exit was called"
-    lost = error.peer if isinstance(error, PeerLost) else ""
-    return TaskReport(rank, kind, message, traceback_text, code, monotonic(), log_bytes, lost)
+    report = TaskReport(rank, kind, message, traceback_text, code, monotonic(), log_bytes)
+    if isinstance(error, PeerLost):
+        return msgspec.structs.replace(report, lost=error.peer, step=error.step)
+    return report
 
 
 def _with_notes(error: CsrunError) -> str:

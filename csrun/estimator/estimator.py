@@ -20,7 +20,7 @@ from csrun.context import (
     current,
     preparation,
 )
-from csrun.context.job import ended_file
+from csrun.context.job import RUNS_DIR, ended_file
 from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, feed, prepare, train
@@ -321,7 +321,7 @@ def _role_of_plain_task(context: TaskContext) -> Role:
 
 
 def _run_folder(context: TaskContext) -> RunFolder:
-    path = context.job_dir / "runs" / str(next(_run_numbers))
+    path = context.job_dir / RUNS_DIR / str(next(_run_numbers))
     ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
     return RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
 

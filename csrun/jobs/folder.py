@@ -12,7 +12,14 @@ import msgspec
 
 from csrun.base.errors import UsageError
 from csrun.context import JobFile, TaskReport, state_dir
-from csrun.context.job import ENDED_DIR, LIVE_LOCK, SECRET_FILE, ended_file
+from csrun.context.job import (
+    ENDED_DIR,
+    LIVE_LOCK,
+    RUNS_DIR,
+    SECRET_FILE,
+    TELEMETRY_FILE,
+    ended_file,
+)
 from csrun.context.link import REPORT_DIR
 from csrun.system import FileLock, lock, try_lock
 
@@ -54,6 +61,14 @@ class JobFolder:
         for name in ("logs", REPORT_DIR, ENDED_DIR, "cache"):
             (self.path / name).mkdir(exist_ok=True)
         self._write_secret()
+
+    def renew(self) -> None:
+        """Forget what the tasks have left for each other and for us, before they start again."""
+        for name in (REPORT_DIR, ENDED_DIR, RUNS_DIR):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        (self.path / TELEMETRY_FILE).unlink(missing_ok=True)
+        for name in (REPORT_DIR, ENDED_DIR):
+            (self.path / name).mkdir(exist_ok=True)
 
     def mark_ended(self, rank: int) -> None:
         """Let a task's peers know that it has ended well; on a full disk they just are not told."""

@@ -60,7 +60,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     file, what it waited for at first.
 
     The end of a LOST job is when that was noticed. `systems` of a job that lives is what its
-    folder says. `command` and `output` are as they were given.
+    folder says. `restarts` has the cause of each, as `cause` is that of the end. `command` and
+    `output` are as they were given.
     """
 
     job_id: int
@@ -84,6 +85,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     cause: str = ""
     logs: str | None = None
     systems: tuple[SystemUse, ...] = ()
+    restarts: tuple[str, ...] = ()
 
     @property
     def is_active(self) -> bool:
@@ -128,6 +130,8 @@ class JobRecord(msgspec.Struct, frozen=True):
             "launcher": f"process {self.launcher.pid} on {self.launcher.host}",
         }
         yield from ((key, value) for key, value in said.items() if value)
+        for cause in self.restarts:
+            yield "restarted after", cause
         for use in self.systems:
             taken = f"from {when(use.taken)} to {when(use.given_back) or '?'}"
             yield "system", f"{use.system} {taken if use.taken else 'was waited for'}"

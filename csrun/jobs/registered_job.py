@@ -48,6 +48,11 @@ class RegisteredJob:
     def start(self, node_names: tuple[str, ...]) -> None:
         self._keep(moved(self.record, RecordState.RUNNING, node_names=node_names, started=now()))
 
+    def restarted(self, cause: str) -> None:
+        """The job's tasks start again after this failure."""
+        causes = (*self.record.restarts, cause)
+        self._keep(msgspec.structs.replace(self.record, restarts=causes))
+
     def end(self, outcome: Outcome) -> None:
         self._keep(ended(self.record, outcome, read_uses(self.folder.path)))
 

@@ -26,7 +26,8 @@ class JobRequest:
     cluster, `sbatch` submits the job instead of waiting for it, and `compile_first` compiles it in
     a job of its own that holds no CS system. `foreground` is the environment of a command that has
     a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
-    `detach` lets a job of this machine go on without its terminal.
+    `detach` lets a job of this machine go on without its terminal. `max_restarts` is how often the
+    tasks start again after a failure.
     """
 
     command: tuple[str, ...]
@@ -44,6 +45,7 @@ class JobRequest:
     options: JobOptions = JobOptions()
     foreground: Mapping[str, str] | None = None
     detach: bool = False
+    max_restarts: int = 0
 
     @property
     def name(self) -> str:

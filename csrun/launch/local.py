@@ -154,7 +154,9 @@ class _Running:
             server = start_server(self._job.folder, modules, self._locks)
             limit_s = self._request.options.time_limit_s
             folder = self._job.folder
-            return JobLoop(self._file, folder, server, signals, output, limit_s).run()
+            return JobLoop(
+                self._file, folder, server, signals, output, limit_s, self._job.restarted
+            ).run()
 
     def in_foreground(self) -> Outcome:
         """Run its one command with the user's terminal."""

@@ -34,6 +34,7 @@ class JobPlan:
     layout: JobLayout
     tasks: tuple[PlannedTask, ...]
     grace_s: float = GRACE_S
+    max_restarts: int = 0
 
     @property
     def system_mode(self) -> ExecutionMode | None:
@@ -75,6 +76,7 @@ class JobPlan:
             system=system,
             hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
             grace_s=self.grace_s,
+            max_restarts=self.max_restarts,
         )
 
 
@@ -88,7 +90,7 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
     mode = mode_of(request.command)
     layout = _resolve(request, site, mode)
     tasks = _place(layout, mode, site, real_cpus)
-    return JobPlan(request.command, mode, layout, tasks, site.grace_s)
+    return JobPlan(request.command, mode, layout, tasks, site.grace_s, request.max_restarts)
 
 
 def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:

@@ -8,18 +8,18 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
 
 from csrun.base.errors import OutputError
-from csrun.context import JobFile, Progress, SpawnWafer
+from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
 from csrun.jobs.folder import JobFolder, lack_of_room
 from csrun.jobs.record import Outcome
 from csrun.jobs.signals import ENDING_SIGNALS, heeded
-from csrun.launch.life.first_cause import describe_cause, how, summarize
+from csrun.launch.life.first_cause import TaskEnd, describe_cause, how, summarize
 from csrun.launch.life.job_state import (
     DeadlinePassed,
     Event,
@@ -27,6 +27,7 @@ from csrun.launch.life.job_state import (
     Instruction,
     Interrupted,
     JobState,
+    Restart,
     Send,
     ServerLost,
     Start,
@@ -55,12 +56,16 @@ class JobLoop:
         signals: socket.socket,
         output: TaskOutput,
         time_limit_s: int | None,
+        on_restart: Callable[[str], None] = lambda cause: None,
     ) -> None:
         self._folder = folder
         self._server = server
         self._signals = signals
         self._state = JobState(job)
         self._tasks = len(job.tasks)
+        self._max_restarts = job.max_restarts
+        self._on_restart = on_restart
+        self._step: int | None = None
         self._output = output
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
@@ -98,6 +103,7 @@ class JobLoop:
             for event in key.data():
                 self._handle(event)
         now_s = monotonic()
+        self._look_for_step()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self._handle(DeadlinePassed(now_s))
@@ -130,8 +136,26 @@ class JobLoop:
                 self._send(SignalTasks(names, signum))
             case Wait(seconds):
                 self._deadline_s = monotonic() + seconds
+            case Restart(cause, number):
+                self._prepare_restart(cause, number)
             case Finish():
                 self._is_finished = True
+
+    def _prepare_restart(self, cause: TaskEnd, number: int) -> None:
+        self._output.forward(is_last=True)
+        shown = self._output.was_on_console(cause.name)
+        say(describe_cause(cause, self._folder.log(cause.name), shown))
+        say(f"csrun_wse: restart {number} of {self._max_restarts}: the tasks start again")
+        self._deadline_s = self._step = None
+        self._folder.renew()
+        self._output.begin_anew()
+        self._on_restart(summarize(cause))
+
+    def _look_for_step(self) -> None:
+        """Keep the step of the training as its chief says it: with its end the file is gone."""
+        if self._max_restarts:
+            said = Telemetry.read(self._folder.path)
+            self._step = self._step if said is None else said.step
 
     def _send(self, message: StartTask | SignalTasks) -> None:
         try:
@@ -147,7 +171,9 @@ class JobLoop:
             match message:
                 case TaskEnded():
                     report = message.report or self._folder.report(self._report_names[message.name])
-                    yield TaskExited(message.name, message.exit_code, message.time_s, report)
+                    yield TaskExited(
+                        message.name, message.exit_code, message.time_s, report, self._step
+                    )
                 case TasksReady():
                     say_ready(message.tasks, message.time_s - self._begun_s)
                 case Stopped():

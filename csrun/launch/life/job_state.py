@@ -13,6 +13,10 @@ How a job ends, and who is told what, when:
   of its own): the launcher of a batch job is told by the same scancel.
 - The chief ends well: its peers have its Stop and end by themselves; nobody is told anything.
 
+- All have ended after a failure, and the job may restart (`max_restarts`): all are started again,
+  each with its command, and a training resumes from its newest checkpoint. Not so after a user's
+  mistake (exit code 2), a signal, a time limit, or the same first cause at the same step twice.
+
 The exit code is the first cause's, else 128 + signal, else that of the time limit.
 """
 
@@ -20,10 +24,11 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from signal import SIGKILL, SIGTERM
 
+from csrun.base.errors import UsageError
 from csrun.context import JobFile, Role, TaskReport
 from csrun.jobs.record import RecordState
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT
-from csrun.launch.life.first_cause import TaskEnd, first_cause
+from csrun.launch.life.first_cause import TaskEnd, first_cause, summarize
 from csrun.launch.process.protocol import StartTask
 
 COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show
@@ -50,18 +55,26 @@ TRANSITIONS = frozenset(
         (Phase.STOPPING, Phase.KILLING),
         (Phase.STOPPING, Phase.ENDED),
         (Phase.KILLING, Phase.ENDED),
+        (Phase.RUNNING, Phase.RUNNING),  # restarts, from here on
+        (Phase.COLLECTING, Phase.RUNNING),
+        (Phase.STOPPING, Phase.RUNNING),
+        (Phase.KILLING, Phase.RUNNING),
     }
 )
 
 
 @dataclass(frozen=True)
 class TaskExited:
-    """A task's process is gone; `report` is what it has written before."""
+    """A task's process is gone; `report` is what it has written before.
+
+    `step` is the training's, when it was last heard of.
+    """
 
     name: str
     exit_code: int
     time_s: float
     report: TaskReport | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -125,12 +138,20 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """Nothing of the job lives any more: tell of the cause, and make its folder new."""
+
+    cause: TaskEnd
+    number: int
+
+
+@dataclass(frozen=True)
 class Finish:
     """Nothing of the job lives any more."""
 
 
 Event = TaskExited | WaferRequested | Interrupted | TimeLimitReached | DeadlinePassed | ServerLost
-Instruction = Start | Send | Wait | Finish
+Instruction = Start | Send | Wait | Restart | Finish
 
 
 class InvalidTransitionError(Exception):
@@ -151,6 +172,10 @@ class JobState:
         self._next_wafers: dict[str, StartTask] = {}  # of systems whose last wafer still lives
         self._stopped_at_s: float | None = None
         self._expects_echo = False  # Slurm has told the tasks, and may tell the launcher, too
+        self._restarts = 0
+        self._last_failure: tuple[str, int | None] | None = None
+        self._step: int | None = None
+        self._lost_at: int | None = None  # the same, exactly, by a task that lost a peer
         self._story: list[Event] = []
 
     def begin(self) -> list[Instruction]:
@@ -207,13 +232,16 @@ class JobState:
     def _task_exited(self, event: TaskExited) -> list[Instruction]:
         end = self._end_of(event)
         self.ends.append(end)
+        if event.report is not None and event.report.step is not None:
+            self._lost_at = event.report.step
+        self._step = event.step
         if self.phase is Phase.STOPPING and end.role is Role.CHIEF and self._living:
             return [Send(tuple(self._living), SIGTERM)]  # it has let go of its peers
         next_wafer = self._next_wafers.pop(event.name, None)
         if next_wafer is not None and not end.failed and self.phase is Phase.RUNNING:
             return [self._start(next_wafer)]
         if not self._living:
-            return self._finish()
+            return self._restart() if self._may_restart() else self._finish()
         if end.failed and self.phase is Phase.RUNNING:
             self._go(Phase.COLLECTING)
             return [Wait(COLLECT_S)]
@@ -288,6 +316,27 @@ class JobState:
     def _kill(self) -> list[Instruction]:
         self._go(Phase.KILLING)
         return [Send(tuple(self._living), SIGKILL)]
+
+    def _may_restart(self) -> bool:
+        """Whether a failure is one that another try may get over."""
+        cause = self.cause
+        if cause is None or self._restarts == self._job.max_restarts:
+            return False
+        was_ended = self.signum is not None or self.timed_out
+        is_users_mistake = cause.job_exit_code == UsageError.exit_code
+        step = self._step if self._lost_at is None else self._lost_at
+        failure, last = (summarize(cause), step), self._last_failure
+        self._last_failure = failure
+        return not was_ended and not is_users_mistake and failure != last
+
+    def _restart(self) -> list[Instruction]:
+        cause = self.cause
+        assert cause is not None
+        self._restarts += 1
+        self._go(Phase.RUNNING)
+        self.ends, self._next_wafers = [], {}
+        self._stopped_at_s = self._lost_at = None
+        return [Restart(cause, self._restarts), *self.begin()]
 
     def _finish(self) -> list[Instruction]:
         self._go(Phase.ENDED)

@@ -25,6 +25,7 @@ class Gate:
 
     def __init__(self, tasks: int) -> None:
         self._missing = tasks
+        self._is_open = False
         self._arrivals = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._opening, self._held_shut = os.pipe()
 
@@ -35,12 +36,16 @@ class Gate:
     def take_arrivals(self) -> bool:
         """Count who has reported in; with the last task the gate opens, and this is True."""
         self._missing -= os.eventfd_read(self._arrivals)
-        if self._missing == 0:
+        self._is_open = self._missing <= 0  # below it by tasks that have started again
+        if self._is_open:
             os.close(self._held_shut)
-        return self._missing == 0
+        return self._is_open
 
     def enter(self) -> None:
-        """Report in and wait for the others; in a forked task."""
+        """Report in and wait for the others; in a forked task. It opens once for all of a job."""
+        if self._is_open:
+            self.leave()
+            return
         os.close(self._held_shut)  # the reader's end sees the end when nobody holds this one
         os.eventfd_write(self._arrivals, 1)
         os.read(self._opening, 1)

@@ -54,6 +54,7 @@ class ForkServer:
         self._signals, self._wakeup = signal_pipe(_HANDLED)
         self._selector = selectors.DefaultSelector()
         self._tasks: dict[int, StartTask] = {}
+        self._has_ended = False
         self._from_launcher = msgspec.msgpack.Decoder(ToServer)
 
     def serve(self) -> int | None:
@@ -85,6 +86,9 @@ class ForkServer:
         return bodies is not None
 
     def _start(self, start: StartTask) -> None:
+        if self._has_ended and not self._tasks:
+            kill_descendants()  # what the tasks have left behind that now start again
+            self._has_ended = False
         owned = (self._control, self._link, self._signals, self._wakeup, self._selector)
         pid = fork_task(
             _HANDLED,
@@ -110,6 +114,7 @@ class ForkServer:
         now = monotonic()
         for pid, exit_code in reap().items():
             if task := self._tasks.pop(pid, None):  # else an orphan that we adopted
+                self._has_ended = True
                 if exit_code == 0 and task.wafer is None:
                     self._folder.mark_ended(task.rank)
                 self._control.send(TaskEnded(task.name, exit_code, now))

@@ -55,6 +55,11 @@ class LogTail:
         self._offset = start + len(data)
         return self._labelled(data[:end])
 
+    def begin_anew(self) -> None:
+        """Go on after all that is there: a task that starts again writes behind it."""
+        self._partial, self._end = b"", None
+        self._offset = self._log.stat().st_size if self._log.exists() else 0
+
     def _labelled(self, data: bytes) -> bytes:
         if not self._label or not data:
             return data
@@ -168,6 +173,11 @@ class TaskOutput:
     def progress(self, progress: Progress) -> None:
         """Show how far a long operation is."""
         self._console.progress(progress)
+
+    def begin_anew(self) -> None:
+        """All tasks start again."""
+        for way in self._ways.values():
+            way.tail.begin_anew()
 
     def give_up(self) -> None:
         """Show nothing any more."""

@@ -4,6 +4,7 @@ Started as `python -P -m csrun.launch.slurm.attendant JOB_DIR`, on the task's no
 forks the task when all have, passes signals and messages on, reaps the task, and reports how it
 ended; for the chief it does so for the wafers, too. It leaves with the task's exit code, after a
 failure only when csrun_wse lets it go: Slurm would end the whole job before its peers have spoken.
+In a job that may restart it always waits for that, and forks the task anew when it is told to.
 """
 
 import os
@@ -104,8 +105,9 @@ class Attendant:
         return self._exit_code if self._exit_code >= 0 else 128 - self._exit_code
 
     def _is_over(self) -> bool:
-        ended_well = self._job is not None and not self._tasks and self._exit_code == 0
-        return self._is_let_go or ended_well
+        if self._is_let_go or self._job is None or self._job.max_restarts:
+            return self._is_let_go
+        return not self._tasks and self._exit_code == 0
 
     def _say(self, message: FromAttendant) -> None:
         post(self._box, message)
@@ -141,7 +143,9 @@ class Attendant:
     def _obey(self, order: ToAttendants) -> None:
         match order:
             case StartAll(job, shows_progress):
-                self._job, self._shows_progress = job, shows_progress
+                if self._job is not None:
+                    kill_descendants()  # what the task has left behind that now starts again
+                self._job, self._shows_progress, self._exit_code = job, shows_progress, 0
                 self._start(StartTask(self._rank, job.command))
             case StartTask():
                 if order.rank == self._rank:

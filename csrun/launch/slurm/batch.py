@@ -77,6 +77,7 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     words += [f"--site={request.site}"]
     words += [f"--mount-dirs={','.join(request.mount_dirs)}"] if request.mount_dirs else []
     words += ["--cyclic"] if layout.cyclic else []
+    words += [f"--max-restarts={request.max_restarts}"] if request.max_restarts else []
     options = request.options
     words += [f"--job-name={options.job_name}"] if options.job_name else []
     words += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []

@@ -309,7 +309,11 @@ class ClusterMachine:
 
         Raises: PeerLost when a peer of the run is lost.
         """
-        return self._cluster.order(self._wafer, RunSteps(first, count), self._say_awaited)
+        try:
+            return self._cluster.order(self._wafer, RunSteps(first, count), self._say_awaited)
+        except PeerLost as lost:
+            lost.step = first  # a restart for the same cause at the same step is in vain
+            raise
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""
