@@ -32,7 +32,7 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
     text = page.read_text()
     lines = [line for block in blocks(text) for line in block.splitlines()]
     found = [line[2:] for line in lines if line.startswith("$ ")]
-    found += [line for line in lines if line.startswith(OURS)]
+    found += [line for line in lines if line.split(" ")[0] in OURS]  # what they say has a colon
     found += re.findall(rf"`((?:{'|'.join(OURS)}|cs) [^`]+)`", text)
     for line in found:
         for command in re.split(r" [|<>] ", line):
