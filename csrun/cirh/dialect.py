@@ -7,22 +7,12 @@ from xdsl.parser import Parser
 
 from csrun.base.mode import RunMode
 from csrun.cirh import algorithms
-from csrun.cirh.ops import (
-    activation,
-    elementwise,
-    learning,
-    loss,
-    matrix,
-    model,
-    random,
-    reduction,
-    shape,
-)
+from csrun.cirh.ops import activation, arithmetic, learning, loss, model, random, shape
 
 PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
-FAMILIES = (model, shape, elementwise, matrix, reduction, activation, random, loss, learning)
+FAMILIES = (model, shape, arithmetic, activation, random, loss, learning)
 ATTRIBUTES = (*model.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 

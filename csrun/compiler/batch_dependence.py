@@ -5,13 +5,11 @@ from enum import Enum, auto
 
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops import arithmetic
 from csrun.cirh.ops.base import integer, ints
-from csrun.cirh.ops.elementwise import AddOp, BinaryOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.loss import NllLossBackwardOp, NllLossForwardOp
-from csrun.cirh.ops.matrix import AddmmOp, MmOp
 from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp, RowsOp
 from csrun.cirh.ops.random import DropoutMaskOp
-from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import PermuteOp, ReshapingOp, TransposeOp
 from csrun.cirh.types import shape_of, type_of
 
@@ -46,21 +44,21 @@ def _dependence_of(op: Operation, of: list[BatchDependence]) -> BatchDependence:
             return SAME
         case _ if all(one is SAME for one in of):
             return SAME
-        case NegOp() | SumOp() | ReshapingOp() if of[0] is PART:
+        case arithmetic.NegOp() | arithmetic.SumOp() | ReshapingOp() if of[0] is PART:
             return PART
-        case AddOp() | SubOp() if of == [PART, PART]:
+        case arithmetic.AddOp() | arithmetic.SubOp() if of == [PART, PART]:
             return PART
-        case MulOp() if sorted(of, key=lambda one: one.value) == [SAME, PART]:
+        case arithmetic.MulOp() if sorted(of, key=lambda one: one.value) == [SAME, PART]:
             return PART
-        case DivOp() if of == [PART, SAME]:
+        case arithmetic.DivOp() if of == [PART, SAME]:
             return PART
         case NllLossForwardOp() if of == [SAMPLES, SAMPLES]:
             return PART
-        case SumOp() if of[0] is SAMPLES and 0 in ints(op.properties, "dims"):
+        case arithmetic.SumOp() if of[0] is SAMPLES and 0 in ints(op.properties, "dims"):
             return PART
-        case MmOp():
+        case arithmetic.MmOp():
             return SAMPLES if of == [SAMPLES, SAME] else MIXED
-        case AddmmOp():
+        case arithmetic.AddmmOp():
             return SAMPLES if of[1:] == [SAMPLES, SAME] and _row(op.bias, of[0]) else MIXED
         case TransposeOp() | NllLossBackwardOp():
             return MIXED
@@ -87,6 +85,6 @@ def _is_row_by_row(op: Operation, of: list[BatchDependence]) -> bool:
         return False
     if isinstance(op, PermuteOp) and ints(op.properties, "dims")[0] != 0:
         return False
-    if isinstance(op, BinaryOp) and any(len(shape) != len(out) for shape in shapes):
+    if isinstance(op, arithmetic.BinaryOp) and any(len(shape) != len(out) for shape in shapes):
         return False
     return all(shape[:1] == out[:1] for shape in shapes)

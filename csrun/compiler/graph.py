@@ -7,7 +7,7 @@ from math import isfinite
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.elementwise import AddOp, DivOp, MulOp, NegOp, SubOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp

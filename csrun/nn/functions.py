@@ -6,7 +6,7 @@ Operators such as + are the tensor's own; activations have a file of theirs.
 from math import prod
 
 from csrun.base.mode import PADDING_LABEL
-from csrun.cirh.ops import elementwise, loss, model, reduction
+from csrun.cirh.ops import arithmetic, loss, model
 from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.errors import ShapeError, located, user_line
@@ -17,17 +17,17 @@ Axes = int | tuple[int, ...]
 
 def exp(x: Tensor) -> Tensor:
     """e to the power x."""
-    return x.tracer.emit(elementwise.ExpOp, x)
+    return x.tracer.emit(arithmetic.ExpOp, x)
 
 
 def log(x: Tensor) -> Tensor:
     """Natural logarithm."""
-    return x.tracer.emit(elementwise.LogOp, x)
+    return x.tracer.emit(arithmetic.LogOp, x)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """Square root."""
-    return x.tracer.emit(elementwise.SqrtOp, x)
+    return x.tracer.emit(arithmetic.SqrtOp, x)
 
 
 def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
@@ -56,7 +56,7 @@ def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
 
 def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     with located(name):
-        return x.tracer.emit(reduction.SumOp, x, dims=axes, keepdim=keepdims)
+        return x.tracer.emit(arithmetic.SumOp, x, dims=axes, keepdim=keepdims)
 
 
 def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
             loss.NllLossForwardOp, log_probabilities, labels, ignore_index=PADDING_LABEL
         )
         rows = Tensor(tracer, tracer.builder.leaf(model.RowsOp, tensor_type((), logits.dtype)))
-        return tracer.emit(elementwise.DivOp, total, rows)
+        return tracer.emit(arithmetic.DivOp, total, rows)
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
@@ -107,4 +107,4 @@ def argmax(x: Tensor, axis: int = -1) -> Tensor:
     """
     if not -len(x.shape) <= axis < len(x.shape):
         raise ShapeError(f"{user_line()}: argmax: axis {axis} is not one of {x.shape}")
-    return x.tracer.emit(reduction.ArgmaxOp, x, dim=axis % len(x.shape))
+    return x.tracer.emit(arithmetic.ArgmaxOp, x, dim=axis % len(x.shape))

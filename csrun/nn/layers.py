@@ -2,7 +2,7 @@
 
 from math import prod
 
-from csrun.cirh.ops.matrix import AddmmOp, MmOp
+from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.types import tensor_type, text_of, type_of
 from csrun.nn.activations import activation as activation_named

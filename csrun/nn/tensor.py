@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.elementwise import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.types import dtype_of, shape_of, tensor_type, text_of, type_of
 from csrun.nn.errors import TraceError, located, user_line
 

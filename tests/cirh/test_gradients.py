@@ -6,8 +6,7 @@ from support.graphs import SLOPE, differentiable, evaluate, run
 from support.operators import FORWARD, normal
 
 from csrun.cirh.gradients import RULES
-from csrun.cirh.ops.elementwise import AddOp, ExpOp, MulOp
-from csrun.cirh.ops.matrix import MmOp
+from csrun.cirh.ops.arithmetic import AddOp, ExpOp, MmOp, MulOp
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
 

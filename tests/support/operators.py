@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from csrun.base.mode import PADDING_LABEL
-from csrun.cirh.ops import activation, elementwise, loss, matrix, random, reduction, shape
+from csrun.cirh.ops import activation, arithmetic, loss, random, shape
 from csrun.cirh.ops.base import CirhOp
 
 numbers = np.random.default_rng(5)
@@ -54,22 +54,24 @@ FORWARD: Sequence[Case] = (
     _case(shape.ExpandOp, lambda torch, x: x.expand(2, 4, 3), normal(4, 1), shape=(2, 4, 3)),
     _case(shape.PermuteOp, lambda torch, x: x.permute(2, 0, 1), normal(2, 3, 4), dims=(2, 0, 1)),
     _case(shape.TransposeOp, lambda torch, x: x.t(), X),
-    _case(elementwise.AddOp, lambda torch, a, b: a + b, X, Y),
-    _case(elementwise.AddOp, lambda torch, a, b: a + b, normal(3), X),
-    _case(elementwise.SubOp, lambda torch, a, b: a - b, X, normal(4, 1)),
-    _case(elementwise.MulOp, lambda torch, a, b: a * b, normal(2, 4, 3), X),
-    _case(elementwise.MulOp, lambda torch, a, b: a * b, X, normal()),
-    _case(elementwise.DivOp, lambda torch, a, b: a / b, X, positive(4, 3)),
-    _case(elementwise.DivOp, lambda torch, a, b: a / b, X, positive(3)),
-    _case(elementwise.NegOp, lambda torch, x: -x, X),
-    _case(elementwise.ExpOp, lambda torch, x: x.exp(), X),
-    _case(elementwise.LogOp, lambda torch, x: x.log(), positive(4, 3)),
-    _case(elementwise.SqrtOp, lambda torch, x: x.sqrt(), positive(4, 3)),
-    _case(matrix.MmOp, lambda torch, a, b: a @ b, X, normal(3, 5)),
-    _case(matrix.AddmmOp, lambda torch, c, a, b: torch.addmm(c, a, b), normal(5), X, normal(3, 5)),
-    _case(reduction.SumOp, lambda torch, x: x.sum(0), X, dims=(0,), keepdim=False),
+    _case(arithmetic.AddOp, lambda torch, a, b: a + b, X, Y),
+    _case(arithmetic.AddOp, lambda torch, a, b: a + b, normal(3), X),
+    _case(arithmetic.SubOp, lambda torch, a, b: a - b, X, normal(4, 1)),
+    _case(arithmetic.MulOp, lambda torch, a, b: a * b, normal(2, 4, 3), X),
+    _case(arithmetic.MulOp, lambda torch, a, b: a * b, X, normal()),
+    _case(arithmetic.DivOp, lambda torch, a, b: a / b, X, positive(4, 3)),
+    _case(arithmetic.DivOp, lambda torch, a, b: a / b, X, positive(3)),
+    _case(arithmetic.NegOp, lambda torch, x: -x, X),
+    _case(arithmetic.ExpOp, lambda torch, x: x.exp(), X),
+    _case(arithmetic.LogOp, lambda torch, x: x.log(), positive(4, 3)),
+    _case(arithmetic.SqrtOp, lambda torch, x: x.sqrt(), positive(4, 3)),
+    _case(arithmetic.MmOp, lambda torch, a, b: a @ b, X, normal(3, 5)),
     _case(
-        reduction.SumOp,
+        arithmetic.AddmmOp, lambda torch, c, a, b: torch.addmm(c, a, b), normal(5), X, normal(3, 5)
+    ),
+    _case(arithmetic.SumOp, lambda torch, x: x.sum(0), X, dims=(0,), keepdim=False),
+    _case(
+        arithmetic.SumOp,
         lambda torch, x: x.sum((0, 2), True),
         normal(2, 3, 4),
         dims=(0, 2),
@@ -126,7 +128,7 @@ FORWARD: Sequence[Case] = (
 )
 
 WITHOUT_GRADIENT: Sequence[Case] = (
-    _case(reduction.ArgmaxOp, lambda torch, x: x.argmax(1), X, dim=1),
+    _case(arithmetic.ArgmaxOp, lambda torch, x: x.argmax(1), X, dim=1),
     _case(
         activation.ThresholdBackwardOp,
         lambda torch, g, y: torch.ops.aten.threshold_backward(g, y, 0.5),

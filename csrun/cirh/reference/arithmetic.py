@@ -1,12 +1,20 @@
-"""Reference implementations: shapes, elementwise arithmetic, matrix products, reductions."""
+"""Reference implementations: shapes, elementwise arithmetic, matrix products, reductions.
 
+NumPy arrays in, an array out, nothing reused, no speed.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from csrun.cirh.ops import elementwise, matrix, reduction, shape
-from csrun.cirh.ops.base import Properties, integer, ints
-from csrun.cirh.reference.table import Reference, References
+from csrun.cirh.ops import arithmetic, shape
+from csrun.cirh.ops.base import CirhOp, Properties, integer, ints
+
+Array = npt.NDArray[np.generic]
+Reference = Callable[..., Array]  # (properties, *operands)
+References = Mapping[type[CirhOp], Reference]
 
 
 def plain(function: Any) -> Reference:
@@ -45,16 +53,16 @@ REFERENCES: References = {
     shape.ExpandOp: expand,
     shape.PermuteOp: permute,
     shape.TransposeOp: plain(np.transpose),
-    elementwise.AddOp: plain(np.add),
-    elementwise.SubOp: plain(np.subtract),
-    elementwise.MulOp: plain(np.multiply),
-    elementwise.DivOp: plain(np.divide),
-    elementwise.NegOp: plain(np.negative),
-    elementwise.ExpOp: plain(np.exp),
-    elementwise.LogOp: plain(np.log),
-    elementwise.SqrtOp: plain(np.sqrt),
-    matrix.MmOp: plain(np.matmul),
-    matrix.AddmmOp: plain(lambda bias, a, b: bias + a @ b),
-    reduction.SumOp: total,
-    reduction.ArgmaxOp: argmax,
+    arithmetic.AddOp: plain(np.add),
+    arithmetic.SubOp: plain(np.subtract),
+    arithmetic.MulOp: plain(np.multiply),
+    arithmetic.DivOp: plain(np.divide),
+    arithmetic.NegOp: plain(np.negative),
+    arithmetic.ExpOp: plain(np.exp),
+    arithmetic.LogOp: plain(np.log),
+    arithmetic.SqrtOp: plain(np.sqrt),
+    arithmetic.MmOp: plain(np.matmul),
+    arithmetic.AddmmOp: plain(lambda bias, a, b: bias + a @ b),
+    arithmetic.SumOp: total,
+    arithmetic.ArgmaxOp: argmax,
 }

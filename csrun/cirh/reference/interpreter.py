@@ -5,20 +5,22 @@ Kernels are checked against it, and it is checked against PyTorch, operator by o
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
 from csrun.cirh.ops import learning, model
 from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import number
-from csrun.cirh.reference import arithmetic, neural, random
-from csrun.cirh.reference.learning import update
-from csrun.cirh.reference.table import Array, References
+from csrun.cirh.ops.learning import AdamOp, SgdOp, UpdatingOp
+from csrun.cirh.reference import arithmetic, neural
+from csrun.cirh.reference.arithmetic import Array, References
 from csrun.cirh.types import dtype_of, shape_of, type_of
 
-REFERENCES: References = {**arithmetic.REFERENCES, **neural.REFERENCES, **random.REFERENCES}
+REFERENCES: References = {**arithmetic.REFERENCES, **neural.REFERENCES}
 Named = dict[str, Array]
 
 
@@ -39,7 +41,7 @@ class Result:
     gradients: Named = field(default_factory=dict)
 
 
-NO_DRAW = random.Draw()
+NO_DRAW = neural.Draw()
 
 
 def interpret(
@@ -47,7 +49,7 @@ def interpret(
     inputs: Mapping[str, Array],
     state: State,
     rows: int,
-    draw: random.Draw = NO_DRAW,
+    draw: neural.Draw = NO_DRAW,
 ) -> Result:
     """Run a module once; parameters and slots change when it trains.
 
@@ -58,7 +60,7 @@ def interpret(
 
 class _Run:
     def __init__(
-        self, inputs: Mapping[str, Array], state: State, rows: int, draw: random.Draw
+        self, inputs: Mapping[str, Array], state: State, rows: int, draw: neural.Draw
     ) -> None:
         self._inputs = inputs
         self._state = state
@@ -106,7 +108,7 @@ class _Run:
 
     def _mask(self, op: random_ops.DropoutMaskOp) -> None:
         shape = shape_of(type_of(op.out))
-        self._values[op.out] = random.dropout_mask(op.properties, shape, self._draw)
+        self._values[op.out] = neural.dropout_mask(op.properties, shape, self._draw)
 
     def _loss(self, op: model.LossOp) -> None:
         self._result.loss = self._values[op.value]
@@ -120,3 +122,47 @@ class _Run:
         name, grad = owner.symbol.data, self._values[op.grad]
         self._result.gradients[name] = grad
         update(op, name, self._state.parameters, self._state.slots, grad)
+
+
+def update(op: UpdatingOp, name: str, parameters: Named, slots: Named, grad: Any) -> None:
+    """Put a parameter's next value, and its optimizer state, in the place of the old ones."""
+    weights: Any = parameters[name]
+    state = {key: slots.get(f"{key}/{name}", np.zeros_like(weights)) for key in _KEYS[type(op)]}
+    if isinstance(op, SgdOp):
+        parameters[name] = _sgd(op.algorithm, weights, grad, state)
+    elif isinstance(op, AdamOp):
+        parameters[name] = _adam(op.algorithm, weights, grad, state)
+    slots.update({f"{key}/{name}": np.asarray(value) for key, value in state.items()})
+
+
+def _sgd(algorithm: SgdAttr, weights: Any, grad: Any, state: dict[str, Any]) -> Any:
+    momentum = algorithm.momentum.value.data
+    grad = grad + algorithm.weight_decay.value.data * weights
+    velocity = state["momentum"] = momentum * state["momentum"] + grad
+    step = grad + momentum * velocity if algorithm.nesterov.value.data else velocity
+    return weights - _rate(algorithm.learning_rate) * step
+
+
+def _adam(algorithm: AdamAttr, weights: Any, grad: Any, state: dict[str, Any]) -> Any:
+    rate, decay = _rate(algorithm.learning_rate), algorithm.weight_decay.value.data
+    beta1, beta2 = algorithm.beta1.value.data, algorithm.beta2.value.data
+    if algorithm.decoupled.value.data:
+        weights = weights - rate * decay * weights
+    else:
+        grad = grad + decay * weights
+    state["steps"] = state["steps"] + 1
+    state["m"] = beta1 * state["m"] + (1 - beta1) * grad
+    state["v"] = beta2 * state["v"] + (1 - beta2) * grad * grad
+    mean = state["m"] / (1 - beta1 ** state["steps"])
+    square = state["v"] / (1 - beta2 ** state["steps"])
+    return weights - rate * mean / (np.sqrt(square) + algorithm.epsilon.value.data)
+
+
+def _rate(schedule: ScheduleAttr) -> float:
+    rate = schedule.numbers.get("learning_rate")
+    if not isinstance(rate, float):
+        raise ValueError(f"the reference takes constant learning rates, got {schedule}")
+    return rate
+
+
+_KEYS: dict[type[UpdatingOp], tuple[str, ...]] = {SgdOp: ("momentum",), AdamOp: ("m", "v", "steps")}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.reduction import ArgmaxOp
+from csrun.cirh.ops.arithmetic import ArgmaxOp
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
 

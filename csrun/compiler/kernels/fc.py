@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops.arithmetic import AddmmOp, MmOp, SumOp
 from csrun.cirh.ops.base import BackwardOp, UnaryOp
-from csrun.cirh.ops.matrix import AddmmOp, MmOp
-from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler.graph import Array, Graph, parameter_of, transposed
 from csrun.compiler.kernels.activation import Activation, activation_of

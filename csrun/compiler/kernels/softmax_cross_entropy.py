@@ -10,7 +10,7 @@ from functools import cached_property
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.elementwise import DivOp
+from csrun.cirh.ops.arithmetic import DivOp
 from csrun.cirh.ops.loss import (
     LogSoftmaxBackwardOp,
     LogSoftmaxOp,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.reduction import SumOp
+from csrun.cirh.ops.arithmetic import SumOp
 from csrun.compiler.graph import Graph
 from csrun.compiler.lair.cluster import clusters_of
 from csrun.compiler.lair.dialect import parse_kernels, print_kernels

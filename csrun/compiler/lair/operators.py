@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp, SumOp
 from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
-from csrun.cirh.ops.elementwise import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
-from csrun.cirh.ops.reduction import SumOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.kernels.activation import activation_of

@@ -9,8 +9,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from csrun.cirh.builder import Builder
 from csrun.cirh.gradients import RULES, Backward
+from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.elementwise import AddOp
 from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of

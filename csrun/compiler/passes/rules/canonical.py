@@ -5,8 +5,8 @@ from xdsl.ir import Operation
 
 from csrun.base.mode import RunMode
 from csrun.cirh.dialect import run_mode_of
+from csrun.cirh.ops.arithmetic import AddOp, NegOp, SubOp
 from csrun.cirh.ops.base import ints
-from csrun.cirh.ops.elementwise import AddOp, NegOp, SubOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.compiler.passes.rules.base import Rule, Rules, replace_by_operator, replace_by_value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.elementwise import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import type_of

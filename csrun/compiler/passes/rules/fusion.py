@@ -3,8 +3,7 @@
 from xdsl.ir import Operation
 from xdsl.rewriter import Rewriter
 
-from csrun.cirh.ops.elementwise import AddOp
-from csrun.cirh.ops.matrix import AddmmOp, MmOp
+from csrun.cirh.ops.arithmetic import AddmmOp, AddOp, MmOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.passes.rules.base import Rule, Rules, replace_by_operator
 

@@ -1,25 +1,67 @@
-"""Gradients of arithmetic: elementwise operators, matrix products, reductions, changes of shape."""
+"""Gradient rules: for each operator, the backward operators that carry a gradient through it.
 
-from collections.abc import Sequence
+A rule writes backward operators and gives one gradient an operand, None where there is none to give
+or none is wanted. Rules are written against ATen's derivative formulas, one table a family.
+"""
 
-from xdsl.ir import SSAValue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from csrun.cirh.gradients.table import Backward, Gradients, Rules, reduced_to
-from csrun.cirh.ops.base import ints
-from csrun.cirh.ops.elementwise import (
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.builder import Builder
+from csrun.cirh.ops import activation, loss
+from csrun.cirh.ops.arithmetic import (
+    AddmmOp,
     AddOp,
     DivOp,
     ExpOp,
     LogOp,
+    MmOp,
     MulOp,
     NegOp,
     SqrtOp,
     SubOp,
+    SumOp,
 )
-from csrun.cirh.ops.matrix import AddmmOp, MmOp
-from csrun.cirh.ops.reduction import SumOp
+from csrun.cirh.ops.base import BackwardOp, CirhOp, Plain, integer, ints, number
+from csrun.cirh.ops.random import MaskedScaleOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
-from csrun.cirh.types import shape_of, type_of
+from csrun.cirh.types import Tensor, shape_of, type_of
+
+Gradients = list[SSAValue | None]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One operator on the way back: itself, its result's gradient, and which operands want one."""
+
+    op: Operation
+    grad: SSAValue
+    wanted: tuple[bool, ...]
+    builder: Builder
+
+    @property
+    def out(self) -> SSAValue:
+        return self.op.results[0]
+
+    @property
+    def operands(self) -> tuple[SSAValue, ...]:
+        return tuple(self.op.operands)
+
+
+Rule = Callable[[Backward], Gradients]
+Rules = Mapping[type[CirhOp], Rule]
+
+
+def reduced_to(grad: SSAValue, kind: Tensor, builder: Builder) -> SSAValue:
+    """The gradient of an operand of type `kind` that was broadcast to the shape of `grad`."""
+    own, full = shape_of(kind), shape_of(type_of(grad))
+    padded = (1,) * (len(full) - len(own)) + own
+    dims = tuple(d for d, (a, b) in enumerate(zip(padded, full, strict=True)) if a != b)
+    if dims:
+        grad = builder.emit(SumOp, grad, dims=dims, keepdim=True)
+    return builder.emit(ViewOp, grad, shape=own) if padded != own else grad
 
 
 def add(back: Backward) -> Gradients:
@@ -154,9 +196,72 @@ def inverse(dims: Sequence[int]) -> tuple[int, ...]:
 
 SHAPE_RULES: Rules = {ViewOp: view, ExpandOp: expand, PermuteOp: permute, TransposeOp: transpose}
 
-ARITHMETIC_RULES: Rules = {
+
+def relu(back: Backward) -> Gradients:
+    """g where the result is positive; 0 at 0, as in PyTorch."""
+    return [back.builder.emit(activation.ThresholdBackwardOp, back.grad, back.out, threshold=0.0)]
+
+
+def from_output(kind: type[BackwardOp]) -> Rule:
+    """The rule of an activation whose slope follows from its output."""
+    return lambda back: [back.builder.emit(kind, back.grad, back.out, **_options(back))]
+
+
+def from_input(kind: type[BackwardOp]) -> Rule:
+    """The rule of an activation whose slope takes its input."""
+    return lambda back: [back.builder.emit(kind, back.grad, back.operands[0], **_options(back))]
+
+
+def _options(back: Backward) -> dict[str, Plain]:
+    return {name: value for name, value in back.op.properties.items() if name != "scope"}
+
+
+ACTIVATION_RULES: Rules = {
+    activation.ReluOp: relu,
+    activation.SigmoidOp: from_output(activation.SigmoidBackwardOp),
+    activation.TanhOp: from_output(activation.TanhBackwardOp),
+    activation.EluOp: from_output(activation.EluBackwardOp),
+    activation.LeakyReluOp: from_output(activation.LeakyReluBackwardOp),
+    activation.HardtanhOp: from_output(activation.HardtanhBackwardOp),
+    activation.SiluOp: from_input(activation.SiluBackwardOp),
+    activation.SoftplusOp: from_input(activation.SoftplusBackwardOp),
+    activation.GeluOp: from_input(activation.GeluBackwardOp),
+}
+
+
+def log_softmax(back: Backward) -> Gradients:
+    """g - softmax(x) * sum(g), from the saved result."""
+    dim = integer(back.op.properties, "dim")
+    return [back.builder.emit(loss.LogSoftmaxBackwardOp, back.grad, back.out, dim=dim)]
+
+
+def nll_loss(back: Backward) -> Gradients:
+    """-g at each row's label; labels have no gradient."""
+    ignored = integer(back.op.properties, "ignore_index")
+    grad = back.builder.emit(
+        loss.NllLossBackwardOp, back.grad, *back.operands, ignore_index=ignored
+    )
+    return [grad, None]
+
+
+LOSS_RULES: Rules = {loss.LogSoftmaxOp: log_softmax, loss.NllLossForwardOp: nll_loss}
+
+
+def masked_scale(back: Backward) -> Gradients:
+    """The gradient under the same mask; masks have none."""
+    scale = number(back.op.properties, "scale")
+    grad = back.builder.emit(MaskedScaleOp, back.grad, back.operands[1], scale=scale)
+    return [grad, None]
+
+
+RANDOM_RULES: Rules = {MaskedScaleOp: masked_scale}
+
+RULES: Rules = {
     **ELEMENTWISE_RULES,
     **MATRIX_RULES,
     **REDUCTION_RULES,
     **SHAPE_RULES,
+    **ACTIVATION_RULES,
+    **LOSS_RULES,
+    **RANDOM_RULES,
 }
