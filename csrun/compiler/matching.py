@@ -14,7 +14,7 @@ from csrun.compiler.batch_dependence import BatchDependence, dependence_of_value
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import Array, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
-from csrun.compiler.kernels.loss import copy_out
+from csrun.compiler.kernels.outputs import copy_out
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import Begin, Show, no_progress, run_passes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csrun.compiler.graph import Array
-from csrun.compiler.kernels.argmax import Argmax
+from csrun.compiler.kernels.outputs import Argmax
 from csrun.compiler.memory_plan import Life, lives, place
 
 LIVES = st.lists(

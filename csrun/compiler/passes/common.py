@@ -8,8 +8,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.compiler.passes.rewrite import Pass
-from csrun.compiler.passes.rules import PURE
-from csrun.compiler.passes.rules.base import replace_by_value
+from csrun.compiler.passes.rules import PURE, replace_by_value
 
 Key = tuple[type[Operation], tuple[SSAValue, ...], frozenset[tuple[str, Attribute]], Attribute]
 

@@ -14,8 +14,7 @@ from csrun.cirh.types import tensor_type
 from csrun.compiler import compile_model
 from csrun.compiler.passes import run_passes
 from csrun.compiler.passes.rewrite import Pass, Rewrite
-from csrun.compiler.passes.rules import Rule
-from csrun.compiler.passes.rules.base import replace_by_operator
+from csrun.compiler.passes.rules import Rule, replace_by_operator
 from csrun.compiler.passes.run import PASSES
 from csrun.context import DebugLevel, debug_level
 from csrun.estimator.compilation import show_stage

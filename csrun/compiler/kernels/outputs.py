@@ -1,9 +1,10 @@
-"""The loss of any arithmetic."""
+"""Small kernels at the end of a step: the loss of any arithmetic, a copied output, argmax."""
 
 from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
+from csrun.cirh.ops.arithmetic import ArgmaxOp
 from csrun.cirh.ops.model import LossOp, OutputOp
 from csrun.compiler.graph import LOSS, Array, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
@@ -31,9 +32,6 @@ def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
     return LossOfRows(graph.layer_of(operation), graph.array(operation.value), LOSS)
 
 
-MATCHERS: dict[str, Matcher] = {LossOp.name: match_loss}
-
-
 @dataclass(frozen=True)
 class CopyOut(UnaryKernel):
     """out = x; an input of the batch or a buffer may be overwritten before the host reads it.
@@ -51,3 +49,32 @@ def copy_out(operation: OutputOp, graph: Graph) -> CopyOut:
     x = graph.array(operation.value)
     name = f"output/{operation.symbol.data}"
     return CopyOut(graph.layer_of(operation), x, Array(name, x.shape, x.dtype))
+
+
+@dataclass(frozen=True)
+class Argmax(UnaryKernel):
+    """out = argmax of x along `dim`.
+
+    Shapes: x [..., N, ...] -> out [..., ...] int64
+    """
+
+    dim: int
+
+    kind = "argmax"
+
+    def emit(self, name: Name) -> list[str]:
+        return [f"{name(self.x)}.argmax({self.dim}, out={name(self.out)})"]
+
+
+def match_argmax(operation: Operation, graph: Graph) -> Kernel | None:
+    assert isinstance(operation, ArgmaxOp)
+    graph.take(operation)
+    return Argmax(
+        graph.layer_of(operation),
+        graph.array(operation.x),
+        graph.array(operation.out),
+        operation.dim.value.data,
+    )
+
+
+MATCHERS: dict[str, Matcher] = {LossOp.name: match_loss, ArgmaxOp.name: match_argmax}

@@ -1,0 +1,227 @@
+"""Rewrite rules as data: a table a purpose, each rule with a name and the operators it starts from.
+
+A rule changes the module around its operator and says so, or leaves it as it is. Tables are tuples:
+they compose with `+`, and earlier rules are tried first. `CANONICAL` makes one form where there are
+several, `FOLDING` does arithmetic on constants, `FUSION` makes several operators one that the
+kernels know, before the gradient is taken.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.base.mode import RunMode
+from csrun.cirh.dialect import FAMILIES, run_mode_of
+from csrun.cirh.ops.arithmetic import (
+    AddmmOp,
+    AddOp,
+    DivOp,
+    ExpOp,
+    LogOp,
+    MmOp,
+    MulOp,
+    NegOp,
+    SqrtOp,
+    SubOp,
+)
+from csrun.cirh.ops.base import ints
+from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp
+from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
+from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.types import shape_of, type_of
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named rewrite; `apply` gives True when it has changed the module around its operator."""
+
+    name: str
+    roots: tuple[type[Operation], ...]
+    apply: Callable[[Operation], bool]
+
+
+Rules = tuple[Rule, ...]
+
+#: Operators that may go when nobody reads them; inputs and parameters are the model's face.
+PURE: tuple[type[Operation], ...] = tuple(
+    op
+    for family in FAMILIES
+    for op in family.OPS
+    if op not in (InputOp, ParameterOp) and op.get_irdl_definition().results
+)
+
+
+def replace_by_value(op: Operation, value: SSAValue) -> bool:
+    """Let the readers of an operator read `value`, of the same type, in its place."""
+    op.results[0].replace_all_uses_with(value)
+    Rewriter.erase_op(op)
+    return True
+
+
+def replace_by_operator(op: Operation, new: Operation) -> bool:
+    """Put another operator with the same result in an operator's place."""
+    new.results[0].name_hint = op.results[0].name_hint
+    new.location = op.location
+    Rewriter.insert_op(new, InsertPoint.before(op))
+    return replace_by_value(op, new.results[0])
+
+
+def erase_dead(op: Operation) -> bool:
+    """Erase an operator whose results nobody uses."""
+    if any(result.first_use for result in op.results):
+        return False
+    Rewriter.erase_op(op)
+    return True
+
+
+DEAD_CODE: Rules = (Rule("dead-code", PURE, erase_dead),)
+
+
+def same_shape(op: Operation) -> bool:
+    """view(x) and expand(x) -> x when the shape does not change."""
+    return op.operands[0].type == op.results[0].type and replace_by_value(op, op.operands[0])
+
+
+def view_of_view(op: Operation) -> bool:
+    """view(view(x)) -> view(x)."""
+    inner = op.operands[0].owner
+    if not isinstance(inner, ViewOp):
+        return False
+    op.operands[0] = inner.x
+    return True
+
+
+def transpose_of_transpose(op: Operation) -> bool:
+    """t(t(x)) -> x."""
+    inner = op.operands[0].owner
+    return isinstance(inner, TransposeOp) and replace_by_value(op, inner.x)
+
+
+def identity_permutation(op: Operation) -> bool:
+    """permute(x) -> x when every axis stays where it is."""
+    dims = ints(op.properties, "dims")
+    return dims == tuple(range(len(dims))) and replace_by_value(op, op.operands[0])
+
+
+def negative_of_negative(op: Operation) -> bool:
+    """neg(neg(x)) -> x."""
+    inner = op.operands[0].owner
+    return isinstance(inner, NegOp) and replace_by_value(op, inner.x)
+
+
+def signs(op: Operation) -> bool:
+    """a + neg(b) -> a - b, a - neg(b) -> a + b."""
+    assert isinstance(op, AddOp | SubOp)
+    negative = op.rhs.owner
+    if not isinstance(negative, NegOp):
+        return False
+    other = SubOp if isinstance(op, AddOp) else AddOp
+    operands = (op.lhs, negative.x)
+    return replace_by_operator(op, other.of(operands, **({"scope": op.scope} if op.scope else {})))
+
+
+def dropout_without_training(op: Operation) -> bool:
+    """_masked_scale(x, dropout_mask) -> x, in a module that does not train, or at rate 0."""
+    mask = op.operands[1].owner
+    if not isinstance(mask, DropoutMaskOp):
+        return False
+    module = op.parent_op()
+    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
+    if run_mode_of(module) is RunMode.TRAIN and mask.rate.value.data > 0:
+        return False
+    return replace_by_value(op, op.operands[0])
+
+
+CANONICAL: Rules = (
+    Rule("same-shape", (ViewOp, ExpandOp), same_shape),
+    Rule("view-of-view", (ViewOp,), view_of_view),
+    Rule("transpose-of-transpose", (TransposeOp,), transpose_of_transpose),
+    Rule("identity-permutation", (PermuteOp,), identity_permutation),
+    Rule("negative-of-negative", (NegOp,), negative_of_negative),
+    Rule("signs", (AddOp, SubOp), signs),
+    Rule("dropout-without-training", (MaskedScaleOp,), dropout_without_training),
+)
+
+
+ARITHMETIC: Mapping[type[Operation], Callable[..., float]] = {
+    AddOp: operator.add,
+    SubOp: operator.sub,
+    MulOp: operator.mul,
+    DivOp: operator.truediv,
+    NegOp: operator.neg,
+    ExpOp: math.exp,
+    LogOp: math.log,
+    SqrtOp: math.sqrt,
+}
+MOVES = (ViewOp, ExpandOp, PermuteOp, TransposeOp)
+#: What, on the right, leaves the left operand as it is.
+NEUTRAL: Mapping[type[Operation], float] = {AddOp: 0.0, SubOp: 0.0, MulOp: 1.0, DivOp: 1.0}
+
+
+def arithmetic(op: Operation) -> bool:
+    """An operator on constants -> a constant; left to run where it has no finite value."""
+    values = [_constant(operand) for operand in op.operands]
+    if None in values:
+        return False
+    try:
+        value = float(ARITHMETIC[type(op)](*values))
+    except (ValueError, ArithmeticError):
+        return False
+    return math.isfinite(value) and _replace_by_constant(op, value)
+
+
+def moved_constant(op: Operation) -> bool:
+    """A constant under another shape -> a constant of that shape."""
+    value = _constant(op.operands[0])
+    return value is not None and _replace_by_constant(op, value)
+
+
+def neutral_operand(op: Operation) -> bool:
+    """x + 0, x - 0, x * 1, x / 1 -> x, and 0 + x, 1 * x -> x."""
+    pairs = [(op.operands[0], op.operands[1])]
+    if isinstance(op, AddOp | MulOp):
+        pairs.append((op.operands[1], op.operands[0]))
+    for kept, other in pairs:
+        if _constant(other) == NEUTRAL[type(op)] and kept.type == op.results[0].type:
+            return replace_by_value(op, kept)
+    return False
+
+
+def _constant(value: SSAValue) -> float | None:
+    return float(value.owner.value.value.data) if isinstance(value.owner, FullOp) else None
+
+
+def _replace_by_constant(op: Operation, value: float) -> bool:
+    return replace_by_operator(op, FullOp.declare(type_of(op.results[0]), value=value))
+
+
+FOLDING: Rules = (
+    Rule("arithmetic", tuple(ARITHMETIC), arithmetic),
+    Rule("moved-constant", MOVES, moved_constant),
+    Rule("neutral-operand", tuple(NEUTRAL), neutral_operand),
+)
+
+
+def bias_of_product(op: Operation) -> bool:
+    """mm(a, b) + c, or c + mm(a, b), with c a row and nobody else reading the product -> addmm."""
+    assert isinstance(op, AddOp)
+    for value, bias in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        product = value.owner
+        if not isinstance(product, MmOp) or value.uses.get_length() > 1:
+            continue
+        if shape_of(type_of(bias)) != shape_of(type_of(value))[1:]:
+            continue
+        scope = product.scope or op.scope
+        operands = (bias, product.lhs, product.rhs)
+        replace_by_operator(op, AddmmOp.of(operands, **({"scope": scope} if scope else {})))
+        Rewriter.erase_op(product)
+        return True
+    return False
+
+
+FUSION: Rules = (Rule("bias-of-product", (AddOp,), bias_of_product),)
