@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from csrun import system
+from csrun.base import open_files
 from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue
@@ -54,6 +55,9 @@ class LocalBackend(Backend):
         named = named_system(job_plan.command)
         if named is not None and job_plan.system_mode is not None:
             system.find(self._site, named, job_plan.system_mode)  # else its chief would find it out
+        if job_plan.system_mode is not None:
+            streamers = sum(task.role is Role.STREAMER for task in job_plan.tasks)
+            open_files.require(streamers, request.command[0])
         return job_plan
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
@@ -149,7 +153,8 @@ class _Running:
         self._job.start(self._allocation.nodes)
         modules = self._request.preload if self._file.mode is not None else ()
         become_subreaper()
-        with ending_signals() as signals:
+        own_files = open_files.room_for(len(self._file.tasks))  # of --output, one a task
+        with ending_signals() as signals, own_files:
             output = task_output(self._file, self._job, self._request.label)
             server = start_server(self._job.folder, modules, self._locks)
             limit_s = self._request.options.time_limit_s

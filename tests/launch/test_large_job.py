@@ -8,8 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from bench.processes import cpu_seconds, family, pss_mb
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist
+
+import csrun
+
+SITE = Path("site_configs") / "local.yaml"
 
 LAYOUT = (
     "--total-nodes", "14", "--single-task-nodes", "2", "--tasks-per-node", "8",
@@ -51,6 +56,53 @@ def test_memory_of_the_job_and_cpu_of_waiting_streamers(place: FcMnist) -> None:
         launcher.communicate(timeout=30)
     assert share < MOST_CORE_SHARE
     assert launcher.returncode == 128 + signal.SIGINT
+
+
+def limited(path: Path, soft: int, hard: int) -> FcMnist:
+    """A place whose commands are started with these limits on open files, on 128 nodes."""
+    site = path / "site.yaml"
+    shipped = yaml.safe_load((Path(csrun.__path__[0]).parent / SITE).read_text())
+    shipped["nodes"]["count"] = 128
+    site.write_text(yaml.safe_dump(shipped))
+    shell = ("bash", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "bash")
+    return FcMnist(path, around=shell, site=site)
+
+
+def test_streamers_beyond_the_soft_limit_on_open_files_train(tmp_path: Path) -> None:
+    """The user's own code has the limit that the launcher was started with."""
+    place = limited(tmp_path, 60, 400)
+    said = "import resource\nprint('files', resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    run = place.copy(run=said + Path(RUN).read_text())
+    layout = ("--total-nodes", "34", "--tasks-per-node", "1", "--cpus-per-task", "1")
+    done = place.run(*layout, "--output", "task-%t", "python-ws", run, "--max_steps", "40")
+    assert done.returncode == 0, done.stderr
+    outputs = [path.read_text() for path in tmp_path.glob("task-*")]
+    assert len(outputs) == 34
+    assert all("files 60\n" in output for output in outputs)
+    assert place.checkpoint(40).exists()
+
+
+def test_more_streamers_than_the_hard_limit_allows_are_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    place = limited(tmp_path, 100, 150)
+    done = place.wse("--max_steps", "1", layout=("--total-nodes", "128"))
+    assert done.returncode == 2
+    assert "252 streamers need 568 open files in one process" in done.stderr
+    assert "`ulimit -n 568`" in done.stderr
+    assert not place.model_dir.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_thousand_streamers_train(tmp_path: Path) -> None:
+    place = limited(tmp_path, 1024, 4096)
+    layout = ("--total-nodes", "102", "--tasks-per-node", "10", "--cpus-per-task", "1")
+    with place.start_wse("--max_steps", "1200", layout=layout) as process:
+        out, err = process.communicate(timeout=280)
+    assert process.returncode == 0, err
+    assert "Waiting for 1000 streamer(s)" in out
+    assert place.checkpoint(1200).exists()
 
 
 def test_the_fork_server_has_one_thread_and_forks_what_it_imported(place: FcMnist) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from csrun.base import open_files
 from csrun.context import environment
 from csrun.jobs.folder import JobFolder
 from csrun.launch.life.first_cause import LOG_NAME, describe_server_loss
@@ -108,4 +109,5 @@ def start_server(
             process_group=0,
             cwd=os.getcwd(),
         )
+    open_files.restore(process.pid)  # before it forks a task: it is asked to later
     return ServerProcess(process, MessageSocket(ours))

@@ -130,10 +130,11 @@ class BatchRelay:
         self._thread = threading.Thread(target=self._receive, name="batches", daemon=True)
 
     def add(self, connection: socket.socket) -> tuple[int, int, int]:
-        """Make a ring for a streamer's connection: the descriptors that its reader needs."""
+        """Make a ring for a streamer's connection: what its reader needs, which owns it."""
         inflow = _Inflow(connection, self._slot_nbytes, self._slots)
         self._inflows.append(inflow)
-        return inflow.memory.descriptor, inflow.filled.descriptor, inflow.free.descriptor
+        counters = os.dup(inflow.filled.descriptor), os.dup(inflow.free.descriptor)
+        return inflow.memory.hand_over(), *counters
 
     def start(self) -> None:
         """Begin to receive, if there is a ring; none is added from here on."""

@@ -3,13 +3,14 @@
 import logging
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+from csrun.base import open_files
 from csrun.base.errors import PeerLost
 from csrun.executable import Executable, InputSpec, Plan, state_views
 from csrun.executable.bind import Array, Bytes, store_of
@@ -47,6 +48,9 @@ from csrun.runtime.wire.tcp import TcpChannel
 BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
 LEAST_RING_SLOTS = 2  # one being read, one being filled
 RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each take less
+LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
+REMOTE_DESCRIPTORS = 4  # channel, bulk, and the counters of the ring that is made for it here
+RING_DESCRIPTORS = 2  # of a ring in its reader: the counters
 
 log = logging.getLogger("csrun")
 M = TypeVar("M", bound=AnyMessage)
@@ -87,6 +91,7 @@ class Cluster:
     """
 
     def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
         self._listener = Listener(folder)
         self._channels: dict[str, Channel] = {}
         self._resources = ExitStack()
@@ -113,6 +118,7 @@ class Cluster:
         streamers = request.feeding.streamers
         wafer = wafer_name(request.system)
         spawn_wafer()
+        self._make_room(len(streamers))
         expected = {*streamers, wafer} | (set() if plan.store_in_arena else {MEMORYX})
         self._channels = self._listener.accept(expected)
         self._listener.close()  # nobody else may come
@@ -155,6 +161,7 @@ class Cluster:
         """Gather the peers, and take the streamers' batches here: no wafer, no step."""
         plan = request.executable.plan
         streamers = request.feeding.streamers
+        self._make_room(len(streamers), RING_DESCRIPTORS)
         expected = {*streamers} | (set() if plan.store_in_arena else {MEMORYX})
         self._channels = self._listener.accept(expected)
         self._listener.close()  # nobody else may come
@@ -170,6 +177,12 @@ class Cluster:
             self._primed(name)
         return RingSource(readers, request.first)
 
+    def _make_room(self, streamers: int, of_ring: int = 0) -> None:
+        """For the descriptors of the streamers; `of_ring`: of a ring that is read here, too."""
+        from_elsewhere = self._folder.host is not None
+        each = (REMOTE_DESCRIPTORS if from_elsewhere else LOCAL_DESCRIPTORS) + of_ring
+        self._resources.enter_context(open_files.room_for(each * streamers))
+
     def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
         for turn, name in enumerate(streamers):
             first = request.first + (turn - request.first) % len(streamers)
@@ -184,21 +197,22 @@ class Cluster:
                 )
             )
 
-    def _rings(self, plan: Plan, streamers: Sequence[str]) -> list[Descriptors]:
-        """Every streamer's ring, for who reads it; those of other machines are made here."""
+    def _rings(self, plan: Plan, streamers: Sequence[str]) -> Iterator[Descriptors]:
+        """Every streamer's ring, for who reads it; those of other machines are made here.
+
+        One at a time, for its taker to close or keep: all at once are three descriptors each.
+        """
         relay = BatchRelay(plan.inputs, ring_slots_for(len(streamers), plan.inputs))
         self._resources.enter_context(closing(relay))
-        rings: list[Descriptors] = []
         for name in streamers:
             channel = self._channels[name]
             if isinstance(channel, TcpChannel):
                 self._expect(name, RingReady, 0)
-                memory, filled, free = map(os.dup, relay.add(channel.bulk))
+                yield relay.add(channel.bulk)
             else:
                 _, (memory, filled, free) = self._expect(name, RingReady, 3)
-            rings.append((memory, filled, free))
+                yield memory, filled, free
         relay.start()
-        return rings
 
     def _state(self, plan: Plan, arena: int, store_parts: Sequence[int]) -> dict[str, Array]:
         """The tensors of a checkpoint, wherever the store is."""

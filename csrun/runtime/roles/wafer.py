@@ -11,6 +11,7 @@ from time import perf_counter
 
 from threadpoolctl import threadpool_limits
 
+from csrun.base import open_files
 from csrun.executable import Plan, RunMode, Runtime, load
 from csrun.executable.bind import store_of
 from csrun.runtime.remote.store import StoreLink
@@ -80,6 +81,7 @@ def _load(
     else:
         store = store_of(plan, arena.bytes, None)
         weights = ResidentWeights(executable.update_program(store, runtime))
+    resources.enter_context(open_files.room_for(open_files.PER_STREAMER * request.rings))
     rings = [
         resources.enter_context(closing(_ring(plan, request.ring_slots, control, turn)))
         for turn in range(request.rings)

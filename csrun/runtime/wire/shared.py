@@ -5,12 +5,13 @@ waits for without using the processor: the kernel holds the count, and a waiter 
 one read, so that in a steady flow most takes need no system call at all.
 """
 
+import ctypes
 import logging
 import mmap
 import os
 import select
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic
 
 import numpy as np
@@ -21,6 +22,13 @@ from csrun.executable.bind import Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Stop
 
+GIVEN_AWAY = -1
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
 
 class SharedMemory:
     """A block of memory that another process can map; it is gone when the last of them is.
@@ -30,8 +38,7 @@ class SharedMemory:
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, max(nbytes, 1))
-        self.bytes: Bytes = np.frombuffer(self._map, dtype=np.uint8, count=nbytes)
+        self.bytes: Bytes = _mapped(descriptor, max(nbytes, 1))[:nbytes]
 
     @staticmethod
     def create(name: str, nbytes: int) -> "SharedMemory":
@@ -52,15 +59,38 @@ class SharedMemory:
 
     @staticmethod
     def attach(descriptor: int) -> "SharedMemory":
-        """Map memory that came over a channel; takes the descriptor over."""
-        return SharedMemory(descriptor, os.fstat(descriptor).st_size)
+        """Map memory that came over a channel, whose descriptor is closed: the mapping stays."""
+        memory = SharedMemory(descriptor, os.fstat(descriptor).st_size)
+        os.close(memory.hand_over())
+        return memory
+
+    def hand_over(self) -> int:
+        """The descriptor, which is the caller's from now on."""
+        descriptor, self.descriptor = self.descriptor, GIVEN_AWAY
+        return descriptor
 
     def close(self) -> None:
         """Close the descriptor; the mapping lives as long as arrays over it do."""
-        os.close(self.descriptor)
+        if self.descriptor != GIVEN_AWAY:
+            os.close(self.hand_over())
         del self.bytes
-        with suppress(BufferError):  # somebody's array still looks at it
-            self._map.close()
+
+
+def _mapped(descriptor: int, nbytes: int) -> Bytes:
+    """A file's bytes, shared, until nothing looks at them.
+
+    Not as mmap.mmap, which keeps a duplicate of the descriptor: a wafer has one such mapping for
+    each of its streamers.
+    """
+    flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
+    address = _libc.mmap(None, nbytes, *flags, descriptor, 0)
+    if address == _MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    mapped = (ctypes.c_uint8 * nbytes).from_address(address)
+    # Not at the exit, where a thread may still read in it: the kernel unmaps it then.
+    weakref.finalize(mapped, _libc.munmap, address, nbytes).atexit = False
+    return np.ctypeslib.as_array(mapped)
 
 
 log = logging.getLogger("csrun")

@@ -89,7 +89,7 @@ def _remote_source(stack: ExitStack, data, first: int, rings: int) -> RingSource
         thread = threading.Thread(target=streamer.serve, args=(control, data))
         thread.start()
         chief.expect(RingReady)
-        parts = tuple(os.dup(d) for d in relay.add(chief.bulk))
+        parts = relay.add(chief.bulk)
         readers.append(stack.enter_context(closing(RingReader(parts, INPUTS, 2, chief))))
         stack.enter_context(closing(control))
         stack.enter_context(closing(chief))

@@ -4,6 +4,7 @@ import os
 import select
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,28 @@ def test_messages_keep_their_borders_and_descriptors():
         with closing(SharedMemory.attach(descriptor)) as same:
             same.bytes[7] = 42
         assert memory.bytes[7] == 42
+
+
+def test_memory_that_came_over_a_channel_keeps_no_descriptor():
+    """A wafer has one such block for each of its streamers."""
+    with closing(SharedMemory.create("test", 4096)) as memory:
+        descriptor = os.dup(memory.descriptor)
+        before = os.listdir("/proc/self/fd")
+        attached = SharedMemory.attach(descriptor)
+        assert len(os.listdir("/proc/self/fd")) == len(before) - 1
+        attached.close()
+
+
+def test_an_array_over_memory_outlives_its_closing_and_the_last_one_unmaps_it():
+    name = "csrun-outlived"
+    memory = SharedMemory.create("outlived", 1 << 20)
+    view = memory.bytes[5:9].view(np.uint32)
+    memory.close()
+    view[:] = 42
+    assert view[0] == 42
+    assert name in Path("/proc/self/maps").read_text()
+    del view
+    assert name not in Path("/proc/self/maps").read_text()
 
 
 @pytest.fixture(params=PAIRS)
