@@ -17,7 +17,7 @@ Row = TypeVar("Row")
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 JOB_HEADINGS = ("job", "name", "user", "state", "nodes", "system", "submitted", "time", "why")
 NODE_HEADINGS = ("node", "state", "job", "cpus", "memory")
-SYSTEM_HEADINGS = ("system", "address", "mode", "power", "job", "waiting")
+SYSTEM_HEADINGS = ("system", "address", "mode", "power", "available", "job", "waiting")
 
 in_format = click.option(
     "-o",
@@ -168,7 +168,8 @@ def _node_row(node: "NodeStatus") -> Sequence[str]:
 def _system_row(system: "SystemStatus") -> Sequence[str]:
     job = "" if system.job is None else str(system.job)
     waiting = ", ".join(map(str, system.waiting))
-    return system.name, system.address, system.mode, system.power, job, waiting
+    available = f"no ({system.unavailable})" if system.unavailable else "yes"
+    return system.name, system.address, system.mode, system.power, available, job, waiting
 
 
 def _write(data: bytes) -> None:

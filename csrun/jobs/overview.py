@@ -41,7 +41,10 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class SystemStatus(msgspec.Struct, frozen=True):
-    """One CS system: the job that has it, and those that wait for it in the order they asked."""
+    """One CS system: the job that has it, and those that wait for it in the order they asked.
+
+    unavailable: why no job could have it now, whoever asks; empty while one could
+    """
 
     name: str
     address: str
@@ -49,6 +52,7 @@ class SystemStatus(msgspec.Struct, frozen=True):
     power: Power
     job: int | None
     waiting: tuple[int, ...]
+    unavailable: str = ""
 
     @property
     def users(self) -> int:
@@ -99,9 +103,22 @@ def systems(site: Site) -> list[SystemStatus]:
         state = load_state(site, system)
         holder, waiting = _sessions(running, system.name)
         found.append(
-            SystemStatus(system.name, system.address, state.mode, state.power, holder, waiting)
+            SystemStatus(
+                system.name,
+                system.address,
+                state.mode,
+                state.power,
+                holder,
+                waiting,
+                unavailable(state.power),
+            )
         )
     return found
+
+
+def unavailable(power: Power) -> str:
+    """Why a system in this power state takes no job; empty for an ACTIVE one."""
+    return "" if power is Power.ACTIVE else f"in {power}"
 
 
 def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) -> JobRecord:

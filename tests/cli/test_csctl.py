@@ -235,8 +235,11 @@ def test_old_jobs_are_shown_when_they_are_asked_for(place: Workplace) -> None:
 
 def test_a_terminal_gets_a_table_and_a_pipe_gets_columns(place: Workplace) -> None:
     piped = place.csctl("get", "systems").stdout.splitlines()
-    assert piped[0].split() == ["SYSTEM", "ADDRESS", "MODE", "POWER", "JOB", "WAITING"]
-    assert piped[1].split() == ["cs2-01", "127.0.0.1", "PIPELINED", "ACTIVE"]
+    assert piped[0].split() == ["SYSTEM", "ADDRESS", "MODE", "POWER", "AVAILABLE", "JOB", "WAITING"]
+    assert piped[1].split() == ["cs2-01", "127.0.0.1", "PIPELINED", "ACTIVE", "yes"]
+    place.run("system", "standby", "--yes", command="cs")
+    standby = place.csctl("get", "systems").stdout.splitlines()[1]
+    assert standby.split()[3:] == ["STANDBY", "no", "(in", "STANDBY)"]
     environment = {**os.environ, "CSRUN_STATE_DIR": str(place.path / "state"), "TERM": "xterm"}
     csctl = (sys.executable, "-m", "csrun.cli.csctl", "get", "systems")
     with terminal(*csctl, environment=environment) as tty:

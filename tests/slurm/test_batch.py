@@ -85,6 +85,16 @@ def test_a_compile_that_fails_keeps_the_job_from_running(
     until(lambda: ended(testbed))
 
 
+def test_what_sbatch_refuses_is_no_outage(
+    cluster_place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster_place.script("")
+    monkeypatch.setenv("SBATCH_CONSTRAINT", "no-such-feature")
+    done = cluster_place.run("--sbatch", "--total-nodes", "3", "python", "run.py")
+    assert done.returncode == 2
+    assert "Slurm refuses it: Batch job submission failed: " in done.stderr
+
+
 def test_a_job_queues_for_the_system_that_another_one_has(
     cluster_place: Workplace, testbed: Testbed
 ) -> None:

@@ -1,6 +1,9 @@
 """csctl where Slurm keeps the register."""
 
+import dataclasses
 import json
+import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,52 @@ def test_a_job_is_shown_and_cancelled(cluster_place: Workplace, testbed: Testbed
         job.communicate(timeout=60)
     assert job.returncode == 143
     until(lambda: not testbed.queue())
+
+
+QUESTIONS = (
+    "csctl get jobs", "csctl get job 1", "csctl get nodes", "csctl get systems", "csctl logs 1",
+    "csctl cancel job 1", "cs session list",
+)  # fmt: skip
+
+
+def test_what_is_asked_of_a_slurm_that_is_down_is_an_error(
+    cluster_place: Workplace, testbed: Testbed, tmp_path: Path
+) -> None:
+    """All at once: each of Slurm's commands tries for nine seconds."""
+    conf = tmp_path / "slurm.conf"
+    lines = testbed.conf.read_text().splitlines()
+    quiet = ("SlurmctldPort=1" if line.startswith("SlurmctldPort=") else line for line in lines)
+    conf.write_text("\n".join(quiet))
+    place = dataclasses.replace(cluster_place, variables=(("SLURM_CONF", str(conf)),))
+    asked = [line.split() for line in QUESTIONS]
+    with ExitStack() as running:
+        started = [
+            running.enter_context(place.start(*words, command=command)) for command, *words in asked
+        ]
+        for process in started:
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (1, "")
+            assert "site testbed: Slurm does not answer: " in err
+
+
+def test_a_drained_node_is_told_while_a_job_waits_and_of_its_systems(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script("")
+    state = ("scontrol", "update", "NodeName=node1")
+    testbed.call(*state, "State=drain", "Reason=test")
+    try:
+        shown = cluster_place.csctl("get", "systems").stdout.splitlines()[1]
+        assert "ACTIVE  no (node1 is DRAINED)" in shown
+        with cluster_place.start(*ASKED, "python", "run.py") as job:
+            assert job.stderr is not None
+            said = next(line for line in job.stderr if "waits for" in line)
+            job.terminate()
+            job.communicate(timeout=60)
+    finally:
+        testbed.call(*state, "State=resume")
+    assert re.fullmatch(r"csrun_wse: job \d+ waits for node1: drained, down or reserved\n", said)
+    until(lambda: "ACTIVE  yes" in cluster_place.csctl("get", "systems").stdout)
 
 
 @pytest.mark.parametrize("asked", [("get", "job"), ("cancel", "job")])

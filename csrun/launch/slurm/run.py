@@ -29,6 +29,7 @@ from csrun.launch.slurm import batch, folders, sinfo, squeue
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import TaskReady
 from csrun.launch.slurm.step import LOG_NAME, Step
+from csrun.launch.slurm.waiting import QueueWatch
 from csrun.launch.srun import Resources, cpu_words, in_container, srun_words, step_words
 from csrun.site import Site
 
@@ -146,6 +147,7 @@ class _Run:
         self._ready: dict[int, TaskReady] = {}
         self._said_bytes = 0
         self._begun_s = monotonic()
+        self._watch = QueueWatch(say)
         self._step = Step(words, folder, len(planned.tasks))
 
     def run(self) -> int:
@@ -156,6 +158,8 @@ class _Run:
         except BaseException:
             self._step.cancel()
             raise
+        finally:
+            self._watch.close()
         return job.run().exit_code
 
     def _begin(self) -> JobLoop:
@@ -181,6 +185,7 @@ class _Run:
                         raise EndedBySignalError(self._signals.recv(64)[0])
                     self._take_reports()
                 self._show_srun()
+                self._watch.look()
         self._show_srun()
 
     def _take_reports(self) -> None:
@@ -207,6 +212,7 @@ class _Run:
         whole = data[: data.rfind(b"\n") + 1]
         self._said_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
+            self._watch.hear(line)
             if line.startswith(NEWS):
                 say(line)
 

@@ -10,7 +10,11 @@ from csrun.site import JobLayout, Site
 
 SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G")
 NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
+CONTROLLER_MAY_BE_DOWN = "'scontrol ping' says whether its controller lives"
 ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try again
+
+
+_TAKES_NONE = re.compile(r"drain|down|fail|unknown|inval|\*$", re.IGNORECASE)  # sinfo(1), states
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,26 @@ class Node:
     state: str
     gres: frozenset[str]
 
+    @property
+    def takes_jobs(self) -> bool:
+        """False for one that is drained or down, or does not respond."""
+        return _TAKES_NONE.search(self.state) is None
+
 
 def nodes(site: Site) -> tuple[Node, ...]:
     """All nodes of the cluster.
 
     Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
     """
-    return parse(_sinfo(site))
+    return parse(ask(site, *SINFO))
+
+
+def unavailable(found: tuple[Node, ...], gres: str | None) -> str:
+    """Why no job can have a resource now, e.g. `node1 is DRAINED`; empty while one could."""
+    having = [n for n in found if gres is not None and _without_count(gres) in n.gres]
+    if any(node.takes_jobs for node in having):
+        return ""
+    return ", ".join(f"{node.name} is {node.state.upper()}" for node in having)
 
 
 def check(layout: JobLayout, site: Site, gres: str | None) -> None:
@@ -73,16 +90,56 @@ def require_commands(site: Site) -> None:
             )
 
 
+_OUTAGES = re.compile(
+    r"munge|unable to contact|timed out|connect|zero bytes|fetch.config|configuration source",
+    re.IGNORECASE,
+)
+
+
+def is_outage(error_text: str) -> bool:
+    """True for what a command of Slurm's says when its controller is not to be reached."""
+    return not error_text.strip() or _OUTAGES.search(error_text) is not None
+
+
 def explain(error_text: str, site: Site) -> CsrunError:
-    """What a command of Slurm's has said against us, and what to do about it."""
+    """What a command of Slurm's has said against us, and what to do about it.
+
+    A refusal is the user's to put right: a UsageError in Slurm's own words.
+    """
     said = error_text.strip().splitlines()
     reason = said[-1] if said else "no answer"
+    if not is_outage(error_text):
+        refusal = re.sub(r"^\w+: error: ", "", reason)
+        return UsageError(f"site {site.name}: Slurm refuses it: {refusal}")
     if "munge" in error_text.lower():
         remedy = "munge must run on this machine: 'systemctl status munge'"
         reason = next(line for line in said if "munge" in line.lower())
     else:
-        remedy = "'scontrol ping' says whether its controller lives"
+        remedy = CONTROLLER_MAY_BE_DOWN
+    return unanswered(reason, site, remedy)
+
+
+def unanswered(reason: str, site: Site, remedy: str = CONTROLLER_MAY_BE_DOWN) -> CsrunError:
+    """The error of a question that Slurm has no answer to."""
     return CsrunError(f"site {site.name}: Slurm does not answer: {reason}; {remedy}")
+
+
+def ask(site: Site, *command: str) -> str:
+    """What a command of Slurm's prints.
+
+    Raises: UsageError without Slurm's commands, and for what it refuses; CsrunError when it does
+    not answer
+    """
+    require_commands(site)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ANSWER_S
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise explain("", site) from error
+    if done.returncode != 0:
+        raise explain(done.stderr, site)
+    return done.stdout
 
 
 def _check_nodes(layout: JobLayout, site: Site, found: tuple[Node, ...]) -> None:
@@ -102,19 +159,6 @@ def _check_nodes(layout: JobLayout, site: Site, found: tuple[Node, ...]) -> None
                 f" cluster has {sum(size >= cpus for size in sizes)}: use fewer --tasks-per-node"
                 " or --cpus-per-task, or set nodes.cpus in the site file to what a node has"
             )
-
-
-def _sinfo(site: Site) -> str:
-    require_commands(site)
-    try:
-        done = subprocess.run(
-            SINFO, capture_output=True, text=True, check=False, timeout=ANSWER_S
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise explain("", site) from error
-    if done.returncode != 0:
-        raise explain(done.stderr, site)
-    return done.stdout
 
 
 def _least(number: str) -> int:

@@ -3,7 +3,7 @@
 Source: squeue(1), --json; later versions wrap a number that may be unset, and list a job's states
 """
 
-import shutil
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import UsageError
-from csrun.jobs.overview import SystemStatus
+from csrun.jobs.overview import SystemStatus, unavailable
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
 from csrun.site import Site
@@ -23,6 +23,16 @@ _ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
      "PREEMPTED", "TIMEOUT"}
 )  # fmt: skip
+
+
+_UNAVAILABLE = re.compile(r"UnavailableNodes:(\S+)")
+
+
+def waits_for(reason: str) -> str:
+    """What a job waits for, in Slurm's word, or by the names of nodes that take no jobs."""
+    missing = _UNAVAILABLE.search(reason)
+    what = f"{missing[1]}: drained, down or reserved" if missing else reason
+    return f"waits for {what}"
 
 
 class SlurmJob(msgspec.Struct, frozen=True):
@@ -57,7 +67,9 @@ class SlurmJob(msgspec.Struct, frozen=True):
     @property
     def why(self) -> str:
         """What the job waits for, or why it did not end well."""
-        return f"waits for {self.reason}" if self.reason and self.is_waiting else self.reason
+        if not self.is_waiting or not self.reason:
+            return self.reason
+        return waits_for(self.reason)
 
     def details(self) -> Iterator[tuple[str, str]]:
         """What there is to say of the job, by name."""
@@ -104,7 +116,7 @@ def jobs(site: Site) -> list[SlurmJob]:
 
     Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
     """
-    return parse(_ask(site, "squeue", "--json"), site)
+    return parse(sinfo.ask(site, "squeue", "--json"), site)
 
 
 def nodes(site: Site) -> list[SlurmNode]:
@@ -131,7 +143,7 @@ def systems(site: Site) -> list[SystemStatus]:
 
     Raises: as `jobs`
     """
-    known = jobs(site)
+    known, its_nodes = jobs(site), sinfo.nodes(site)
     found = []
     for system in site.systems:
         state = load_state(site, system)
@@ -139,7 +151,15 @@ def systems(site: Site) -> list[SystemStatus]:
         holder = next((job.job_id for job in asking if job.is_running), None)
         waiting = tuple(job.job_id for job in asking if job.is_waiting)
         found.append(
-            SystemStatus(system.name, system.address, state.mode, state.power, holder, waiting)
+            SystemStatus(
+                system.name,
+                system.address,
+                state.mode,
+                state.power,
+                holder,
+                waiting,
+                unavailable(state.power) or sinfo.unavailable(its_nodes, site.gres_of(system.name)),
+            )
         )
     return found
 
@@ -158,19 +178,43 @@ def job(site: Site, job_id: int) -> SlurmJob:
 def cancel(site: Site, job_id: int) -> None:
     """Ask Slurm to end a job; its tasks finish what they do.
 
-    Raises: UsageError when it will not: no such job, or someone else's
+    Raises: UsageError when it will not: no such job, or someone else's; CsrunError when Slurm does
+    not answer
     """
     sinfo.require_commands(site)
-    scancel(job_id)
+    done = subprocess.run(
+        ("scancel", "--verbose", str(job_id)), capture_output=True, text=True, check=False
+    )
+    refusals = [line for line in done.stderr.splitlines() if "error:" in line]
+    if refusals and sinfo.is_outage(refusals[0]):
+        raise sinfo.explain(refusals[0], site)
+    if refusals:
+        raise UsageError(f"job {job_id}: {refusals[0].partition('error: ')[2]}")
 
 
 def parse(text: str, site: Site) -> list[SlurmJob]:
-    """The jobs in squeue's answer."""
+    """The jobs in squeue's answer; one that is about nothing but errors comes with exit code 0.
+
+    Raises: CsrunError for such a one
+    """
+    try:
+        answer = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise sinfo.unanswered(f"squeue: not JSON: {error}", site) from error
+    if errors := answer.get("errors"):
+        raise sinfo.unanswered(f"squeue: {_told(errors[0])}", site)
     components: dict[int, list[dict[str, Any]]] = {}
-    for found in msgspec.json.decode(text)["jobs"]:
+    for found in answer["jobs"]:
         leader = _number(found.get("het_job_id")) or _number(found["job_id"])
         components.setdefault(leader, []).append(found)
     return [_job(job_id, parts, site) for job_id, parts in sorted(components.items())]
+
+
+def _told(error: dict[str, Any]) -> str:
+    """`Failed while looking for jobs (slurm_load_jobs: Unspecified error)`"""
+    source = ": ".join(filter(None, (error.get("source"), error.get("error"))))
+    description = error.get("description") or "an error without a description"
+    return f"{description} ({source})" if source else description
 
 
 def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
@@ -185,7 +229,7 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
         name=first["name"],
         user=first["user_name"],
         state=",".join(sorted(states)),
-        reason="" if first["state_reason"] == "None" else first["state_reason"],
+        reason=_reason(parts),
         nodes=sum(_number(part["node_count"]) for part in parts),
         tasks=sum(_number(part["tasks"]) for part in parts),
         node_names=tuple(part["nodes"] for part in parts if part.get("nodes")),
@@ -196,18 +240,18 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
     )
 
 
+def _reason(parts: list[dict[str, Any]]) -> str:
+    """Slurm's word for the first component that has one, with the nodes that it names."""
+    for part in sorted(parts, key=lambda part: _number(part.get("het_job_offset"))):
+        if part["state_reason"] != "None":
+            return str(part.get("state_description") or part["state_reason"])
+    return ""
+
+
 def _names(job: SlurmJob, site: Site) -> frozenset[str]:
     """`node1`, `node[3-4]` as the names of three nodes."""
     told = ",".join(job.node_names)
-    return frozenset(_ask(site, "scontrol", "show", "hostnames", told).split() if told else ())
-
-
-def _ask(site: Site, *command: str) -> str:
-    sinfo.require_commands(site)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise sinfo.explain(done.stderr, site)
-    return done.stdout
+    return frozenset(sinfo.ask(site, "scontrol", "show", "hostnames", told).split() if told else ())
 
 
 def _system(asked: Iterable[str], site: Site) -> str:
@@ -221,19 +265,3 @@ def _system(asked: Iterable[str], site: Site) -> str:
 
 def _number(value: Any) -> int:
     return int(value["number"] if isinstance(value, dict) else value or 0)
-
-
-def scancel(job: int) -> None:
-    """Ask Slurm to end a job; its tasks finish what they do.
-
-    Raises: UsageError when it will not: no such job, or someone else's
-    """
-    command = shutil.which("scancel")
-    if command is None:
-        raise UsageError("scancel: command not found: it must be in PATH to end a job of Slurm's")
-    done = subprocess.run(
-        (command, "--verbose", str(job)), capture_output=True, text=True, check=False
-    )
-    refusals = [line for line in done.stderr.splitlines() if "error:" in line]
-    if refusals:
-        raise UsageError(f"job {job}: {refusals[0].partition('error: ')[2]}")

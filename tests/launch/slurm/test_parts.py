@@ -109,6 +109,53 @@ def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> No
     assert (told("PENDING").is_waiting, told("PENDING").elapsed_s) == (True, 0)
 
 
+def test_a_squeue_that_answers_with_errors_is_one_that_does_not_answer() -> None:
+    """Its exit code is 0, and its list of jobs empty."""
+    error = {"description": "Failed while looking for jobs", "error_number": -1,
+             "error": "Unspecified error", "source": "slurm_load_jobs"}  # fmt: skip
+    said = (
+        r"does not answer: squeue: Failed while looking for jobs"
+        r" \(slurm_load_jobs: Unspecified error\); 'scontrol ping'"
+    )
+    with pytest.raises(CsrunError, match=said):
+        squeue.parse(json.dumps({"errors": [error], "jobs": []}), SITE)
+    with pytest.raises(CsrunError, match="squeue: not JSON"):
+        squeue.parse("slurm", SITE)
+    assert squeue.parse(json.dumps({"errors": [], "jobs": []}), SITE) == []
+
+
+@pytest.mark.parametrize(("said", "kind"), [
+    ("sbatch: error: Batch job submission failed: Invalid partition name specified", UsageError),
+    ("slurm_load_partitions: Unable to contact slurm controller (connect failure)", CsrunError),
+    ("sbatch: error: Munge encode failed: Failed to access \"x\"", CsrunError),
+    ("", CsrunError),
+])  # fmt: skip
+def test_a_refusal_is_not_an_outage(said: str, kind: type[CsrunError]) -> None:
+    error = sinfo.explain(said, SITE)
+    assert type(error) is kind
+    assert ("Slurm refuses it: Batch job submission failed" in str(error)) == (kind is UsageError)
+    assert ("does not answer" in str(error)) == (kind is CsrunError)
+
+
+def test_what_a_job_waits_for_is_named() -> None:
+    change = {"state_reason": "ReqNodeNotAvail",
+              "state_description": "ReqNodeNotAvail, UnavailableNodes:node1"}  # fmt: skip
+    (job,) = squeue.parse(squeue_answer("PENDING", **change), SITE)
+    assert job.why == "waits for node1: drained, down or reserved"
+    (job,) = squeue.parse(squeue_answer("PENDING", state_reason="Priority"), SITE)
+    assert job.why == "waits for Priority"
+
+
+@pytest.mark.parametrize(("state", "said"), [
+    ("idle", ""), ("mixed", ""), ("drained", "node1 is DRAINED"), ("down*", "node1 is DOWN*"),
+    ("idle*", "node1 is IDLE*"), ("draining", "node1 is DRAINING"),
+])  # fmt: skip
+def test_a_system_whose_nodes_take_no_jobs_is_not_available(state: str, said: str) -> None:
+    found = sinfo.parse(SINFO.replace("mixed", state))
+    assert sinfo.unavailable(found, "cs:cs2-01:1") == said
+    assert sinfo.unavailable(found, None) == ""
+
+
 @pytest.mark.parametrize(("layout", "gres", "said"), [
     (JobLayout(3, 1, 1, 0, False), None, "use --total-nodes 2"),
     (JobLayout(2, 3, 2, 0, False), None, "wants 2 nodes of 6 CPUs, the cluster has 1"),
@@ -118,7 +165,7 @@ def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> No
 def test_what_the_cluster_never_can_run(
     layout: JobLayout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinfo, "_sinfo", lambda site: SINFO)
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: SINFO)
     with pytest.raises(UsageError, match=said):
         sinfo.check(layout, SITE, gres)
     sinfo.check(JobLayout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
