@@ -100,13 +100,18 @@ def step_words(
 
 
 def cpu_words(
-    command: tuple[str, ...], options: JobOptions, gres_node: str | None, on_terminal: bool
+    command: tuple[str, ...],
+    resources: Resources,
+    output: str | None,
+    gres_node: str | None,
+    on_terminal: bool,
 ) -> tuple[str, ...]:
     """The srun that runs `command` alone on a node, but not on the one of the CS systems."""
     terminal = ["--pty"] if on_terminal else []
+    written = [f"--output={output}"] if output else []
     elsewhere = [f"--exclude={gres_node}"] if gres_node else []
     node = ["--nodes=1", "--ntasks=1", *elsewhere, "--exclusive"]
-    return ("srun", *terminal, *option_words(options), *node, *command)
+    return ("srun", *terminal, *resources.words(), *written, *node, *command)
 
 
 def batch_script(

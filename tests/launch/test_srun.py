@@ -149,11 +149,9 @@ def test_a_container_sees_each_folder_once() -> None:
 
 
 def test_a_command_on_a_cpu_node_keeps_away_from_the_systems() -> None:
-    assert shlex.join(cpu_words(("bash",), JobOptions(), "node1", on_terminal=True)) == (
-        "srun --pty --nodes=1 --ntasks=1 --exclude=node1 --exclusive bash"
-    )
-    options = JobOptions("shell", 60, "out.txt")
-    assert shlex.join(cpu_words(("make",), options, None, on_terminal=False)) == (
-        "srun --job-name=shell --time=0:01:00 --output=out.txt --nodes=1 --ntasks=1 --exclusive"
-        " make"
+    words = cpu_words(("bash",), Resources(), None, "node1", on_terminal=True)
+    assert shlex.join(words) == ("srun --pty --nodes=1 --ntasks=1 --exclude=node1 --exclusive bash")
+    asked = Resources(job_name="shell", time_limit_s=60, grace_s=30)
+    assert shlex.join(cpu_words(("make",), asked, "out.txt", None, on_terminal=False)) == (
+        "srun --job-name=shell --time=3 --output=out.txt --nodes=1 --ntasks=1 --exclusive make"
     )

@@ -135,6 +135,17 @@ def test_a_cpu_node_of_the_cluster(cluster_place: Workplace) -> None:
     assert node.group(1) != "node1"  # the one that has the systems
 
 
+def test_a_command_on_a_node_ends_at_its_limit_to_the_second(cluster_place: Workplace) -> None:
+    """Slurm's own limits are whole minutes; the command hears of it, and has its grace."""
+    say = "trap 'echo asked; exit 9' TERM; sleep 600 & wait"
+    done = cluster_place.run("--time-limit", "0:02", "sh", "-c", say, command="csrun_cpu")
+    assert done.returncode == 143
+    assert done.stdout.splitlines()[-1] == "asked"
+    assert "csrun_cpu: time limit of 0:02 reached: the command was ended" in done.stderr
+    done = cluster_place.run("--time-limit", "1:00", "sh", "-c", "exit 3", command="csrun_cpu")
+    assert done.returncode == 3
+
+
 def test_a_command_on_a_node_that_only_compiles_says_so_to_its_script(
     cluster_place: Workplace,
 ) -> None:

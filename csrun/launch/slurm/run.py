@@ -25,7 +25,7 @@ from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say,
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import batch, folders, sinfo, squeue
+from csrun.launch.slurm import batch, folders, sinfo, squeue, timed_command
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import TaskReady
 from csrun.launch.slurm.step import LOG_NAME, Step
@@ -61,9 +61,16 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
 
 def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site) -> int:
     """Run one command alone on a node, with the user's terminal; the exit code."""
-    command = in_container(request.command, site.container, _mounts(request, site))
+    command, options, grace_s = request.command, request.options, None
+    if options.time_limit_s is not None:
+        grace_s = site.grace_s
+        command = timed_command.words(_python(site), options.time_limit_s, grace_s, command)
+    command = in_container(command, site.container, _mounts(request, site))
+    resources = Resources(
+        job_name=options.job_name, time_limit_s=options.time_limit_s, grace_s=grace_s
+    )
     on_terminal = os.isatty(0) and os.isatty(1)
-    words = cpu_words(command, request.options, site.gres_node, on_terminal)
+    words = cpu_words(command, resources, options.output, site.gres_node, on_terminal)
     return run_in_foreground(ForegroundCommand(words, variables, grace_s=site.grace_s)).exit_code
 
 
@@ -117,12 +124,16 @@ def _writing(folder: JobFolder) -> Iterator[None]:
 def _words(
     request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, folder: JobFolder
 ) -> tuple[str, ...]:
-    python = "python" if site.container else sys.executable
-    attendant = (python, "-P", "-m", ATTENDANT, str(folder.path))
+    attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path))
     mounts = (*_mounts(request, site), str(folder.path.parent))
     command = in_container(attendant, site.container, mounts)
     words = srun_words if environment.allocation() is None else step_words
     return words(job_plan.layout, command, resources)
+
+
+def _python(site: Site) -> str:
+    """The one that has csrun: the image's own, or ours."""
+    return "python" if site.container else sys.executable
 
 
 def _mounts(request: JobRequest, site: Site) -> tuple[str, ...]:

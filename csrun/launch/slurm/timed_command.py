@@ -1,0 +1,42 @@
+"""What srun starts in the place of csrun_cpu's command when it has a time limit.
+
+Started as `python -P -m csrun.launch.slurm.timed_command LIMIT_S GRACE_S CMD...`, on the command's
+node: so the limit counts from the command's start, not from its wait in the queue, and to the
+second, where Slurm's own has a resolution of minutes. The command is asked to end by SIGTERM, and
+has its grace; srun itself would kill it at once.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from csrun.context import environment
+from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
+from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
+
+MODULE = "csrun.launch.slurm.timed_command"
+
+
+def words(python: str, limit_s: int, grace_s: float, command: Sequence[str]) -> tuple[str, ...]:
+    """The command line by which srun keeps a command's limit."""
+    return (python, "-P", "-m", MODULE, str(limit_s), str(grace_s), *command)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command to its end, or its limit; the exit code."""
+    limit_s, grace_s, *command = argv
+    ending = run_in_foreground(
+        ForegroundCommand(
+            tuple(command),
+            environment.inherited(),
+            time_limit_s=int(limit_s),
+            grace_s=float(grace_s),
+        )
+    )
+    if not ending.timed_out:
+        return ending.exit_code
+    print(f"csrun_cpu: {reached(int(limit_s))}: the command was ended", file=sys.stderr, flush=True)
+    return EXIT_TIME_LIMIT
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
