@@ -6,6 +6,7 @@ followed: a temporary file is made anew, and what is read back must be a regular
 
 import errno
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 
 SMALL_FILE_BYTES = 16 << 20  # what csrun writes as one file of plain values has a hundredth of it
 _TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
@@ -114,6 +115,46 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that is this account's alone, and those that are missing above it.
+
+    Made private, not made so later, whatever the umask: mkdir(2) heeds its mode under an ACL, too.
+    What is there already is taken when nobody else can put anything in it.
+
+    Raises: UsageError for a folder of another account, or one that others may write; OSError
+    """
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        _require_own(folder)
+    except FileNotFoundError:
+        make_private(folder.parent)
+        with suppress(FileExistsError):  # made just now by another process, as we would
+            os.mkdir(folder, 0o700)
+
+
+def _require_own(folder: Path) -> None:
+    found = os.stat(folder)
+    if found.st_uid not in (0, os.getuid()):
+        raise UsageError(
+            f"{folder}: belongs to {account_name(found.st_uid)}, who could change what is in it;"
+            " set CSRUN_STATE_DIR to a folder of your own, or 'shared: true' in the site file"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        raise UsageError(
+            f"{folder}: others may write there (mode {stat.S_IMODE(found.st_mode):04o}); 'chmod"
+            f" go-w {folder}' keeps it to its owner"
+        )
+
+
+def account_name(uid: int) -> str:
+    """What an account is called, or its number when it has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 @contextmanager

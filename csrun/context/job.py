@@ -2,6 +2,7 @@
 how far the run is, and which CS systems it has had.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import CsrunError
-from csrun.base.files import write_whole
+from csrun.base.files import account_name, open_regular, write_whole
 from csrun.base.mode import GRACE_S, ExecutionMode
 from csrun.context.link import UNREADABLE
 
@@ -21,6 +22,21 @@ ENDED_DIR = "ended"
 RUNS_DIR = "runs"
 LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
 TELEMETRY_FILE = "telemetry.json"
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret of a job, from its file.
+
+    Raises: CsrunError for one that another account can have written, or read
+    """
+    with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+            return file.read()
+    raise CsrunError(
+        f"{path}: the job's secret must be its owner's alone, it is {account_name(found.st_uid)}'s"
+        f" with mode {found.st_mode & 0o777:04o}: another account has been in the job's folder"
+    )
 
 
 def ended_file(job_dir: Path, rank: int) -> Path:

@@ -56,7 +56,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def write(self, job_dir: Path, name: str | None = None) -> None:
         """Write the report into the job's folder, whole or not at all."""
         folder = job_dir / REPORT_DIR
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(0o700, exist_ok=True)
         path = folder / f"{name or self.rank}.json"
         write_whole(path, msgspec.json.encode(self) + b"\n", durable=False)
 
@@ -73,12 +73,13 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 class SpawnWafer(msgspec.Struct, frozen=True, tag="spawn_wafer"):
     """Ask the launcher to start the wafer process of one CS system, as a task of the job.
 
-    The launcher runs `argv` (a Python command line of csrun's own) under the fork server, so that
-    its death is seen, named and reaped like any other task's.
+    It runs under the fork server, so that its death is seen, named and reaped like any other
+    task's. What is run is for the receiver to say: a message names a system of the site and the
+    number of a run, and no command.
     """
 
     system: str
-    argv: tuple[str, ...]
+    run: int
 
 
 Message = Progress | SpawnWafer

@@ -9,7 +9,7 @@ import msgspec
 
 from csrun.base.mode import ExecutionMode
 from csrun.context import environment
-from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry
+from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry, read_secret
 from csrun.context.link import JobLink
 
 
@@ -61,8 +61,11 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def secret(self) -> bytes:
-        """The job's shared secret, by which its tasks know each other."""
-        return (self.job_dir / SECRET_FILE).read_bytes()
+        """The job's shared secret, by which its tasks know each other.
+
+        Raises: CsrunError for one that another account can have written, or read
+        """
+        return read_secret(self.job_dir / SECRET_FILE)
 
     @property
     def cache_dir(self) -> Path:

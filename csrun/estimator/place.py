@@ -1,7 +1,6 @@
 """Where a run takes place: a leased CS system with the job's tasks, or this process."""
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from csrun import system
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
-from csrun.context.job import SECRET_FILE, UseLog
+from csrun.context.job import UseLog
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
@@ -191,9 +190,5 @@ def _say_waiting(name: str) -> Callable[[str], None]:
 def _spawn_wafer(target: Target, folder: RunFolder) -> None:
     context, name = _context(target), target.system.name
     link = context.link()
-    secret_file = context.job_dir / SECRET_FILE
-    arguments = (str(folder.path), folder.job, str(secret_file), name)
-    link.spawn_wafer(
-        SpawnWafer(name, (sys.executable, "-m", "csrun.runtime.roles.wafer", *arguments))
-    )
+    link.spawn_wafer(SpawnWafer(name, int(folder.path.name)))
     link.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.files import account_name
 from csrun.jobs import register
 from csrun.jobs.record import JobRecord, Launcher
 
@@ -82,7 +83,8 @@ def _require_ours(record: JobRecord) -> None:
         when = f" at {record.ended.astimezone():%Y-%m-%d %H:%M:%S}" if record.ended else ""
         raise UsageError(f"job {record.job_id} has ended{when} already: {record.state}")
     if record.uid != os.getuid():
-        raise UsageError(f"job {record.job_id} is {record.user}'s: only its owner can cancel it")
+        owner = account_name(record.uid)
+        raise UsageError(f"job {record.job_id} is {owner}'s: only its owner can cancel it")
     here = socket.gethostname()
     if record.launcher.host != here:
         raise CsrunError(

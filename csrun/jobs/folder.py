@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import UsageError
+from csrun.base.files import make_private
 from csrun.context import JobFile, TaskReport, state_dir
 from csrun.context.job import (
     ENDED_DIR,
@@ -59,7 +60,7 @@ class JobFolder:
     def furnish(self) -> None:
         """Make the folders of a job, and its secret."""
         for name in ("logs", REPORT_DIR, ENDED_DIR, "cache"):
-            (self.path / name).mkdir(exist_ok=True)
+            (self.path / name).mkdir(0o700, exist_ok=True)
         self._write_secret()
 
     def renew(self) -> None:
@@ -68,7 +69,7 @@ class JobFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / TELEMETRY_FILE).unlink(missing_ok=True)
         for name in (REPORT_DIR, ENDED_DIR):
-            (self.path / name).mkdir(exist_ok=True)
+            (self.path / name).mkdir(0o700, exist_ok=True)
 
     def mark_ended(self, rank: int) -> None:
         """Let a task's peers know that it has ended well; on a full disk they just are not told."""
@@ -114,9 +115,13 @@ def require_room(folder: Path, tasks: int) -> None:
 
 
 def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:
-    """Make a job's folder and hold it as that of a living job."""
+    """Make a job's folder, for this account alone, and hold it as that of a living job.
+
+    Raises: UsageError when `jobs_dir` is another account's
+    """
     folder = JobFolder(jobs_dir / str(job_id))
-    folder.path.mkdir(parents=True)
+    make_private(jobs_dir)
+    folder.path.mkdir(0o700)
     return folder, lock(folder.path / LIVE_LOCK, holder)
 
 

@@ -5,6 +5,7 @@ record of a living job whose lock is free is that of a LOST one. Who may write s
 can tell it.
 """
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import write_whole
+from csrun.base.files import SMALL_FILE_BYTES, make_private, open_regular, write_whole
 from csrun.context import jobs_dir_of, site_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
 from csrun.context.link import UNREADABLE
@@ -26,7 +27,7 @@ LOST_CAUSE = "its launcher was killed, or the machine went down"
 
 def write(site_name: str, record: JobRecord, *, durable: bool = True) -> None:
     path = _path(site_name, record.job_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     write_whole(path, text, durable=durable)
 
@@ -112,9 +113,19 @@ def _lost(site_name: str, record: JobRecord) -> JobRecord:
 
 
 def _stored(site_name: str, job_id: int) -> JobRecord:
+    """A record as it lies there; whose it is, its file says: what is written in it proves nothing.
+
+    Raises: FileNotFoundError; CsrunError for one that cannot be read
+    """
     path = _path(site_name, job_id)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=JobRecord)
+        with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            record = msgspec.json.decode(file.read(SMALL_FILE_BYTES), type=JobRecord)
+            return msgspec.structs.replace(record, uid=os.fstat(file.fileno()).st_uid)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CsrunError(f"{path}: the record cannot be read: {error.strerror}") from error
     except UNREADABLE as error:
         raise CsrunError(f"{path}: the record is damaged: {error}; remove the file") from error
 

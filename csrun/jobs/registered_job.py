@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pwd
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import write_whole
-from csrun.context import jobs_dir_of, site_state_dir
+from csrun.base.files import account_name, make_private, write_whole
+from csrun.context import jobs_dir_of, site_state_dir, state_dir
 from csrun.context.job import now, read_uses
 from csrun.jobs import register
 from csrun.jobs.cancel import this_process
@@ -84,6 +83,8 @@ def registered(
     """
     draft = _draft(command, options, nodes, tasks)
     with refusal_of_unwritable_state(site):
+        for folder in (state_dir(), site_state_dir(site.name)):
+            make_private(folder)
         register = _register_lock(site)
     with DeferredSignals() as signals:
         with refusal_of_unwritable_state(site), register:
@@ -105,7 +106,7 @@ def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int
     return JobRecord(
         job_id=0,
         name=options.job_name or name_of(command),
-        user=_user_name(os.getuid()),
+        user=account_name(os.getuid()),
         uid=os.getuid(),
         command=command,
         working_dir=str(Path.cwd()),
@@ -183,10 +184,3 @@ def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, CsrunError):
         return Outcome(RecordState.FAILED, error.exit_code, str(error))
     return Outcome(RecordState.FAILED, 1, f"{type(error).__name__}: {error}")
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -3,8 +3,10 @@
 flock, with the holder's name as the file's text; a place in a line is such a file, too.
 """
 
+import errno
 import fcntl
 import os
+import stat
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from time import sleep
 from typing import Self, TypeVar
 
 from csrun.base.errors import UsageError
+from csrun.base.files import make_private
 
 _HOLDER_BYTES = 200
 
@@ -122,8 +125,7 @@ def holder_of(path: Path) -> str:
 
 
 def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # and the umask
+    fd = _open(path)
     try:
         fcntl.flock(fd, operation)
     except BlockingIOError:
@@ -139,6 +141,24 @@ def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
         taken.release()
         raise
     return taken
+
+
+def _open(path: Path) -> int:
+    """A descriptor of a lock file: never of what a planted link leads to, which would be emptied.
+
+    It is its owner's alone: a lock that others can open, they can hold.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        make_private(path.parent)
+        fd = os.open(path, flags, 0o600)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a file of its own", str(path))
+    return fd
 
 
 POLL_S = 0.2  # short for a person who waits, and nothing for a CPU

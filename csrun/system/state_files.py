@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import CsrunError
-from csrun.base.files import write_whole
+from csrun.base.files import make_private, write_whole
 from csrun.context import site_state_dir
 from csrun.context.link import UNREADABLE
 from csrun.site import Site, System
@@ -52,7 +52,7 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
     """
     path = _state_file(site, system)
     with _writing(path, system):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         write_whole(path, msgspec.json.encode(state) + b"\n")
 
 

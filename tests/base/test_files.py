@@ -3,12 +3,15 @@
 import ast
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
+from support.accounts import OTHER, needs_two_accounts
 
 import csrun
-from csrun.base.files import read_whole, replace_link, sweep_temporaries, write_whole
+from csrun.base.errors import UsageError
+from csrun.base.files import make_private, read_whole, replace_link, sweep_temporaries, write_whole
 
 ROOT = Path(csrun.__file__).parent
 WRITE_LARGE_ONES = {
@@ -137,3 +140,32 @@ def renames(text: str) -> bool:
 def test_small_files_are_written_in_one_place() -> None:
     found = {str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py") if renames(p.read_text())}
     assert found == {"base/files.py", *WRITE_LARGE_ONES}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+def test_a_private_folder_is_private_from_the_start(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        make_private(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "a", tmp_path / "a" / "b"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    make_private(tmp_path / "a" / "b")  # ours, and there
+
+
+def test_a_folder_that_others_may_write_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o775)
+    with pytest.raises(UsageError, match=r"others may write there \(mode 0775\)"):
+        make_private(tmp_path / "open")
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o775
+
+
+@needs_two_accounts
+def test_another_accounts_folder_is_refused_by_name(tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    os.chown(folder, OTHER, OTHER)
+    with pytest.raises(UsageError, match=f"belongs to uid {OTHER}, who could change"):
+        make_private(folder)

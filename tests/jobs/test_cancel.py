@@ -122,7 +122,7 @@ def test_a_job_that_was_killed_has_ended_already(place: Workplace) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
 def test_someone_elses_job_is_refused(place: Workplace) -> None:
-    """The other user may look, and nothing more: of what is not its own it can write nothing."""
+    """Of a state folder that csrun has made nobody else reads anything."""
     place.path.chmod(0o755)
     with running(place) as launcher:
         program = (
@@ -130,7 +130,7 @@ def test_someone_elses_job_is_refused(place: Workplace) -> None:
             "say = lambda *words: frame.run(csctl.csctl, [*words])\n"
             "say('get', 'job', '1'), say('cancel', 'job', '9')\n"  # modules are root's to read
             f"os.setuid({NOBODY})\n"
-            "raise SystemExit(say('get', 'job', '1') or say('cancel', 'job', '1'))"
+            "raise SystemExit(say('get', 'job', '1') and say('cancel', 'job', '1'))"
         )
         environment = os.environ | {"CSRUN_STATE_DIR": "state"}
         done = subprocess.run(
@@ -138,10 +138,23 @@ def test_someone_elses_job_is_refused(place: Workplace) -> None:
             cwd=place.path, env=environment, capture_output=True, text=True,
         )  # fmt: skip
         assert launcher.poll() is None
-    assert done.returncode == 2, done.stderr
-    assert done.stdout.count("state      RUNNING") == 2
-    assert "csctl: error: job 1 is root's: only its owner can cancel it" in done.stderr
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.count("state      RUNNING") == 1
+    said = "csctl: error: state/local/records/1.json: the record cannot be read: Permission denied"
+    assert done.stderr.count(said) == 2
     assert launcher.returncode == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
+def test_a_forged_record_ends_no_process(place: Workplace) -> None:
+    """A record is of the account that its file belongs to, whatever is written in it."""
+    with running(place) as launcher:
+        record = place.path / "state/local/records/1.json"
+        os.chown(record, NOBODY, NOBODY)
+        done = place.csctl("cancel", "job", "1")
+        assert launcher.poll() is None
+    assert done.returncode == 2
+    assert "job 1 is nobody's: only its owner can cancel it" in done.stderr
 
 
 def test_a_later_process_of_the_launchers_number_is_not_hit(

@@ -1,6 +1,7 @@
 """A job's record: which passages there are, and what is told of a job that nobody tells about."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -27,7 +28,7 @@ RECORD = JobRecord(
     job_id=7,
     name="run",
     user="someone",
-    uid=1,
+    uid=os.getuid(),
     command=("python-ws", "run.py"),
     working_dir="/",
     nodes=3,

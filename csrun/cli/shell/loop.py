@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from csrun.base.errors import CsrunError, OutputError, UsageError
+from csrun.base.files import make_private
 from csrun.cli.shell.commands import help, power, status
 from csrun.cli.shell.shell import LeaveShell, Shell, Words
 from csrun.context import state_dir
@@ -125,8 +126,8 @@ def _history() -> "History":
 
     path = state_dir() / HISTORY
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         path.touch(mode=0o600)
-    except OSError:
+    except (OSError, UsageError):
         return InMemoryHistory()
     return LineHistory(path)

@@ -179,7 +179,7 @@ class JobLoop:
                 case Stopped():
                     yield Interrupted(message.signum, message.time_s, by_scheduler=True)
                 case SpawnWafer():
-                    yield WaferRequested(message.system, message.argv)
+                    yield WaferRequested(message.system, message.run)
                 case Progress():
                     self._output.progress(message)
 

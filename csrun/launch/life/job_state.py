@@ -82,7 +82,7 @@ class WaferRequested:
     """The chief asks for the wafer process of a system."""
 
     system: str
-    argv: tuple[str, ...]
+    run: int
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class JobState:
     def _wafer_requested(self, event: WaferRequested) -> list[Instruction]:
         if self.phase is not Phase.RUNNING:
             return []
-        wafer = StartTask(0, event.argv, event.system)
+        wafer = StartTask(0, (), event.system, event.run)
         if wafer.name in self._living:  # of the chief's last run; one at a time has log and report
             self._next_wafers[wafer.name] = wafer
             return []

@@ -45,7 +45,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
 def _leave_terminal(told: int, job: RegisteredJob) -> None:
     """What the tasks write is in their logs; what the launcher says gets one of its own."""
     log = job.folder.log(LOG_NAME)
-    log.parent.mkdir(exist_ok=True)
+    log.parent.mkdir(0o700, exist_ok=True)
     null = os.open(os.devnull, os.O_RDWR)
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (null, 1), (said, 2)):

@@ -29,9 +29,11 @@ from csrun.launch.process.forking import (
     Gate,
     bind_link,
     fork_task,
+    is_permitted,
     receive,
     send_signal,
     signal_pipe,
+    with_command,
 )
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, reap, set_name
 from csrun.launch.process.protocol import MessageSocket, StartTask, TaskEnded, TasksReady, ToServer
@@ -85,7 +87,8 @@ class ForkServer:
                 send_signal(self._tasks, message)
         return bodies is not None
 
-    def _start(self, start: StartTask) -> None:
+    def _start(self, ordered: StartTask) -> None:
+        start = with_command(ordered, self._job, self._folder.path)
         if self._has_ended and not self._tasks:
             kill_descendants()  # what the tasks have left behind that now start again
             self._has_ended = False
@@ -99,7 +102,7 @@ class ForkServer:
 
     def _forward(self) -> None:
         message = receive(self._link)
-        if message is not None:
+        if message is not None and is_permitted(message, self._job):
             self._control.send(message)
 
     def _let_in(self) -> None:

@@ -11,11 +11,15 @@ _RECEIVE_BYTES = 1 << 16
 
 
 class StartTask(msgspec.Struct, frozen=True, tag="start"):
-    """Start a task: rank's own command, or the wafer of a system on behalf of rank 0."""
+    """Start a task: rank's own command, or the wafer of a system for a run of rank 0's.
+
+    The command of a wafer is csrun's own: who starts it knows it (see `forking.with_command`).
+    """
 
     rank: int
     argv: tuple[str, ...]
     wafer: str | None = None
+    run: int = 0
 
     @property
     def name(self) -> str:

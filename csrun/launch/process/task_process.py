@@ -83,7 +83,7 @@ def _reseed() -> None:
 
 def _redirect(log: Path) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.close(null)

@@ -26,9 +26,11 @@ from csrun.launch.process.forking import (
     DATAGRAM_BYTES,
     bind_link,
     fork_task,
+    is_permitted,
     receive,
     send_signal,
     signal_pipe,
+    with_command,
 )
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, reap, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
@@ -116,7 +118,7 @@ class Attendant:
 
     def _forward(self) -> None:
         message = receive(self._link)
-        if message is None:
+        if message is None or self._job is None or not is_permitted(message, self._job):
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):
             self._say(message)
@@ -155,13 +157,14 @@ class Attendant:
             case LetGo():
                 self._is_let_go = True
 
-    def _start(self, start: StartTask) -> None:
+    def _start(self, ordered: StartTask) -> None:
         from csrun.launch.process.task_process import (
             become_task,  # after the report: it imports NumPy's companions
         )
 
         job, attendant = self._job, os.getpid()
         assert job is not None
+        start = with_command(ordered, job, self._folder.path)
         owned = (self._link, self._signals, self._wakeup)
         pid = fork_task(_HANDLED, owned, lambda: become_task(start, job, self._folder, attendant))
         self._tasks[pid] = start

@@ -48,7 +48,7 @@ class Step:
     name = "srun"
 
     def __init__(self, words: Sequence[str], folder: JobFolder, tasks: int) -> None:
-        (folder.path / MAIL_DIR).mkdir()
+        (folder.path / MAIL_DIR).mkdir(0o700)
         decoder = msgspec.msgpack.Decoder(FromAttendant)
         self._box = launcher_box(folder.path)
         self._readers = [Reader(task_box(folder.path, rank), decoder) for rank in range(tasks)]

@@ -12,6 +12,7 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from csrun.base import open_files
+from csrun.context.job import read_secret
 from csrun.executable import Plan, RunMode, Runtime, load
 from csrun.executable.bind import store_of
 from csrun.runtime.remote.store import StoreLink
@@ -110,7 +111,7 @@ def _ring(plan: Plan, slots: int, control: Channel, turn: int) -> RingReader:
 def main(arguments: list[str]) -> None:
     """Join the run named on the command line and serve it."""
     folder, job, secret_file, system = arguments
-    run = RunFolder(Path(folder), job, Path(secret_file).read_bytes())
+    run = RunFolder(Path(folder), job, read_secret(Path(secret_file)))
     take_part(run, wafer_name(system), serve)
 
 

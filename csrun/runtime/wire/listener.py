@@ -13,7 +13,7 @@ from time import monotonic
 import msgspec
 
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.base.files import write_whole
+from csrun.base.files import make_private, write_whole
 from csrun.context.link import UNREADABLE
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import (
@@ -29,7 +29,14 @@ from csrun.runtime.wire.handshake import (
     proves,
     send_frame,
 )
-from csrun.runtime.wire.rendezvous import SAME_CALLS, Endpoint, RunFolder, bulk_name, new_unix_name
+from csrun.runtime.wire.rendezvous import (
+    SAME_CALLS,
+    Endpoint,
+    RunFolder,
+    bulk_name,
+    new_unix_name,
+    require_own_account,
+)
 from csrun.runtime.wire.shared import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
@@ -56,7 +63,7 @@ class Listener:
     """Takes in exactly the peers that it was told to expect, once each."""
 
     def __init__(self, folder: RunFolder) -> None:
-        folder.path.mkdir(parents=True, exist_ok=True)
+        make_private(folder.path)
         self._folder = folder
         self._poll = select.poll()
         self._strangers: dict[int, _Stranger] = {}
@@ -124,9 +131,15 @@ class Listener:
     def _let_in(self, door: socket.socket) -> None:
         try:
             connection, _ = door.accept()
-            if connection.family != socket.AF_UNIX:
-                tune(connection)
         except OSError:  # it has gone again
+            return
+        try:
+            if connection.family == socket.AF_UNIX:
+                require_own_account(connection)
+            else:
+                tune(connection)
+        except OSError:
+            connection.close()
             return
         if len(self._strangers) >= MAX_STRANGERS:
             self._forget(next(iter(self._strangers))).close()

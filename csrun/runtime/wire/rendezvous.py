@@ -6,8 +6,11 @@ so that a task that comes late learns the results without anyone to talk to; `fa
 chief's part of it raised, so that a script that catches the error does so in every task.
 """
 
+import errno
+import os
 import secrets
 import socket
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -17,7 +20,7 @@ from time import sleep
 import msgspec
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
-from csrun.base.files import write_whole
+from csrun.base.files import make_private, write_whole
 from csrun.context import Host, Role
 from csrun.context.ending import DeferredEnding
 from csrun.context.job import peer_name
@@ -48,6 +51,7 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             connection.settimeout(timeout_s)
             try:
                 connection.connect(f"\0{self.unix}")
+                require_own_account(connection)
             except OSError:
                 connection.close()
                 raise
@@ -60,11 +64,25 @@ def new_unix_name() -> str:
     return f"csrun-{secrets.token_hex(12)}"
 
 
+def require_own_account(connection: socket.socket) -> None:
+    """Make sure that the process at the other end of a Unix socket is of this account.
+
+    An abstract address has no file, and so no mode that kept others from it.
+
+    Raises: PermissionError
+    """
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(data)
+    if uid != os.getuid():
+        raise PermissionError(errno.EACCES, f"the other end is of another account, uid {uid}")
+
+
 def bulk_name(peer: str) -> str:
     """The name by which a peer's connection for raw data joins."""
     return f"{peer}/bulk"
 
 
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; unix(7)
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
 RAREST_LOOK_S = 0.25
 RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being turned away by strangers
@@ -120,7 +138,7 @@ class RunFolder:
 
 def announce_done(folder: RunFolder, results: Results) -> None:
     """Leave the run's results for tasks that come late."""
-    folder.path.mkdir(parents=True, exist_ok=True)
+    make_private(folder.path)
     write_whole(folder.done, msgspec.json.encode(results), durable=False)
 
 
@@ -128,7 +146,7 @@ def announce_failed(folder: RunFolder, error: Exception) -> None:
     """Leave word that the run has failed with `error`, so that nobody waits for it."""
     message = str(error) if isinstance(error, CsrunError) else f"{type(error).__name__}: {error}"
     with suppress(OSError):  # the error itself is what the user must see
-        folder.path.mkdir(parents=True, exist_ok=True)
+        make_private(folder.path)
         failure = Failure(message, isinstance(error, UsageError))
         write_whole(folder.failed, msgspec.json.encode(failure), durable=False)
 

@@ -32,8 +32,8 @@ ENTRIES = tuple(TaskEntry(rank, Role.TASK, "node1", 0, rank, (0,)) for rank in r
 JOB = JobFile(1, None, ("true",), "/", "local", 1, 1, ENTRIES)
 ZERO, ONE, WAFER = "rank-00000", "rank-00001", "wafer-cs2-02"
 BOTH = (ZERO, ONE)
-FIRST_WAFER = Start(StartTask(0, ("w", "1"), "cs2-02"))
-SECOND_WAFER = Start(StartTask(0, ("w", "2"), "cs2-02"))
+FIRST_WAFER = Start(StartTask(0, (), "cs2-02", 1))
+SECOND_WAFER = Start(StartTask(0, (), "cs2-02", 2))
 LOST_PEER = TaskReport(1, TaskReportKind.PEER_LOST, "lost rank 0", "", 1, 1.0, 1)
 
 STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
@@ -156,7 +156,7 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
     (
         "a wafer is a task",
         [
-            (WaferRequested("cs2-02", ("w",)), [Start(StartTask(0, ("w",), "cs2-02"))]),
+            (WaferRequested("cs2-02", 0), [Start(StartTask(0, (), "cs2-02", 0))]),
             (TaskExited(ZERO, 0, 1.0), []),
             (TaskExited(ONE, 0, 1.0), []),
             (TaskExited(WAFER, -9, 1.0), [Finish()]),
@@ -166,9 +166,9 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
     (
         "the next run's wafer waits for the end of the last one's",
         [
-            (WaferRequested("cs2-02", ("w", "1")), [FIRST_WAFER]),
-            (WaferRequested("cs2-02", ("w", "2")), []),
-            (WaferRequested("cs2-01", ("w",)), [Start(StartTask(0, ("w",), "cs2-01"))]),
+            (WaferRequested("cs2-02", 1), [FIRST_WAFER]),
+            (WaferRequested("cs2-02", 2), []),
+            (WaferRequested("cs2-01", 0), [Start(StartTask(0, (), "cs2-01", 0))]),
             (TaskExited("wafer-cs2-01", 0, 1.0), []),
             (TaskExited(WAFER, 0, 1.1), [SECOND_WAFER]),
             (TaskExited(ZERO, 0, 1.2), []),
@@ -181,8 +181,8 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
     (
         "no next wafer after a failed one",
         [
-            (WaferRequested("cs2-02", ("w", "1")), [FIRST_WAFER]),
-            (WaferRequested("cs2-02", ("w", "2")), []),
+            (WaferRequested("cs2-02", 1), [FIRST_WAFER]),
+            (WaferRequested("cs2-02", 2), []),
             (TaskExited(WAFER, -9, 1.0), [Wait(COLLECT_S)]),
             (DeadlinePassed(1.3), [Send(BOTH, SIGTERM), Wait(FAILURE_GRACE_S)]),
             (TaskExited(ZERO, -15, 1.4), []),
@@ -193,8 +193,8 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
     (
         "no next wafer for a job that ends",
         [
-            (WaferRequested("cs2-02", ("w", "1")), [FIRST_WAFER]),
-            (WaferRequested("cs2-02", ("w", "2")), []),
+            (WaferRequested("cs2-02", 1), [FIRST_WAFER]),
+            (WaferRequested("cs2-02", 2), []),
             (Interrupted(SIGTERM, 1.0), [Send((*BOTH, WAFER), SIGTERM), Wait(GRACE_S)]),
             (TaskExited(WAFER, 0, 1.1), []),
             (TaskExited(ZERO, 0, 1.2), []),
@@ -206,7 +206,7 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
         "no wafer for a job that ends",
         [
             (Interrupted(SIGTERM, 1.0), [Send(BOTH, SIGTERM), Wait(GRACE_S)]),
-            (WaferRequested("cs2-02", ("w",)), []),
+            (WaferRequested("cs2-02", 0), []),
         ],
         143,
     ),
@@ -289,7 +289,7 @@ def test_a_job_that_is_told_to_end_does_not_start_again(told: Event) -> None:
 def test_a_wafers_end_names_its_system() -> None:
     state = JobState(JOB)
     state.begin()
-    state.handle(WaferRequested("cs2-02", ("w",)))
+    state.handle(WaferRequested("cs2-02", 0))
     state.handle(TaskExited(WAFER, -9, 1.0))
     assert state.cause is not None
     assert (state.cause.wafer, state.cause.role) == ("cs2-02", Role.WAFER)

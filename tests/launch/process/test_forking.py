@@ -1,11 +1,14 @@
 """What a fork server and an attendant share: the socket of their tasks' messages."""
 
+import os
 import socket
+from pathlib import Path
 
 import msgspec
 import pytest
+from support.accounts import OTHER, as_account, needs_two_accounts
 
-from csrun.context import Progress
+from csrun.context import Progress, SpawnWafer
 from csrun.launch.process.forking import bind_link, receive
 
 MESSAGE = Progress("training", 1, 2)
@@ -27,3 +30,27 @@ def test_what_is_no_message_is_told_of_and_the_next_one_comes(tmp_path, capsys, 
         assert receive(link) is None
         assert "a message that is none" in capsys.readouterr().err
         assert receive(link) == MESSAGE
+
+
+@needs_two_accounts
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+def test_another_account_cannot_send_and_is_not_heard(own_folder, capsys, umask):
+    """Not by the socket's file; and what comes by a way around it is dropped undecoded."""
+    before = os.umask(umask)
+    try:
+        with bind_link(own_folder, "link.sock") as link:
+            path = Path("link.sock")  # in this folder, whose parents do not count
+            own_folder.chmod(0o711)
+            data = msgspec.msgpack.encode(SpawnWafer("cs2-01", 0))
+            assert isinstance(as_account(OTHER, lambda: _send(path, data)), PermissionError)
+            path.chmod(0o777)
+            assert as_account(OTHER, lambda: _send(path, data)) is None
+            assert receive(link) is None
+            assert f"another account, uid {OTHER}: dropped" in capsys.readouterr().err
+    finally:
+        os.umask(before)
+
+
+def _send(path: Path, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(data, str(path))

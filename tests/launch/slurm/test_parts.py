@@ -49,7 +49,7 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
     assert reader.read() == []
     said = [
         StartAll(JOB, True),
-        StartTask(0, ("a b", ""), "cs2-01"),
+        StartTask(0, ("a b", ""), "cs2-01", 3),
         SignalTasks(("x",), 15),
         LetGo(),
     ]

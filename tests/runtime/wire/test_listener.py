@@ -1,17 +1,19 @@
 """Who is let in, and who is kept out."""
 
+import os
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import msgspec
 import pytest
+from support.accounts import OTHER, as_account, needs_two_accounts
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.context import Host
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.handshake import Frames, Hello, new_nonce
+from csrun.runtime.wire.handshake import Frames, Hello, new_nonce, prove
 from csrun.runtime.wire.listener import MAX_STRANGERS, Listener
 from csrun.runtime.wire.messages import Primed
 from csrun.runtime.wire.rendezvous import (
@@ -21,6 +23,7 @@ from csrun.runtime.wire.rendezvous import (
     announce_failed,
     join,
     learn,
+    new_unix_name,
 )
 
 
@@ -248,3 +251,40 @@ def test_nobody_waits_for_a_chief_that_has_ended(folder):
 def test_a_chief_that_has_ended_leaves_its_results(folder):
     announce_done(folder, {"loss": 0.5})
     assert join(ended(folder, "chief"), "streamer 1") == {"loss": 0.5}
+
+
+@needs_two_accounts
+def test_another_account_is_sent_away_though_it_has_the_secret(tmp_path):
+    folder = RunFolder(tmp_path / "run", "12", b"the secret")
+    with closing(Listener(folder)) as listener:
+        endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
+        joined = {}
+        accepting = threading.Thread(target=lambda: joined.update(listener.accept({"streamer 1"})))
+        accepting.start()
+        said = as_account(OTHER, lambda: _says_hello(endpoint))
+        assert isinstance(said, ConnectionError), said
+        with closing(join(folder, "streamer 1")):  # the true one goes on
+            accepting.join()
+        joined["streamer 1"].close()
+
+
+def _says_hello(endpoint):
+    # as a stranger who does not look whom it talks to
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(f"\0{endpoint.unix}")
+        prove(connection, b"the secret", "12", "streamer 1")
+
+
+@needs_two_accounts
+def test_a_listener_of_another_account_is_no_chief(tmp_path):
+    """One that has taken the place of the chief, secret and all, is not even greeted."""
+    name = new_unix_name()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        os.seteuid(OTHER)
+        try:
+            door.bind(f"\0{name}")
+            door.listen()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(PermissionError, match=f"another account, uid {OTHER}"):
+            Endpoint(name, None, None).connect(None, 5)

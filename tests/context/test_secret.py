@@ -1,0 +1,40 @@
+"""The secret of a job is read when nobody else can have read or written it."""
+
+import os
+
+import pytest
+from support.accounts import OTHER, needs_two_accounts
+
+from csrun.base.errors import CsrunError
+from csrun.context.job import read_secret
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(b"of 32 bytes")
+    path.chmod(0o600)
+    return path
+
+
+def test_ones_own_is_read(secret):
+    assert read_secret(secret) == b"of 32 bytes"
+
+
+def test_one_that_others_may_read_is_none(secret):
+    secret.chmod(0o640)
+    with pytest.raises(CsrunError, match=r"must be its owner's alone.*with mode 0640"):
+        read_secret(secret)
+
+
+@needs_two_accounts
+def test_one_that_another_account_has_put_there_is_none(secret):
+    os.chown(secret, OTHER, OTHER)
+    with pytest.raises(CsrunError, match=f"it is uid {OTHER}'s"):
+        read_secret(secret)
+
+
+def test_a_link_to_one_is_not_followed(secret, tmp_path):
+    (tmp_path / "link").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        read_secret(tmp_path / "link")
