@@ -76,10 +76,13 @@ def compile_model(
     stages = run_passes(module, show=show, begin=begin)
     checksum = compile_directory.checksum_of(stages.canonical_text, options)
     target = compile_directory.path_of(root, checksum)
-    for place in filter(None, (root, private)):
-        found = compile_directory.read(compile_directory.path_of(place, checksum))
-        if found is not None:
-            return CompileResult(found, cached=True, foreign=place is private)
+    found = compile_directory.read(target)
+    # A private one counts only in a foreign one's place: every root has, or gets, its own.
+    foreign = found is None and compile_directory.is_foreign(target)
+    if foreign and private is not None:
+        found = compile_directory.read(compile_directory.path_of(private, checksum))
+    if found is not None:
+        return CompileResult(found, cached=True, foreign=foreign)
     replaced = target.exists()
     begin(MATCHING)
     model = match_kernels(module)
@@ -111,7 +114,7 @@ def _back_end(
     placed = place_model(model, layout, options, batch)
     begin(GENERATING)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
-    plan = _plan(module, model, placed, inputs, options, checksum, program)
+    plan = _plan(module, model, placed, inputs, options, checksum)
     begin(REPORT)
     kernels = _listing(placed.layout)
     report = Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
@@ -144,7 +147,6 @@ def _plan(
     inputs: tuple[InputSpec, ...],
     options: CompileOptions,
     checksum: str,
-    program: str,
 ) -> Plan:
     layout, minibatch = placed.layout, inputs[0].shape[0]
     count = options.minibatches

@@ -356,6 +356,15 @@ def test_what_others_may_write_is_not_run(tmp_path, private, name, mode):
     assert again.executable.directory.parent == private
 
 
+def test_a_private_compile_takes_the_place_of_a_foreign_one_alone(tmp_path, private):
+    compiled_apart(tmp_path, private).executable.directory.chmod(0o777)
+    assert compiled_apart(tmp_path, private).foreign
+    assert list(private.iterdir())
+    elsewhere = compile_model(Network().trace(), tmp_path / "own", OPTIONS, private=private)
+    assert not elsewhere.foreign
+    assert elsewhere.executable.directory.parent == tmp_path / "own"
+
+
 def test_where_all_files_seem_anothers_a_model_is_compiled_once(tmp_path, private, monkeypatch):
     """A foreign bind mount, or an NFS server that squashes: fstat tells another owner."""
     fstat = os.fstat

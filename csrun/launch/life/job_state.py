@@ -285,9 +285,9 @@ class JobState:
         return []
 
     def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
+        self.timed_out = self.signum is None
         if self.phase is not Phase.RUNNING:
-            return []
-        self.timed_out = True
+            return []  # it ends already; that it must not start again is kept
         return self._stop(event.time_s, self._job.grace_s)
 
     def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:

@@ -38,12 +38,17 @@ class Gate:
         return self._arrivals
 
     def take_arrivals(self) -> bool:
-        """Count who has reported in; with the last task the gate opens, and this is True."""
+        """Count who has reported in; with the last task the gate opens, and this is True, once.
+
+        Tasks that have started again are counted again: of those that came before the opening,
+        some may report in after it.
+        """
         self._missing -= os.eventfd_read(self._arrivals)
-        self._is_open = self._missing <= 0  # below it by tasks that have started again
-        if self._is_open:
-            os.close(self._held_shut)
-        return self._is_open
+        if self._is_open or self._missing > 0:
+            return False
+        self._is_open = True
+        os.close(self._held_shut)
+        return True
 
     def enter(self) -> None:
         """Report in and wait for the others; in a forked task. It opens once for all of a job."""

@@ -286,6 +286,26 @@ def test_a_job_that_is_told_to_end_does_not_start_again(told: Event) -> None:
     assert state.handle(TaskExited(ZERO, 143, 0.7)) == [Finish()]
 
 
+@pytest.mark.parametrize("ends", ["collecting", "stopping"])
+def test_a_time_limit_that_is_reached_while_a_failed_job_ends_holds(ends: str) -> None:
+    state = restarting(9)
+    state.handle(TaskExited(ONE, -9, 1.0, step=7))
+    if ends == "stopping":
+        state.handle(DeadlinePassed(1.3))
+    assert state.handle(TimeLimitReached(1.35)) == []
+    assert state.handle(TaskExited(ZERO, -15, 1.4, step=7)) == [Finish()]
+    assert (state.exit_code, state.outcome) == (137, "FAILED")
+
+
+def test_a_time_limit_is_not_the_end_of_a_job_that_is_cancelled_already() -> None:
+    state = restarting(0)
+    state.handle(Interrupted(SIGTERM, 1.0))
+    assert state.handle(TimeLimitReached(1.1)) == []
+    state.handle(TaskExited(ONE, 143, 1.2))
+    assert state.handle(TaskExited(ZERO, 143, 1.2)) == [Finish()]
+    assert state.outcome == "CANCELLED"
+
+
 def test_a_wafers_end_names_its_system() -> None:
     state = JobState(JOB)
     state.begin()
