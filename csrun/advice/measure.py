@@ -30,8 +30,8 @@ from csrun.advice.measurements import Point, StageCost
 from csrun.advice.numbers import spread
 from csrun.data.dataset import Dataset
 from csrun.data.errors import DataError
+from csrun.data.operators import StageClock, StageTime
 from csrun.data.sharding import sharded_as
-from csrun.data.stage_clock import StageClock, StageTime
 from csrun.runtime.step.batch_maker import Numbers
 
 LOOK_MS = 200  # how often the deadline is looked at

@@ -15,7 +15,7 @@ from csrun.data.files import FileSet, Paths, found
 from csrun.data.flow import BatchesFlow, Flow, Opening, Source
 from csrun.data.formats.base import Format
 from csrun.data.indexed import Indexed, Range, batches_of
-from csrun.data.operators import Level, Operator, call_site, name_of
+from csrun.data.operators import Level, Operator, StageClock, call_site, name_of
 from csrun.data.ops.batch import batched, padding_of
 from csrun.data.ops.cache import cached
 from csrun.data.ops.filter import filtered
@@ -26,7 +26,6 @@ from csrun.data.ops.shard import sharded
 from csrun.data.ops.shuffle import shuffled
 from csrun.data.samples import Batch, from_arrays
 from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
-from csrun.data.stage_clock import StageClock
 
 AUTOTUNE = -1  # as many calls at a time as the task has CPUs
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from csrun.data.errors import DataError, Origin, require
 from csrun.data.formats.base import Sample
+from csrun.data.operators import StageClock
 from csrun.data.samples import ArraySamples, Batch, JoinedSamples, Rows
-from csrun.data.stage_clock import StageClock
 
 NAMES = ("features", "labels")  # of a batch that is a dict
 COPY_STAGE = "copy"  # of what a pipeline spends its time on: from its arrays to the wafer's

@@ -14,8 +14,8 @@ from csrun.data.delivery import Delivery, arrays_of, as_batch
 from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed
+from csrun.data.operators import StageClock
 from csrun.data.ops.prefetch import prefetched
-from csrun.data.stage_clock import StageClock
 
 CHUNK = 64  # samples that a stage works on at a time
 

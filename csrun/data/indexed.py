@@ -18,9 +18,9 @@ from csrun.data.adapters.grain import RandomAccess
 from csrun.data.delivery import Delivery, LazyBatch, arrays_of, as_batch
 from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
+from csrun.data.operators import StageClock
 from csrun.data.ops.prefetch import read_ahead
 from csrun.data.samples import Batch, Rows
-from csrun.data.stage_clock import StageClock
 
 ITEM_STAGE = "source"  # of what is read by number from another library
 

@@ -23,7 +23,7 @@ from csrun.context import (
 from csrun.context.job import RUNS_DIR, ended_file
 from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
-from csrun.estimator import evaluate, feed, prepare, train
+from csrun.estimator import evaluate, prepare, train
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.run import Run
@@ -32,17 +32,8 @@ from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
 from csrun.runtime.roles import memoryx, streamer
 from csrun.runtime.step.results import StepResult
+from csrun.runtime.wire import rendezvous
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.rendezvous import (
-    CHIEF,
-    MEMORYX,
-    RunFolder,
-    announce_done,
-    announce_failed,
-    learn,
-    streamer_name,
-    take_part,
-)
 
 log = logging.getLogger("csrun")
 
@@ -231,7 +222,7 @@ class CerebrasEstimator:
         def endless(params: Any) -> Dataset:
             return as_dataset(input_fn(params)).repeat()
 
-        self._part(endless, lambda run: feed.feed(run, asked, analysis))
+        self._part(endless, lambda run: prepare.feed(run, asked, analysis))
         sys.exit(0)
 
     def _part(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
@@ -245,13 +236,16 @@ class CerebrasEstimator:
         if folder is None or role is Role.CHIEF:
             return _led(folder, lambda: lead(self._given(input_fn, context, folder)))
         if role is Role.MEMORYX:
-            return take_part(folder, MEMORYX, memoryx.serve)
+            return rendezvous.take_part(folder, rendezvous.MEMORYX, memoryx.serve)
         dataset = as_dataset(input_fn(self._params))
-        name = streamer_name(context.rank if context else 0)
-        return take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
+        name = rendezvous.streamer_name(context.rank if context else 0)
+        return rendezvous.take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
 
     def _given(
-        self, input_fn: InputFunction, context: TaskContext | None, folder: RunFolder | None
+        self,
+        input_fn: InputFunction,
+        context: TaskContext | None,
+        folder: rendezvous.RunFolder | None,
     ) -> Run:
         def make() -> Dataset:
             return as_dataset(input_fn(self._params))
@@ -274,7 +268,7 @@ class CerebrasEstimator:
         folder = _run_folder(context) if context and context.mode else None
         if context is None or folder is None or _role_in_training(context) is Role.CHIEF:
             return _led(folder, find)
-        return learn(folder, f"rank {context.rank}")
+        return rendezvous.learn(folder, f"rank {context.rank}")
 
     def _kept(self) -> Results:
         """The names and steps of the checkpoints that model_dir keeps, oldest first."""
@@ -282,16 +276,16 @@ class CerebrasEstimator:
         return {checkpoints.name_of(step): float(step) for step in kept}
 
 
-def _led(folder: RunFolder | None, lead: Callable[[], Results]) -> Results:
+def _led(folder: rendezvous.RunFolder | None, lead: Callable[[], Results]) -> Results:
     """The chief's part of a run; the other tasks learn how it ended, either way."""
     if folder is None:
         return lead()
     try:
         results = lead()
     except Exception as error:
-        announce_failed(folder, error)
+        rendezvous.announce_failed(folder, error)
         raise
-    announce_done(folder, results)
+    rendezvous.announce_done(folder, results)
     return results
 
 
@@ -320,12 +314,12 @@ def _role_of_plain_task(context: TaskContext) -> Role:
     return Role.CHIEF
 
 
-def _run_folder(context: TaskContext) -> RunFolder:
+def _run_folder(context: TaskContext) -> rendezvous.RunFolder:
     path = context.job_dir / RUNS_DIR / str(next(_run_numbers))
     ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
-    return RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
+    return rendezvous.RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
 
 
 def _peer_name(task: TaskEntry) -> str:
-    names = {Role.CHIEF: CHIEF, Role.MEMORYX: MEMORYX}
-    return names.get(task.role) or streamer_name(task.rank)
+    names = {Role.CHIEF: rendezvous.CHIEF, Role.MEMORYX: rendezvous.MEMORYX}
+    return names.get(task.role) or rendezvous.streamer_name(task.rank)

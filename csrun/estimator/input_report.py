@@ -77,8 +77,8 @@ def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None)
     """In one record, so that no other line comes between."""
     warns = any(finding.severity is Severity.WARNING for finding in findings)
     where = f"Input Function Report: {folder / TEXT_FILE}" if folder is not None else ""
-    told = [suggestions_text(findings), rate_text(pipeline), where]
-    log.log(logging.WARNING if warns else logging.INFO, "\n".join(filter(None, told)))
+    lines = [suggestions_text(findings), rate_text(pipeline), where]
+    log.log(logging.WARNING if warns else logging.INFO, "\n".join(filter(None, lines)))
 
 
 def readers(context: TaskContext | None, runs: bool) -> Readers:

@@ -1,24 +1,21 @@
-"""Before a run: match kernels, or compile; an analysis of the input measures then, too."""
+"""Without steps: match kernels, compile, feed; an analysis of the input measures then, too."""
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from csrun.advice.feed import drain
 from csrun.advice.input_fn_report import Probe, examine
-from csrun.advice.measurements import Measurements
+from csrun.advice.measurements import Fed, FeedRequest, Measurements
+from csrun.base.errors import UsageError
 from csrun.compiler import validate_model
 from csrun.context import analysis_dir
-from csrun.estimator.compilation import (
-    Compiled,
-    compile_options,
-    compile_run,
-    show_stage,
-    trace_run,
-)
+from csrun.estimator import compilation
 from csrun.estimator.input_report import NoReports, describe, readers
-from csrun.estimator.place import compile_target
+from csrun.estimator.place import cluster_for, compile_target, find_target, run_request
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
 from csrun.executable import RunMode
@@ -33,9 +30,9 @@ MODEL_DIR = "model_dir"  # of an analysis whose command keeps nothing
 def validate_only(run: Run, mode: RunMode) -> Results:
     """Match kernels, and leave nothing; no system is needed."""
     target = compile_target(run.context, run.config.cs_ip)
-    traced = trace_run(run, compile_options(run.config, mode, target))
+    traced = compilation.trace_run(run, compilation.compile_options(run.config, mode, target))
     with compile_display(run.context) as begin:
-        model = validate_model(traced.module, show_stage, begin)
+        model = validate_model(traced.module, compilation.show_stage, begin)
     layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
     log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
     if (folder := _to_measure()) is not None:
@@ -51,7 +48,7 @@ def compile_only(run: Run, mode: RunMode) -> Results:
     # an analysis reports once, with the numbers that it measures, and not with a first look's
     compiling = run if folder is None else replace(run, reports=NoReports())
     with model_dir.opened(run.model_dir):
-        compiled = compile_run(compiling, mode, target, runs=False)
+        compiled = compilation.compile_run(compiling, mode, target, runs=False)
     if folder is not None:
         _measure(run, compiled, mode, folder)
     return {}
@@ -66,7 +63,7 @@ def _to_measure() -> Path | None:
     return None if folder is None or Measurements.read(folder) is not None else folder
 
 
-def _measure(run: Run, compiled: Compiled, mode: RunMode, folder: Path) -> None:
+def _measure(run: Run, compiled: compilation.Compiled, mode: RunMode, folder: Path) -> None:
     """Measure the input pipeline, report on it, and leave both in the analysis's folder."""
     from csrun.advice.sweep import measure_pipeline  # only an analysis pays
 
@@ -83,3 +80,28 @@ def _measure(run: Run, compiled: Compiled, mode: RunMode, folder: Path) -> None:
     run.reports.give(pipeline, executable.directory if is_kept else None)
     suggestions = tuple(finding.message for finding in examine(pipeline))
     msgspec.structs.replace(measured, suggestions=suggestions).write(folder)
+
+
+def feed(run: Run, asked: FeedRequest, analysis: Path) -> Results:
+    """Take what this job's streamers deliver, without a system and without a step.
+
+    Raises: UsageError where there is no job
+    """
+    if run.context is None or run.folder is None:
+        raise UsageError("a job's streamers feed: run it with csrun_wse")
+    streamers = len(run.context.streamers)
+    kept = analysis / MODEL_DIR  # there when the analysis has compiled a command that keeps nothing
+    run = replace(run, model_dir=kept if kept.exists() else run.model_dir, reports=NoReports())
+    target = find_target(run.context, run.config.cs_ip)
+    executable = compilation.compile_run(run, RunMode.TRAIN, target).executable
+    log.info(f"Taking what {streamers} streamer(s) deliver for {asked.seconds:g} seconds")
+    with ExitStack() as stack:
+        cluster = cluster_for(stack, run, target)
+        samples, seconds = drain(
+            cluster.feed(run_request(run, executable, target, 0, None)), asked.seconds
+        )
+        cluster.stop({})
+    rate = samples / seconds if seconds else 0.0
+    Fed(rate, seconds, streamers).write(analysis)
+    log.info(f"The streamers delivered {rate:,.0f} samples/s")
+    return {}

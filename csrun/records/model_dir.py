@@ -11,15 +11,8 @@ from typing import IO, Any
 import msgspec
 import yaml
 
+from csrun.base import files
 from csrun.base.errors import UsageError
-from csrun.base.files import (
-    create_new,
-    open_regular,
-    sweep_temporaries,
-    temporary_beside,
-    write_whole,
-    writing,
-)
 
 LOCK_FILE = ".lock"
 _WRITTEN_FOLDERS = ("train", "eval", "predict", "performance")
@@ -50,8 +43,8 @@ def prepare(model_dir: Path) -> None:
     """
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
-        probe = temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
-        os.close(create_new(probe))
+        probe = files.temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
+        os.close(files.create_new(probe))
         probe.unlink()
     except OSError as error:
         raise UsageError(
@@ -71,7 +64,7 @@ def locked(model_dir: Path, holder: str) -> Iterator[None]:
     path = model_dir / LOCK_FILE
     with _lock(path, holder):
         for folder in (model_dir, *(model_dir / name for name in _WRITTEN_FOLDERS)):
-            sweep_temporaries(folder)
+            files.sweep_temporaries(folder)
         try:
             yield
         finally:
@@ -103,7 +96,7 @@ def _lock_file(path: Path) -> IO[str]:
     """The open lock file, made where there is none; a link in its place is not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return open(open_regular(path, flags), "a+", errors="replace")
+        return open(files.open_regular(path, flags), "a+", errors="replace")
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be locked: {error.strerror}; remove it when no training runs in this "
@@ -133,7 +126,7 @@ def write_params(model_dir: Path, mode: str, params: Any) -> Path:
     """
     path = model_dir / mode / f"params_{mode}.yaml"
     plain = msgspec.to_builtins(params, enc_hook=str)
-    with writing(path):
+    with files.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
+        files.write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
     return path

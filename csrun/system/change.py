@@ -9,16 +9,9 @@ from pathlib import Path
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
+from csrun.system import state_files
 from csrun.system.lock import POLL_S, holder_of, is_held
 from csrun.system.power import Command, Power, SystemState, apply
-from csrun.system.state_files import (
-    changing,
-    lease_file,
-    load_to_change,
-    save_state,
-    systems_dir,
-    try_hold,
-)
 
 
 class SystemBusyError(CsrunError):
@@ -40,17 +33,17 @@ def change(
     Raises: UsageError when its power state does not allow it; SystemBusyError when a job is on it
     """
     with ExitStack() as stack:
-        stack.enter_context(changing(site, system))
-        state = load_to_change(site, system)
+        stack.enter_context(state_files.changing(site, system))
+        state = state_files.load_to_change(site, system)
         now = time.time()
         after = apply(state, command, mode, now + system.boot_s)
         if state.power is Power.ACTIVE:
-            path = lease_file(site, system)
-            taken = try_hold(path, f"{command} (process {os.getpid()})")
+            path = state_files.lease_file(site, system)
+            taken = state_files.try_hold(path, f"{command} (process {os.getpid()})")
             if taken is None:
                 raise SystemBusyError(system, command, holder_of(path))
             stack.enter_context(taken)
-        save_state(site, system, after)
+        state_files.save_state(site, system, after)
         return after.at(now)
 
 
@@ -82,8 +75,8 @@ def drainer(site: Site, system: System) -> str | None:
 @contextmanager
 def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
     path = _drain_file(site, system)
-    with changing(site, system):
-        held = try_hold(path, f"{command} --force (process {os.getpid()})")
+    with state_files.changing(site, system):
+        held = state_files.try_hold(path, f"{command} --force (process {os.getpid()})")
     if held is None:
         raise CsrunError(
             f"{holder_of(path)} is waiting for {system.name} already; wait for it, or end it"
@@ -93,4 +86,4 @@ def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
 
 
 def _drain_file(site: Site, system: System) -> Path:
-    return systems_dir(site) / f"{system.name}.drain.lock"
+    return state_files.systems_dir(site) / f"{system.name}.drain.lock"

@@ -7,7 +7,7 @@ from support.roles import Peers, fed_by
 
 from csrun.base.mode import ExecutionMode
 from csrun.data.delivery import Delivery
-from csrun.data.stage_clock import StageClock
+from csrun.data.operators import StageClock
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step import weights

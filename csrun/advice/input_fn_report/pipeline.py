@@ -7,8 +7,7 @@ from math import ceil, floor, inf
 from typing import Any
 
 from csrun.advice.numbers import with_spread
-from csrun.data.operators import Operator
-from csrun.data.stage_clock import StageTime
+from csrun.data.operators import Operator, StageTime
 
 
 @dataclass(frozen=True)

@@ -7,30 +7,23 @@ from time import perf_counter
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.cirh import print_module
+from csrun.compiler.passes import rewrite
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
-from csrun.compiler.passes.rewrite import (
-    NO_MATCH,
-    Canonicalization,
-    ConstantFolding,
-    DeadCode,
-    Fusion,
-    Pass,
-)
 
 #: Forward operators are put in order before the gradient is taken, so that it is of few operators;
 #: what it adds is put in order after.
-PASSES: tuple[Pass, ...] = (
-    Canonicalization(),
-    ConstantFolding(),
-    Fusion(),
+PASSES: tuple[rewrite.Pass, ...] = (
+    rewrite.Canonicalization(),
+    rewrite.ConstantFolding(),
+    rewrite.Fusion(),
     Gradient(),
     LearningAlgorithm(),
-    Canonicalization(),
-    ConstantFolding(),
+    rewrite.Canonicalization(),
+    rewrite.ConstantFolding(),
     CommonSubexpressions(),
-    DeadCode(),
+    rewrite.DeadCode(),
 )
 
 
@@ -46,7 +39,7 @@ class Stage:
     @property
     def did(self) -> tuple[str, ...]:
         """What the pass did, without what it looked for and did not find."""
-        return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(NO_MATCH))
+        return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(rewrite.NO_MATCH))
 
 
 Show = Callable[[Stage], None]
@@ -83,7 +76,7 @@ class Stages:
 
 def run_passes(
     module: ModuleOp,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[rewrite.Pass] = PASSES,
     show: Show | None = None,
     begin: Begin = no_progress,
 ) -> Stages:

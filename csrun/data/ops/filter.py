@@ -6,8 +6,7 @@ from typing import Any
 
 from csrun.data.errors import Origin, span_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_turn
-from csrun.data.operators import Operator
-from csrun.data.stage_clock import StageClock
+from csrun.data.operators import Operator, StageClock
 
 
 def filtered(source: Source, predicate: Callable[..., Any], operator: Operator) -> Source:

@@ -16,9 +16,8 @@ from csrun.data.errors import Origin, WholeBatch, span_of, text_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_chunks
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import BatchReader, Indexed, Samples
-from csrun.data.operators import Level, Operator
+from csrun.data.operators import Level, Operator, StageClock
 from csrun.data.samples import Batch, Rows
-from csrun.data.stage_clock import StageClock
 
 MapFunction = Callable[..., Any]
 

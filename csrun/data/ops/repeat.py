@@ -7,8 +7,8 @@ import numpy as np
 
 from csrun.data.flow import Chunks, Flow, Source
 from csrun.data.indexed import Indexed, Order
+from csrun.data.operators import StageClock
 from csrun.data.samples import Rows
-from csrun.data.stage_clock import StageClock
 
 
 def repeated(source: Source, passes: int | None) -> Source:

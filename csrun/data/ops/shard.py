@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from csrun.data.flow import Chunks, Flow, Source
 from csrun.data.indexed import Indexed, Order
+from csrun.data.operators import StageClock
 from csrun.data.samples import Rows
-from csrun.data.stage_clock import StageClock
 
 
 def sharded(source: Source, count: int, index: int) -> Source:

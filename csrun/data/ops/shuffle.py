@@ -9,8 +9,8 @@ import numpy as np
 from csrun.data.errors import DataError, require
 from csrun.data.flow import CHUNK, Chunks, Flow, Item, Source, in_chunks, in_turn
 from csrun.data.indexed import Indexed, Order, Range
+from csrun.data.operators import StageClock
 from csrun.data.samples import Rows
-from csrun.data.stage_clock import StageClock
 
 
 def shuffled(source: Source, seed: int, window: int | None) -> tuple[Source, int | None]:

@@ -20,12 +20,7 @@ from time import monotonic
 from typing import Any, Self
 
 from csrun.base.mode import GRACE_S
-from csrun.launch.process.process_tree import (
-    become_subreaper,
-    die_with_parent,
-    kill_descendants,
-    reap,
-)
+from csrun.launch.process import process_tree
 from csrun.launch.process.task_process import EXIT_NOT_EXECUTABLE
 
 
@@ -115,7 +110,7 @@ def run_in_foreground(command: ForegroundCommand) -> Ending:
     terminal = Terminal.remember()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     kept = [os.dup(fd) for fd in command.kept_fds]  # locks close their own descriptor in a fork
-    become_subreaper()
+    process_tree.become_subreaper()
     sys.stdout.flush()
     front = os.getpid()
     guardian = os.fork()
@@ -136,8 +131,8 @@ def _guard(
     """The guardian: starts the command, waits for it, and is gone with its exit code."""
     code = 1
     try:
-        become_subreaper()
-        die_with_parent(front, signal.SIGHUP)
+        process_tree.become_subreaper()
+        process_tree.die_with_parent(front, signal.SIGHUP)
         pid = os.fork()
         if pid == 0:
             _become(command, mask)
@@ -175,7 +170,7 @@ def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> En
     while True:
         timeout_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
         info = signal.sigtimedwait(_WATCHED, max(0.0, timeout_s))
-        if (code := reap().get(pid)) is not None:
+        if (code := process_tree.reap().get(pid)) is not None:
             ending.exit_code = 128 - code if code < 0 else code
             return ending
         if info is not None and _is_to_pass_on(info):
@@ -202,6 +197,6 @@ def _is_to_pass_on(info: signal.struct_siginfo) -> bool:
 
 
 def _clean_up(terminal: Terminal | None) -> None:
-    kill_descendants()
+    process_tree.kill_descendants()
     if terminal is not None:
         terminal.restore()

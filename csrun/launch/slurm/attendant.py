@@ -22,29 +22,10 @@ from csrun.context import JobFile, Progress, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
 from csrun.launch.plan import cpu_set
-from csrun.launch.process.forking import (
-    DATAGRAM_BYTES,
-    bind_link,
-    fork_task,
-    is_permitted,
-    receive,
-    send_signal,
-    signal_pipe,
-    with_command,
-)
+from csrun.launch.process import forking
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, reap, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
-from csrun.launch.slurm.mail import (
-    FromAttendant,
-    LetGo,
-    Reader,
-    StartAll,
-    TaskReady,
-    ToAttendants,
-    launcher_box,
-    post,
-    task_box,
-)
+from csrun.launch.slurm import mail
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
@@ -83,10 +64,12 @@ class Attendant:
     def __init__(self, folder: JobFolder, place: environment.SlurmPlace) -> None:
         self._folder = folder
         self._rank = place.rank
-        self._box = task_box(folder.path, place.rank)
-        self._orders = Reader(launcher_box(folder.path), msgspec.msgpack.Decoder(ToAttendants))
-        self._link = bind_link(folder.path, link_name(place.rank))
-        self._signals, self._wakeup = signal_pipe(_HANDLED)
+        self._box = mail.task_box(folder.path, place.rank)
+        self._orders = mail.Reader(
+            mail.launcher_box(folder.path), msgspec.msgpack.Decoder(mail.ToAttendants)
+        )
+        self._link = forking.bind_link(folder.path, link_name(place.rank))
+        self._signals, self._wakeup = forking.signal_pipe(_HANDLED)
         self._tasks: dict[int, StartTask] = {}
         self._job: JobFile | None = None
         self._shows_progress = False
@@ -94,7 +77,7 @@ class Attendant:
         self._exit_code = 0
         self._is_let_go = False
 
-    def attend(self, ready: TaskReady) -> int:
+    def attend(self, ready: mail.TaskReady) -> int:
         """Work until the task has ended well or csrun_wse lets go; the task's exit code."""
         self._say(ready)
         with selectors.DefaultSelector() as selector:
@@ -111,14 +94,14 @@ class Attendant:
             return self._is_let_go
         return not self._tasks and self._exit_code == 0
 
-    def _say(self, message: FromAttendant) -> None:
-        post(self._box, message)
+    def _say(self, message: mail.FromAttendant) -> None:
+        mail.post(self._box, message)
         with suppress(OSError):  # srun is gone, and we shall be
             os.write(1, BELL)
 
     def _forward(self) -> None:
-        message = receive(self._link)
-        if message is None or self._job is None or not is_permitted(message, self._job):
+        message = forking.receive(self._link)
+        if message is None or self._job is None or not forking.is_permitted(message, self._job):
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):
             self._say(message)
@@ -132,7 +115,7 @@ class Attendant:
         return is_due and self._shows_progress
 
     def _take_signals(self) -> None:
-        received = self._signals.recv(DATAGRAM_BYTES)
+        received = self._signals.recv(forking.DATAGRAM_BYTES)
         if signal.SIGTERM in received:  # of scancel, to all processes of the job
             self._say(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
@@ -142,9 +125,9 @@ class Attendant:
         for order in self._orders.read():
             self._obey(order)
 
-    def _obey(self, order: ToAttendants) -> None:
+    def _obey(self, order: mail.ToAttendants) -> None:
         match order:
-            case StartAll(job, shows_progress):
+            case mail.StartAll(job, shows_progress):
                 if self._job is not None:
                     kill_descendants()  # what the task has left behind that now starts again
                 self._job, self._shows_progress, self._exit_code = job, shows_progress, 0
@@ -153,8 +136,8 @@ class Attendant:
                 if order.rank == self._rank:
                     self._start(order)
             case SignalTasks():
-                send_signal(self._tasks, order)
-            case LetGo():
+                forking.send_signal(self._tasks, order)
+            case mail.LetGo():
                 self._is_let_go = True
 
     def _start(self, ordered: StartTask) -> None:
@@ -164,9 +147,11 @@ class Attendant:
 
         job, attendant = self._job, os.getpid()
         assert job is not None
-        start = with_command(ordered, job, self._folder.path)
+        start = forking.with_command(ordered, job, self._folder.path)
         owned = (self._link, self._signals, self._wakeup)
-        pid = fork_task(_HANDLED, owned, lambda: become_task(start, job, self._folder, attendant))
+        pid = forking.fork_task(
+            _HANDLED, owned, lambda: become_task(start, job, self._folder, attendant)
+        )
         self._tasks[pid] = start
 
     def _reap(self) -> None:
@@ -207,7 +192,7 @@ def main(argv: list[str]) -> int:
     first = plan.tasks[place.rank].local_rank * wanted
     cpus = cpu_set(tuple(sorted(os.sched_getaffinity(0))), first, wanted)
     address = address_towards(place.launch_address)
-    ready = TaskReady(place.rank, place.job_id, place.node, cpus, machine(), address)
+    ready = mail.TaskReady(place.rank, place.job_id, place.node, cpus, machine(), address)
     code = Attendant(folder, place).attend(ready)
     kill_descendants()
     return code

@@ -14,26 +14,9 @@ import msgspec
 from csrun.context import JobFile, TaskReport, TaskReportKind, environment
 from csrun.jobs.folder import JobFolder
 from csrun.launch.life.first_cause import describe_srun_loss
+from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
-from csrun.launch.process.protocol import (
-    SignalTasks,
-    StartTask,
-    Stopped,
-    TaskEnded,
-    ToLauncher,
-    ToServer,
-)
-from csrun.launch.slurm.mail import (
-    MAIL_DIR,
-    FromAttendant,
-    LetGo,
-    Reader,
-    StartAll,
-    TaskReady,
-    launcher_box,
-    post,
-    task_box,
-)
+from csrun.launch.slurm import mail
 
 LOG_NAME = "srun"
 LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them
@@ -48,10 +31,12 @@ class Step:
     name = "srun"
 
     def __init__(self, words: Sequence[str], folder: JobFolder, tasks: int) -> None:
-        (folder.path / MAIL_DIR).mkdir(0o700)
-        decoder = msgspec.msgpack.Decoder(FromAttendant)
-        self._box = launcher_box(folder.path)
-        self._readers = [Reader(task_box(folder.path, rank), decoder) for rank in range(tasks)]
+        (folder.path / mail.MAIL_DIR).mkdir(0o700)
+        decoder = msgspec.msgpack.Decoder(mail.FromAttendant)
+        self._box = mail.launcher_box(folder.path)
+        self._readers = [
+            mail.Reader(mail.task_box(folder.path, rank), decoder) for rank in range(tasks)
+        ]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
         self._stops: dict[int, float] = {}  # by rank: when Slurm told its attendant to end
         self._first_stop_s = 0.0  # when we heard of that first
@@ -64,31 +49,31 @@ class Step:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def reports(self) -> list[TaskReady] | None:
+    def reports(self) -> list[mail.TaskReady] | None:
         """The attendants that have reported in since; None when srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
-        return [message for _, message in self._heard() if isinstance(message, TaskReady)]
+        return [message for _, message in self._heard() if isinstance(message, mail.TaskReady)]
 
-    def send(self, message: ToServer) -> None:
+    def send(self, message: protocol.ToServer) -> None:
         """Order something; the planned tasks start together, when all were asked for."""
         match message:
-            case StartTask():
+            case protocol.StartTask():
                 self._unended[message.name] = message.rank
                 if message.wafer is None and len(self._unended) < len(self._readers):
                     return
                 assert self.job is not None
-                start_all = StartAll(self.job, sys.stdout.isatty())
+                start_all = mail.StartAll(self.job, sys.stdout.isatty())
                 self._order(start_all if message.wafer is None else message)
-            case SignalTasks():
+            case protocol.SignalTasks():
                 self._order(message)
                 if message.signum == signal.SIGKILL:
                     self._end_after_silence()
 
-    def receive(self) -> list[ToLauncher] | None:
+    def receive(self) -> list[protocol.ToLauncher] | None:
         """What the attendants have said, and at srun's end which tasks were lost; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
-        new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], Stopped))
+        new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], protocol.Stopped))
         heard = [known for rank, message in new for known in self._passed_on(rank, message)]
         if heard or rung:
             return heard
@@ -103,7 +88,7 @@ class Step:
         if self._unended:
             return self.cancel()
         with suppress(OSError):
-            self._order(LetGo())
+            self._order(mail.LetGo())
         self._wait(LET_GO_S)
         return self._close()
 
@@ -119,29 +104,31 @@ class Step:
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
         return describe_srun_loss(exit_code, folder.log(LOG_NAME))
 
-    def _order(self, message: StartAll | StartTask | SignalTasks | LetGo) -> None:
-        post(self._box, message)
+    def _order(
+        self, message: mail.StartAll | protocol.StartTask | protocol.SignalTasks | mail.LetGo
+    ) -> None:
+        mail.post(self._box, message)
         if self._process.poll() is None and self.job is not None:
             _scancel("--signal=URG", str(self.job.job_id))
 
-    def _heard(self) -> list[tuple[int, FromAttendant]]:
+    def _heard(self) -> list[tuple[int, mail.FromAttendant]]:
         return [(rank, said) for rank, box in enumerate(self._readers) for said in box.read()]
 
-    def _passed_on(self, rank: int, message: FromAttendant) -> list[ToLauncher]:
+    def _passed_on(self, rank: int, message: mail.FromAttendant) -> list[protocol.ToLauncher]:
         match message:
-            case TaskReady():
+            case mail.TaskReady():
                 return []
-            case TaskEnded():
+            case protocol.TaskEnded():
                 self._unended.pop(message.name, None)
                 return [self._after_its_stop(rank, _in_our_time(message))]
-            case Stopped():
+            case protocol.Stopped():
                 self._first_stop_s = self._first_stop_s or time.monotonic()
                 self._stops[rank] = message.time_s + _shift_s()
                 is_first = len(self._stops) == 1
-                return [Stopped(message.signum, self._first_stop_s)] if is_first else []
+                return [protocol.Stopped(message.signum, self._first_stop_s)] if is_first else []
         return [message]
 
-    def _after_its_stop(self, rank: int, ended: TaskEnded) -> TaskEnded:
+    def _after_its_stop(self, rank: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
         """The end of a task that Slurm has ended comes after the stop of the whole job.
 
         The nodes are told one after the other, and we hear of it in another order.
@@ -150,7 +137,7 @@ class Step:
             return ended
         return _shifted(ended, max(0.0, self._first_stop_s - self._stops[rank]))
 
-    def _lost(self) -> list[ToLauncher]:
+    def _lost(self) -> list[protocol.ToLauncher]:
         """The tasks of which nothing will be heard any more: their node died, or their attendant.
 
         Slurm then ends the others, and tells their attendants so. Whose attendant was not told
@@ -158,9 +145,9 @@ class Step:
         """
         lost, self._unended = dict(sorted(self._unended.items())), {}
         return [
-            TaskEnded(name, -signal.SIGKILL, time.monotonic())
+            protocol.TaskEnded(name, -signal.SIGKILL, time.monotonic())
             if rank in self._stops
-            else TaskEnded(name, 1, 0.0, self._loss(rank))
+            else protocol.TaskEnded(name, 1, 0.0, self._loss(rank))
             for name, rank in lost.items()
         ]
 
@@ -213,7 +200,7 @@ def _scancel(*arguments: str) -> None:
     subprocess.run(["scancel", *arguments], capture_output=True, check=False)
 
 
-def _in_our_time(ended: TaskEnded) -> TaskEnded:
+def _in_our_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:
     """The wall clock's times as those of this machine's monotonic clock."""
     return _shifted(ended, _shift_s())
 
@@ -222,7 +209,7 @@ def _shift_s() -> float:
     return time.monotonic() - time.time()
 
 
-def _shifted(ended: TaskEnded, by_s: float) -> TaskEnded:
+def _shifted(ended: protocol.TaskEnded, by_s: float) -> protocol.TaskEnded:
     report = ended.report
     if report is not None:
         report = msgspec.structs.replace(report, time_s=report.time_s + by_s)

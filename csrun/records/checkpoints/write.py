@@ -12,14 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base import files
 from csrun.base.errors import CsrunError
-from csrun.base.files import (
-    create_new,
-    sweep_temporaries,
-    sync_folder,
-    temporary_beside,
-    write_whole,
-)
 from csrun.records.checkpoints import parts
 from csrun.records.checkpoints.parts import Array
 
@@ -47,15 +41,15 @@ class Writer:
         """
         name = parts.name_of(step)
         path = parts.tensors_path(self._model_dir, name)
-        temporary = temporary_beside(path)
+        temporary = files.temporary_beside(path)
         superseded = self._look() if self._kept is None else []
         try:
             entries = _write_tensors(temporary, tensors)
             self._drop(name)
             temporary.replace(path)
-            sync_folder(self._model_dir)
+            files.sync_folder(self._model_dir)
             manifest = parts.Manifest(step, self._identity, entries)
-            write_whole(parts.manifest_path(self._model_dir, name), _text(manifest))
+            files.write_whole(parts.manifest_path(self._model_dir, name), _text(manifest))
             self._name(name, superseded)
         except OSError as error:
             temporary.unlink(missing_ok=True)  # before the free bytes are counted
@@ -66,7 +60,7 @@ class Writer:
 
     def _look(self) -> list[str]:
         """Learn what is kept so far; checkpoints older than that, which a killed writer left."""
-        sweep_temporaries(self._model_dir)
+        files.sweep_temporaries(self._model_dir)
         there = [parts.name_of(step) for step in reversed(parts.steps_in(self._model_dir))]
         index = parts.read_index(self._model_dir)
         self._kept = there if index is None else list(index.kept)
@@ -86,7 +80,9 @@ class Writer:
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
-        write_whole(self._model_dir / parts.INDEX_FILE, _text(parts.Index(kept[-1], tuple(kept))))
+        files.write_whole(
+            self._model_dir / parts.INDEX_FILE, _text(parts.Index(kept[-1], tuple(kept)))
+        )
         self._kept = kept
 
 
@@ -103,7 +99,7 @@ def write(
 
 def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, parts.TensorEntry]:
     entries = {}
-    with FileIO(create_new(path), "wb") as file:
+    with FileIO(files.create_new(path), "wb") as file:
         _write_all(file, memoryview(_header(tensors)))
         for name, array in tensors.items():
             memory, crc32 = parts.bytes_of(array), 0

@@ -20,26 +20,9 @@ from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.remote.store import remote_state
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slots
 from csrun.runtime.step.source import RingSource
+from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.listener import Listener
-from csrun.runtime.wire.messages import (
-    AddRing,
-    AnyMessage,
-    BatchAwaited,
-    LoadStore,
-    LoadWafer,
-    Primed,
-    Results,
-    RingReady,
-    RunSettings,
-    RunSteps,
-    StartStreaming,
-    StepsDone,
-    Stop,
-    StoreReady,
-    WaferReady,
-    WeightsAwaited,
-)
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
 from csrun.runtime.wire.ring import RingReader, slot_bytes
 from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
@@ -53,15 +36,15 @@ REMOTE_DESCRIPTORS = 4  # channel, bulk, and the counters of the ring that is ma
 RING_DESCRIPTORS = 2  # of a ring in its reader: the counters
 
 log = logging.getLogger("csrun")
-M = TypeVar("M", bound=AnyMessage)
+M = TypeVar("M", bound=messages.AnyMessage)
 Notify = Callable[[str], None]
 Descriptors = tuple[int, int, int]  # of a ring: memory, filled, free
-Awaited = BatchAwaited | WeightsAwaited  # what a wafer says of its own waits
+Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says of its own waits
 _TASKS: dict[type, str] = {  # what a peer is asked for before the first step, in words
-    RingReady: "make its ring",
-    StoreReady: "make its store",
-    WaferReady: "load the program",
-    Primed: "make its first batch",
+    messages.RingReady: "make its ring",
+    messages.StoreReady: "make its store",
+    messages.WaferReady: "load the program",
+    messages.Primed: "make its first batch",
 }
 
 
@@ -76,7 +59,7 @@ class RunRequest:
     """
 
     executable: Executable
-    settings: RunSettings
+    settings: messages.RunSettings
     first: int
     last: int | None
     feeding: Feeding
@@ -127,7 +110,7 @@ class Cluster:
         notify(log_lines.PROGRAMMING)
         ring_slots = ring_slots_for(len(streamers), plan.inputs)
         self._channels[wafer].send(
-            LoadWafer(
+            messages.LoadWafer(
                 str(request.executable.directory),
                 request.executable.digest,
                 request.settings.seed,
@@ -140,9 +123,9 @@ class Cluster:
             store_parts,
         )
         for ring in self._rings(plan, streamers):
-            self._channels[wafer].send(AddRing(), ring)
+            self._channels[wafer].send(messages.AddRing(), ring)
             _close(ring)
-        ready, (arena, results) = self._expect(wafer, WaferReady, 2)
+        ready, (arena, results) = self._expect(wafer, messages.WaferReady, 2)
         notify(log_lines.PROGRAMMED)
         notify(log_lines.coordinator_up(plan.placed_pes, request.cores))
         notify(log_lines.waiting_for_streamers(len(streamers)))
@@ -187,7 +170,7 @@ class Cluster:
         for turn, name in enumerate(streamers):
             first = request.first + (turn - request.first) % len(streamers)
             self._channels[name].send(
-                StartStreaming(
+                messages.StartStreaming(
                     request.executable.plan.inputs,
                     first,
                     len(streamers),
@@ -207,10 +190,10 @@ class Cluster:
         for name in streamers:
             channel = self._channels[name]
             if isinstance(channel, TcpChannel):
-                self._expect(name, RingReady, 0)
+                self._expect(name, messages.RingReady, 0)
                 yield relay.add(channel.bulk)
             else:
-                _, (memory, filled, free) = self._expect(name, RingReady, 3)
+                _, (memory, filled, free) = self._expect(name, messages.RingReady, 3)
                 yield memory, filled, free
         relay.start()
 
@@ -228,21 +211,23 @@ class Cluster:
         channel = self._channels[MEMORYX]
         executable = request.executable
         channel.send(
-            LoadStore(
+            messages.LoadStore(
                 str(executable.directory), executable.digest, request.settings.seed, request.first
             )
         )
         if isinstance(channel, TcpChannel):
-            self._expect(MEMORYX, StoreReady, 0)
+            self._expect(MEMORYX, messages.StoreReady, 0)
             return [channel.bulk.fileno()]
-        _, descriptors = self._expect(MEMORYX, StoreReady, 3)
+        _, descriptors = self._expect(MEMORYX, messages.StoreReady, 3)
         return descriptors
 
     def _map(self, descriptor: int) -> Bytes:
         """A peer's memory, mapped until the cluster is left."""
         return self._resources.enter_context(closing(SharedMemory.attach(descriptor))).bytes
 
-    def order(self, name: str, order: RunSteps, awaited: Callable[[Awaited], None]) -> StepsDone:
+    def order(
+        self, name: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
+    ) -> messages.StepsDone:
         """Give an order to a wafer and wait for its answer; `awaited` hears what it waits for.
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
@@ -255,13 +240,13 @@ class Cluster:
             self._await(channel, stall_watch)
             message, descriptors = channel.receive()
             if not isinstance(message, Awaited):
-                return channel.require(StepsDone, 0, message, descriptors)[0]
+                return channel.require(messages.StepsDone, 0, message, descriptors)[0]
             awaited(message)
             stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
 
-    def _primed(self, name: str) -> Primed:
+    def _primed(self, name: str) -> messages.Primed:
         """A streamer's word that its first batch is there."""
-        return self._expect(name, Primed, 0)[0]
+        return self._expect(name, messages.Primed, 0)[0]
 
     def _expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
         """The next message of one peer."""
@@ -291,10 +276,10 @@ class Cluster:
         """Whether any peer of the run is gone."""
         return any(channel.has_ended() for channel in self._channels.values())
 
-    def stop(self, results: Results) -> None:
+    def stop(self, results: messages.Results) -> None:
         """Tell every peer that the run is over."""
         for channel in self._channels.values():
-            channel.send(Stop(results))
+            channel.send(messages.Stop(results))
 
 
 class ClusterMachine:
@@ -318,13 +303,15 @@ class ClusterMachine:
         self._wafer = wafer_name(request.system)
         self._results = ResultSlots(self.plan, results)
 
-    def run(self, first: int, count: int) -> StepsDone:
+    def run(self, first: int, count: int) -> messages.StepsDone:
         """Run up to `count` steps from global step `first`.
 
         Raises: PeerLost when a peer of the run is lost.
         """
         try:
-            return self._cluster.order(self._wafer, RunSteps(first, count), self._say_awaited)
+            return self._cluster.order(
+                self._wafer, messages.RunSteps(first, count), self._say_awaited
+            )
         except PeerLost as lost:
             lost.step = first  # a restart for the same cause at the same step is in vain
             raise
@@ -335,7 +322,7 @@ class ClusterMachine:
 
     def _say_awaited(self, awaited: Awaited) -> None:
         what, where = "memoryx to update the weights", ""
-        if isinstance(awaited, BatchAwaited):
+        if isinstance(awaited, messages.BatchAwaited):
             what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
             stage = self.feeding.stage(awaited.streamer, awaited.stage)
             where = f"; it is in its stage '{stage}'" if stage else ""
@@ -345,7 +332,7 @@ class ClusterMachine:
         """Whether a part of the run is gone."""
         return self._cluster.has_lost_peer()
 
-    def close(self, results: Results) -> None:
+    def close(self, results: messages.Results) -> None:
         """End the run in all its parts, which return `results`."""
         self._cluster.stop(results)
 

@@ -19,7 +19,7 @@ from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.data.delivery import COPY_STAGE, Delivery, Kind
 from csrun.data.errors import WholeBatch, text_of
-from csrun.data.stage_clock import StageClock, no_listener
+from csrun.data.operators import StageClock, no_listener
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.executable.bind import Array, Batch
 from csrun.runtime.wire.messages import RunSettings

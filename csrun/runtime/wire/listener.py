@@ -15,20 +15,8 @@ import msgspec
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.base.files import make_private, write_whole
 from csrun.context.link import UNREADABLE
+from csrun.runtime.wire import handshake
 from csrun.runtime.wire.channel import Channel, UnixChannel
-from csrun.runtime.wire.handshake import (
-    HANDSHAKE_DEADLINE_S,
-    Challenge,
-    Frames,
-    Hello,
-    Proof,
-    Side,
-    Welcome,
-    new_nonce,
-    proof,
-    proves,
-    send_frame,
-)
 from csrun.runtime.wire.rendezvous import (
     SAME_CALLS,
     Endpoint,
@@ -53,9 +41,9 @@ class _Stranger:
     """A connection that has not passed the challenge yet."""
 
     connection: socket.socket
-    frames: Frames
-    deadline: float = field(default_factory=lambda: monotonic() + HANDSHAKE_DEADLINE_S)
-    hello: Hello | None = None
+    frames: handshake.Frames
+    deadline: float = field(default_factory=lambda: monotonic() + handshake.HANDSHAKE_DEADLINE_S)
+    hello: handshake.Hello | None = None
     nonce: bytes = b""
 
 
@@ -144,7 +132,7 @@ class Listener:
         if len(self._strangers) >= MAX_STRANGERS:
             self._forget(next(iter(self._strangers))).close()
         connection.setblocking(False)
-        self._strangers[connection.fileno()] = _Stranger(connection, Frames(connection))
+        self._strangers[connection.fileno()] = _Stranger(connection, handshake.Frames(connection))
         self._poll.register(connection, select.POLLIN)
 
     def _forget(self, descriptor: int) -> socket.socket:
@@ -164,10 +152,12 @@ class Listener:
             if data is None:
                 return
             if stranger.hello is None:
-                self._challenge(stranger, msgspec.msgpack.decode(data, type=Hello), missing)
+                self._challenge(
+                    stranger, msgspec.msgpack.decode(data, type=handshake.Hello), missing
+                )
                 return
             self._require_proof(stranger, stranger.hello, data, missing)
-            send_frame(stranger.connection, Welcome())
+            handshake.send_frame(stranger.connection, handshake.Welcome())
         except BlockingIOError:  # the event was that of a stranger who had the descriptor before
             return
         except (OSError, *UNREADABLE):
@@ -178,19 +168,23 @@ class Listener:
         missing.remove(name)
         _take_in(connection, name, missing, joined)
 
-    def _challenge(self, stranger: _Stranger, hello: Hello, missing: set[str]) -> None:
+    def _challenge(self, stranger: _Stranger, hello: handshake.Hello, missing: set[str]) -> None:
         if hello.peer not in missing:
             raise PermissionError
-        stranger.hello, stranger.nonce = hello, new_nonce()
-        own = proof(self._folder.secret, Side.LISTENER, self._folder.job, hello, stranger.nonce)
-        send_frame(stranger.connection, Challenge(stranger.nonce, own))
+        stranger.hello, stranger.nonce = hello, handshake.new_nonce()
+        own = handshake.proof(
+            self._folder.secret, handshake.Side.LISTENER, self._folder.job, hello, stranger.nonce
+        )
+        handshake.send_frame(stranger.connection, handshake.Challenge(stranger.nonce, own))
 
     def _require_proof(
-        self, stranger: _Stranger, hello: Hello, data: bytes, missing: set[str]
+        self, stranger: _Stranger, hello: handshake.Hello, data: bytes, missing: set[str]
     ) -> None:
-        given = msgspec.msgpack.decode(data, type=Proof).proof
+        given = msgspec.msgpack.decode(data, type=handshake.Proof).proof
         folder = self._folder
-        is_right = proves(folder.secret, Side.CONNECTOR, folder.job, hello, stranger.nonce, given)
+        is_right = handshake.proves(
+            folder.secret, handshake.Side.CONNECTOR, folder.job, hello, stranger.nonce, given
+        )
         if not is_right or hello.peer not in missing:
             raise PermissionError
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from csrun.base import files
 from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
 from csrun.records.checkpoints import parts
@@ -100,7 +101,7 @@ def test_a_folder_is_looked_at_once_however_many_are_kept(
 
     monkeypatch.setattr(parts, "steps_in", look)
     monkeypatch.setattr(parts, "read_index", look)
-    monkeypatch.setattr(writer_module(), "sweep_temporaries", look)
+    monkeypatch.setattr(files, "sweep_temporaries", look)
     for step in range(2, 6):
         writer.write(step, filled(step))
     monkeypatch.undo()

@@ -6,8 +6,8 @@ import pytest
 from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.data.delivery import Delivery, LazyBatch
+from csrun.data.operators import StageClock
 from csrun.data.samples import from_arrays
-from csrun.data.stage_clock import StageClock
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.messages import RunSettings

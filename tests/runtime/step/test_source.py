@@ -11,7 +11,7 @@ from support.wires import tcp_channel_pair
 
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.data.delivery import Delivery
-from csrun.data.stage_clock import StageClock
+from csrun.data.operators import StageClock
 from csrun.executable import PADDING_LABEL, InputSpec
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.roles import streamer
