@@ -166,7 +166,7 @@ def test_a_script_that_is_not_there(place: FcMnist) -> None:
 @pytest.mark.parametrize("command", ["cpu", "wse"])
 def test_a_model_dir_that_cannot_be_written(place: FcMnist, command: str) -> None:
     (place.path / "file").touch()
-    message = "model_dir file/below: cannot be written: Not a directory; give another with"
+    message = "model_dir file/below: cannot be written: Not a directory; choose another"
     assert_refused(getattr(place, command)("-o", "file/below"), 2, message)
 
 
@@ -246,7 +246,7 @@ def test_weights_that_are_not_finite_push_no_good_checkpoint_out(place: FcMnist)
 
 def test_the_checkpoint_before_the_one_that_gave_a_bad_loss_is_offered(place: FcMnist) -> None:
     place.configure(optimizer__learning_rate=1e30, runconfig__save_checkpoints_steps=1)
-    message = "last good checkpoint is model-ckpt-0; .* --checkpoint_path model_dir/model-ckpt-0"
+    message = "last good checkpoint is model-ckpt-0, checkpoint_path model_dir/model-ckpt-0; lower"
     assert_refused(place.wse(), 1, message)
     place.configure(runconfig__max_steps=3)
     done = place.wse("--checkpoint_path", "model_dir/model-ckpt-0")
@@ -277,7 +277,7 @@ def test_a_damaged_checkpoint(place: FcMnist, damage: "type[truncate]", what: st
     damage(place.checkpoint(20))
     longer = ("--max_steps", "30")
     done = place.wse(*longer)
-    assert_refused(done, 1, f"model-ckpt-20.safetensors is {what}: .*--checkpoint_path")
+    assert_refused(done, 1, f"model-ckpt-20.safetensors is {what}: .* checkpoint_path")
     offered = re.search(r"the newest good one is (\S+):", done.stderr)
     assert offered
     assert offered[1] == "model_dir/model-ckpt-15.safetensors"

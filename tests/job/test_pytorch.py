@@ -123,7 +123,7 @@ def start(fc_mnist: Path, tmp_path: Path) -> Start:
         dataset = data.train_input_fn(params)
         traced = trace_model(model.model_fn, dataset, RunMode.TRAIN, params, precision)
         made = compile_model(traced.module, tmp_path, options_of(mode)).executable
-        executable = Observed(made.directory, made.plan, made.program)
+        executable = Observed(made.directory, made.plan, made.program, made.digest)
         machine = CpuMachine(executable, dataset, RunSettings(seed=SEED), 0)
         initialize(machine.plan, machine.state, SEED)
         return Training(machine, executable.gradients, iter(dataset.batches()), params)

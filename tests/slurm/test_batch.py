@@ -161,8 +161,8 @@ def test_the_dry_run_is_what_slurm_would_get(cluster_place: Workplace) -> None:
     cluster_place.script("")
     line = cluster_place.run("--dry-run", "--total-nodes", "4", "python-ws", "run.py").stdout
     assert (
-        "srun --unbuffered --kill-on-bad-exit --job-name=run.py --exclusive --nodes=1"
-        " --tasks-per-node=1 --cpus-per-task=8 --gres=cs:cs2-02:1 :"
+        "srun --unbuffered --kill-on-bad-exit --job-name=run.py --signal=TERM@30 --exclusive"
+        " --nodes=1 --tasks-per-node=1 --cpus-per-task=8 --gres=cs:cs2-02:1 :"
     ) in line
     script = cluster_place.run("--dry-run", "--sbatch", "--total-nodes", "4", "python", "run.py")
     assert "#SBATCH --gres=cs:cs2-01:1" in script.stdout

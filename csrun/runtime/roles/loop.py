@@ -249,9 +249,8 @@ class Training:
         if good is None:
             return f"there is no checkpoint; {remedy}"
         name = checkpoints.name_of(good)
-        if good < max(kept):
-            remedy += f", and give it as checkpoint_path {folder / name}"
-        return f"the last good checkpoint is {name}; {remedy}"
+        place = f", checkpoint_path {folder / name}" if good < max(kept) else ""
+        return f"the last good checkpoint is {name}{place}; {remedy}"
 
     def _finish(self, step: int) -> Results:
         seconds = perf_counter() - self._started
