@@ -57,7 +57,6 @@ class ForkedRings:
             os.eventfd_write(self._free[descriptor], 1)
 
     def close(self) -> None:
-        """Let the rings go."""
         for ring, ends in zip(self._rings, self._ends, strict=True):
             ring.close()
             for end in ends:

@@ -4,25 +4,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    BoolAttr,
-    DenseArrayBase,
-    DictionaryAttr,
-    Float64Type,
-    FloatAttr,
-    IntegerAttr,
-    StringAttr,
-    f64,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.ops.base import Plain, attribute
 
-Double = FloatAttr[Float64Type]
-Patterns = ArrayAttr[StringAttr]
+Double = builtin.FloatAttr[builtin.Float64Type]
+Patterns = builtin.ArrayAttr[builtin.StringAttr]
 Number = int | float | tuple[int, ...] | tuple[float, ...]
 
 _LINE = ("initial_learning_rate", "end_learning_rate", "steps", "warmup_steps")
@@ -41,14 +31,15 @@ class ScheduleAttr(ParametrizedAttribute):
     """A learning rate over the steps: a schedule by name, and its numbers."""
 
     name = "cirh.schedule"
-    kind: StringAttr
-    options: DictionaryAttr
+    kind: builtin.StringAttr
+    options: builtin.DictionaryAttr
 
     @classmethod
     def of(cls, kind: str, options: Mapping[str, Number]) -> Self:
         plain: Mapping[str, Plain] = options
         return cls(
-            StringAttr(kind), DictionaryAttr({name: attribute(v) for name, v in plain.items()})
+            builtin.StringAttr(kind),
+            builtin.DictionaryAttr({name: attribute(v) for name, v in plain.items()}),
         )
 
     @classmethod
@@ -88,7 +79,7 @@ class SgdAttr(ParametrizedAttribute):
     name = "cirh.sgd_algorithm"
     learning_rate: ScheduleAttr
     momentum: Double
-    nesterov: BoolAttr
+    nesterov: builtin.BoolAttr
     weight_decay: Double
     exclude: Patterns
 
@@ -103,9 +94,9 @@ class SgdAttr(ParametrizedAttribute):
     ) -> Self:
         return cls(
             _schedule(learning_rate),
-            FloatAttr(momentum, f64),
-            BoolAttr.from_bool(nesterov),
-            FloatAttr(weight_decay, f64),
+            builtin.FloatAttr(momentum, builtin.f64),
+            builtin.BoolAttr.from_bool(nesterov),
+            builtin.FloatAttr(weight_decay, builtin.f64),
             _patterns(exclude),
         )
 
@@ -137,7 +128,7 @@ class AdamAttr(ParametrizedAttribute):
     beta1: Double
     beta2: Double
     epsilon: Double
-    decoupled: BoolAttr
+    decoupled: builtin.BoolAttr
     weight_decay: Double
     exclude: Patterns
 
@@ -153,11 +144,11 @@ class AdamAttr(ParametrizedAttribute):
     ) -> Self:
         return cls(
             _schedule(learning_rate),
-            FloatAttr(betas[0], f64),
-            FloatAttr(betas[1], f64),
-            FloatAttr(epsilon, f64),
-            BoolAttr.from_bool(decoupled),
-            FloatAttr(weight_decay, f64),
+            builtin.FloatAttr(betas[0], builtin.f64),
+            builtin.FloatAttr(betas[1], builtin.f64),
+            builtin.FloatAttr(epsilon, builtin.f64),
+            builtin.BoolAttr.from_bool(decoupled),
+            builtin.FloatAttr(weight_decay, builtin.f64),
             _patterns(exclude),
         )
 
@@ -187,12 +178,12 @@ def _schedule(rate: float | ScheduleAttr) -> ScheduleAttr:
 
 
 def _patterns(patterns: Sequence[str]) -> Patterns:
-    return ArrayAttr([StringAttr(pattern) for pattern in patterns])
+    return builtin.ArrayAttr([builtin.StringAttr(pattern) for pattern in patterns])
 
 
 def _decay_of(name: str, decay: Double, exclude: Patterns) -> Double:
     excluded = any(re.search(pattern.data, name) for pattern in exclude.data)
-    return FloatAttr(0.0, f64) if excluded else decay
+    return builtin.FloatAttr(0.0, builtin.f64) if excluded else decay
 
 
 def _check_decay(decay: Double, exclude: Patterns) -> None:
@@ -213,11 +204,11 @@ def _require(holds: bool, rule: str, found: float) -> None:
 
 def _number(value: Attribute) -> Number:
     match value:
-        case IntegerAttr():
+        case builtin.IntegerAttr():
             return value.value.data
-        case FloatAttr():
+        case builtin.FloatAttr():
             return float(value.value.data)
-        case DenseArrayBase():
+        case builtin.DenseArrayBase():
             return tuple(value.iter_values())
         case _:
             raise VerifyException(f"a schedule is made of numbers, got {value}")

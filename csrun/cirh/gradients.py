@@ -185,7 +185,6 @@ def permute(back: Backward) -> Gradients:
 
 
 def transpose(back: Backward) -> Gradients:
-    """The gradient transposed."""
     return [back.builder.emit(TransposeOp, back.grad)]
 
 

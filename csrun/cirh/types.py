@@ -49,7 +49,6 @@ def type_of(value: SSAValue) -> Tensor:
 
 
 def shape_of(kind: Tensor) -> tuple[int, ...]:
-    """Sizes of all axes."""
     return kind.get_shape()
 
 
@@ -59,7 +58,6 @@ def dtype_of(kind: Tensor) -> str:
 
 
 def size_of(kind: Tensor) -> int:
-    """Number of elements."""
     return prod(shape_of(kind))
 
 

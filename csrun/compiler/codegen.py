@@ -86,7 +86,6 @@ def generate(
     version: str,
     checksum: str,
 ) -> str:
-    """The text of program.py."""
     shapes = {b.name: b.shape for b in buffers}
     for parameter in layout.parameters:
         shapes[parameter.name] = shapes[f"gradient/{parameter.name}"] = parameter.shape
@@ -144,7 +143,6 @@ class Range:
 
 
 def update_functions(layout: Layout, updates: Mapping[str, Optimizer]) -> list[str]:
-    """The lines of bind_update."""
     lines = ["def bind_update(v, runtime):"]
     names = []
     for group in layout.groups if updates else ():

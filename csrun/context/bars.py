@@ -48,5 +48,4 @@ class Bars:
             self._progress.remove_task(self._tasks.pop(progress.what))
 
     def close(self) -> None:
-        """Take the bars down."""
         self._progress.stop()

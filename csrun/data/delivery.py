@@ -43,7 +43,6 @@ class LazyBatch:
         return tuple(map(Kind, shapes, self.samples.dtypes))
 
     def arrays(self, clock: StageClock) -> Batch:
-        """Copies of the rows."""
         return self.samples.gather(self.rows, clock)
 
     def write(self, outs: Batch, clock: StageClock) -> Batch:

@@ -77,7 +77,6 @@ class BatchesFlow:
     opened: list[bool] = field(default_factory=list)
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """Its batches."""
         if self.opened and isinstance(self.iterable, Iterator):
             raise DataError(
                 f"input_fn: the {type(self.iterable).__name__} has been read already and cannot "

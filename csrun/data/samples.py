@@ -40,7 +40,6 @@ class ArraySamples:
     file: str = ""
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.arrays[0])
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
@@ -78,7 +77,6 @@ class JoinedSamples:
         _require_alike(parts)
 
     def __len__(self) -> int:
-        """How many."""
         return self._ends[-1]
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:

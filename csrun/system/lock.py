@@ -174,7 +174,6 @@ class Ticket:
     held: FileLock
 
     def leave(self) -> None:
-        """Give the place up."""
         self.held.path.unlink(missing_ok=True)
         self.held.release()
 

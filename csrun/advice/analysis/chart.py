@@ -42,7 +42,6 @@ class Chart:
 
     @property
     def rate_ticks(self) -> tuple[float, ...]:
-        """Rates for the axis."""
         return round_ticks(self.highest, TICKS)
 
 

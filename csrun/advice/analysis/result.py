@@ -77,7 +77,6 @@ class Analysis(msgspec.Struct, frozen=True):
         return path
 
     def json(self) -> bytes:
-        """The whole of it."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 

@@ -30,7 +30,6 @@ LAYOUT_COLUMNS = ("nodes", "tasks_per_node", "cpus_per_task", "streamers", "samp
 
 
 def show(analysis: Analysis, console: Console) -> None:
-    """Print the whole report."""
     for part in (_head, _stages, _measured, _recommended):
         part(analysis, console)
 

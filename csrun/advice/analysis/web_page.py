@@ -49,12 +49,10 @@ class Frame:
         return round(self.floor - share * (self.floor - self.top), 2)
 
     def path(self, dots: tuple[Dot, ...]) -> str:
-        """A polyline's points."""
         return " ".join(f"{self.x(dot.tasks)},{self.y(dot.rate)}" for dot in dots)
 
 
 def render(analysis: Analysis) -> str:
-    """The page's text."""
     names = ("count", "deviation", "with_spread")
     filters = {name: getattr(numbers, name) for name in names}
     chart = chart_of(analysis)

@@ -109,7 +109,6 @@ class Here:
 
     @property
     def operator(self) -> Operator:
-        """The operator itself."""
         return self.pipeline.operators[self.at]
 
     @property

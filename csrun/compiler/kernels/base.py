@@ -69,12 +69,10 @@ class UnaryKernel(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """The operand."""
         return (self.x,)
 
     @property
     def writes(self) -> tuple[Array, ...]:
-        """The result."""
         return (self.out,)
 
 

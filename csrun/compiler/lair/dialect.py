@@ -7,16 +7,7 @@ of rows at a time, in order; axis 0 of every iteration space is the rows.
 from collections.abc import Sequence
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    ArrayAttr,
-    Builtin,
-    DictionaryAttr,
-    IntegerAttr,
-    ModuleOp,
-    StringAttr,
-    TensorType,
-)
+from xdsl.dialects import builtin
 from xdsl.ir import Attribute, Block, Dialect, Region
 from xdsl.irdl import (
     IRDLOperation,
@@ -32,7 +23,7 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 
-PARALLEL, REDUCTION = StringAttr("parallel"), StringAttr("reduction")
+PARALLEL, REDUCTION = builtin.StringAttr("parallel"), builtin.StringAttr("reduction")
 
 
 class _LairOp(IRDLOperation):
@@ -44,10 +35,10 @@ class KernelOp(_LairOp):
     """One loop over `rows` rows, `tile` of them at a time; `operators` is what it was made of."""
 
     name = "lair.kernel"
-    symbol = prop_def(StringAttr)
-    rows = prop_def(IntegerAttr)
-    tile = prop_def(IntegerAttr)
-    operators = prop_def(ArrayAttr[StringAttr])
+    symbol = prop_def(builtin.StringAttr)
+    rows = prop_def(builtin.IntegerAttr)
+    tile = prop_def(builtin.IntegerAttr)
+    operators = prop_def(builtin.ArrayAttr[builtin.StringAttr])
     body = region_def("single_block")
     traits = traits_def(NoTerminator(), IsolatedFromAbove())
     assembly_format = "$symbol attr-dict-with-keyword $body"
@@ -58,8 +49,8 @@ class ReadOp(_LairOp):
     """An array of the program: an input, a weight or a buffer."""
 
     name = "lair.read"
-    symbol = prop_def(StringAttr)
-    out = result_def(TensorType)
+    symbol = prop_def(builtin.StringAttr)
+    out = result_def(builtin.TensorType)
     assembly_format = "$symbol attr-dict `:` type($out)"
 
 
@@ -68,8 +59,8 @@ class WriteOp(_LairOp):
     """Leaves a value in an array of the program."""
 
     name = "lair.write"
-    value = operand_def(TensorType)
-    symbol = prop_def(StringAttr)
+    value = operand_def(builtin.TensorType)
+    symbol = prop_def(builtin.StringAttr)
     assembly_format = "$value `to` $symbol attr-dict `:` type($value)"
 
 
@@ -78,8 +69,8 @@ class ViewOp(_LairOp):
     """The same elements under another shape, with the same rows."""
 
     name = "lair.view"
-    value = operand_def(TensorType)
-    out = result_def(TensorType)
+    value = operand_def(builtin.TensorType)
+    out = result_def(builtin.TensorType)
     assembly_format = "$value attr-dict `:` type($value) `to` type($out)"
 
 
@@ -92,10 +83,10 @@ class GenericOp(_LairOp):
     """
 
     name = "lair.generic"
-    ins = var_operand_def(TensorType)
-    maps = prop_def(ArrayAttr[AffineMapAttr])
-    iterators = prop_def(ArrayAttr[StringAttr])
-    out = result_def(TensorType)
+    ins = var_operand_def(builtin.TensorType)
+    maps = prop_def(builtin.ArrayAttr[builtin.AffineMapAttr])
+    iterators = prop_def(builtin.ArrayAttr[builtin.StringAttr])
+    out = result_def(builtin.TensorType)
     body = region_def("single_block")
     assembly_format = "$ins attr-dict-with-keyword $body `:` functional-type($ins, $out)"
 
@@ -105,7 +96,7 @@ class NumberOp(_LairOp):
     """A number that is known before the loop; `text` may speak of the step."""
 
     name = "lair.number"
-    text = prop_def(StringAttr)
+    text = prop_def(builtin.StringAttr)
     out = result_def()
     assembly_format = "$text attr-dict `:` type($out)"
 
@@ -115,8 +106,8 @@ class ScalarOp(_LairOp):
     """A function of numbers, by name; `options` are its constants."""
 
     name = "lair.scalar"
-    function = prop_def(StringAttr)
-    options = prop_def(DictionaryAttr)
+    function = prop_def(builtin.StringAttr)
+    options = prop_def(builtin.DictionaryAttr)
     args = var_operand_def()
     out = result_def()
     assembly_format = "$function `(` $args `)` attr-dict `:` functional-type($args, $out)"
@@ -145,7 +136,7 @@ def block(arguments: Sequence[Attribute] = ()) -> Region:
 
 def print_kernels(kernels: Sequence[KernelOp]) -> str:
     """Kernels as text; `parse_kernels` reads it back."""
-    return str(ModuleOp([kernel.clone() for kernel in kernels])) + "\n"
+    return str(builtin.ModuleOp([kernel.clone() for kernel in kernels])) + "\n"
 
 
 def parse_kernels(text: str, name: str = "<text>") -> list[KernelOp]:
@@ -154,7 +145,7 @@ def parse_kernels(text: str, name: str = "<text>") -> list[KernelOp]:
     Raises: xDSL's ParseError with line and column
     """
     context = Context()
-    context.load_dialect(Builtin)
+    context.load_dialect(builtin.Builtin)
     context.load_dialect(LAIR)
     module = Parser(context, text, name).parse_module()
     return [op for op in module.ops if isinstance(op, KernelOp)]

@@ -65,7 +65,6 @@ class Column:
     style: str = "number"  # a class of page.css, or none
 
     def text(self, row: Row) -> str:
-        """The cell's text."""
         value = self.value(row)
         return MISSING if value is None else self.read(value)
 
@@ -234,5 +233,4 @@ PAGE = Path(__file__).with_name("page")
 
 
 def render(report: Report) -> str:
-    """The page's text."""
     return page(PAGE, {"si": si, "count": count}, report=report)

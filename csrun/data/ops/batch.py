@@ -73,7 +73,6 @@ class BatchFlow:
     padding: Padding | None
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """The batches."""
         samples = chain.from_iterable(self.below.open(epoch, clock))
         for group in in_chunks(samples, self.batch_size):
             if len(group) < self.batch_size and self.drop_remainder:

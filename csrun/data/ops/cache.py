@@ -47,7 +47,6 @@ class CachedSamples:
     kept: dict[int, Sample] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.below)
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:

@@ -48,7 +48,6 @@ class MappedSamples:
     alone: AbstractContextManager[Any]
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.below)
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
@@ -100,7 +99,6 @@ class MapFlow:
     threads: int
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """The mapped elements."""
         one = self._batch if self.operator.level is Level.BATCH else self._sample
         below = self.below.open(epoch, clock)
         if self.threads == 1:
