@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from itertools import count
 from pathlib import Path
@@ -88,4 +88,8 @@ class EventWriter:
             self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError:  # what could not be written was said then; the file is open still
+            with suppress(OSError):
+                self._writer._py_recordio_writer.close()

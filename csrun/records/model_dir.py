@@ -86,8 +86,7 @@ def _lock(path: Path, holder: str) -> IO[str]:
         if _is_there(path, file):
             with suppress(OSError):  # on a full disk the lock has no name, and holds all the same
                 file.truncate(0)
-                file.write(holder)
-                file.flush()
+                os.write(file.fileno(), holder.encode())  # no buffer whose rest close() would write
             return file
         file.close()  # its last holder has removed it
 

@@ -2,6 +2,10 @@
 
 import errno
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +27,26 @@ def test_events_and_params_name_what_they_cannot_write(tmp_path):
         model_dir.write_params(tmp_path, "train", {"seed": 1})
     with pytest.raises(CsrunError, match=r"train.*cannot be written: Not a directory"):
         events.EventWriter(tmp_path / "train" / "events")
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Files get no longer, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_lock_is_held_where_its_holder_cannot_be_written(tmp_path: Path) -> None:
+    with no_room(), model_dir.locked(tmp_path, "job 8"):
+        assert (tmp_path / model_dir.LOCK_FILE).stat().st_size == 0
+
+
+def test_events_without_room_name_the_folder_and_are_closed_in_peace(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), closing(events.EventWriter(tmp_path)) as writer:
+        with no_room(), pytest.raises(CsrunError, match="cannot be written: File too large"):
+            writer.scalars({"loss": 1.0}, 1)
+        raise ZeroDivisionError  # what was told of first stays the cause
