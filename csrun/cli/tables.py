@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from csrun.launch.preview import DryRun, Sharing
 
-LEAST_CUT = 20  # of a cut text so much is left, however narrow the screen
+# Of a cut text this much is left, however narrow the screen.
+LEAST_CUT = 6
+LEAST_CUT_IN_TABLE = 20  # with less, the room of a table's lines is worth more to the text
 
 
 def show(headings: Sequence[str], rows: Iterable[Sequence[str]], cut: str | None = None) -> None:
@@ -17,17 +19,22 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[str]], cut: str | None
     if not sys.stdout.isatty():
         _show_columns([[heading.upper() for heading in headings], *rows])
         return
-    if cut is not None:
-        rows = _cut(headings, rows)
-    if not _show_table(headings, rows):
-        _show_columns([[heading.upper() for heading in headings], *rows])
-
-
-def _cut(headings: Sequence[str], rows: list[Sequence[str]]) -> list[Sequence[str]]:
-    """The rows with the last text as short as a table of this screen has room for."""
-    *widths, _ = (max(map(len, column)) for column in zip(headings, *rows, strict=True))
     borders = 3 * len(headings) + 1  # a line and two spaces a column
-    room = max(LEAST_CUT, shutil.get_terminal_size().columns - sum(widths) - borders)
+    spaces = 2 * (len(headings) - 1)
+    table = columns = rows
+    if cut is not None:
+        table = _cut(headings, rows, borders, LEAST_CUT_IN_TABLE)
+        columns = _cut(headings, rows, spaces, LEAST_CUT)
+    if not _show_table(headings, table):
+        _show_columns([[heading.upper() for heading in headings], *columns])
+
+
+def _cut(
+    headings: Sequence[str], rows: list[Sequence[str]], between: int, least: int
+) -> list[Sequence[str]]:
+    """The rows with the last text as short as the others, and what is between, leave room for."""
+    *widths, _ = (max(map(len, column)) for column in zip(headings, *rows, strict=True))
+    room = max(least, shutil.get_terminal_size().columns - sum(widths) - between)
     return [(*row[:-1], _shortened(row[-1], room)) for row in rows]
 
 
