@@ -91,6 +91,8 @@ def check_command(command: tuple[str, ...]) -> None:
         return
     if not Path(script).exists():
         raise UsageError(f"{script}: no such file in {Path.cwd()}")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"{script}: cannot be read: Permission denied; chmod u+r lets you")
     params = option(command[2:], _PARAMS) or ""
     if params.endswith(_YAML) and not Path(params).exists():  # else each task would find it out
         where = Path.cwd()

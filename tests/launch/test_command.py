@@ -1,9 +1,13 @@
 """What a command's words say about its run."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from csrun.base.errors import UsageError
 from csrun.context import Preparation
-from csrun.launch.command import is_preparing, preparation_of, prepared
+from csrun.launch.command import check_command, is_preparing, preparation_of, prepared
 
 RUN = ("python-ws", "run.py")
 COMMANDS = [
@@ -37,3 +41,14 @@ def test_what_is_asked_for_is_told_apart() -> None:
     assert {preparation_of(command) for command in compiles} == {Preparation.COMPILE_ONLY}
     assert {preparation_of(command) for command in validates} == {Preparation.VALIDATE_ONLY}
     assert preparation_of((*RUN, "--mode", "train")) is None
+
+
+def test_a_script_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "run.py"
+    script.touch()
+    check_command(("python-ws", str(script)))
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # root may read everything
+    with pytest.raises(UsageError, match=r"run\.py: cannot be read: Permission denied"):
+        check_command(("python-ws", str(script)))
