@@ -1,7 +1,7 @@
 """csrun_cpu: run one command on a CPU node of a site, with this terminal."""
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from csrun.site import Site
 
 NAME = "csrun_cpu"
+QUERIED = f"{__name__}.queried"
 QUERIES: "dict[str, Callable[[Site], object]]" = {
     "def-nodes": lambda site: site.defaults.nodes,
     "def-tasks": lambda site: site.defaults.tasks_per_node,
@@ -33,8 +34,21 @@ HELP = {
 
 def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
     for query in reversed(QUERIES):
-        command = click.option(f"--{query}", "query", flag_value=query, help=HELP[query])(command)
+        command = click.option(
+            f"--{query}",
+            is_flag=True,
+            expose_value=False,
+            callback=_note_query,
+            help=HELP[query],
+        )(command)
     return command
+
+
+def _note_query(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    """Keep what was asked, in the order of the command line."""
+    if is_asked:
+        assert option.name is not None
+        context.meta.setdefault(QUERIED, []).append(option.name.replace("_", "-"))
 
 
 @click.command(NAME, context_settings=frame.SETTINGS)
@@ -52,21 +66,25 @@ def _queries(command: "Callable[..., int]") -> "Callable[..., int]":
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
 @_queries
+@click.pass_context
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def csrun_cpu(
+    context: click.Context,
+    /,
     command: tuple[str, ...],
     site: str | None,
     mount_dirs: str,
     alloc_node: str,
-    query: str | None,
-    **job: str | None,
+    **job: Any,
 ) -> int:
     """Run CMD, a shell for example, in csrun's software environment."""
     from csrun.launch.cpu import CpuRequest, prepare
     from csrun.site import load, resolve
 
-    if query is not None:
-        click.echo(QUERIES[query](load(site)))
+    if queries := context.meta.get(QUERIED):
+        asked = load(site)
+        for query in queries:
+            click.echo(QUERIES[query](asked))
         return 0
     folders, options = frame.split(mount_dirs), frame.job_options_of(**job)
     request = CpuRequest(command, alloc_node == "True", folders, resolve(site), options)

@@ -1,7 +1,7 @@
 """csrun_wse: run a command on the nodes of a site, with a CS system."""
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -65,7 +65,7 @@ def csrun_wse(
     detach: bool,
     dry_run: bool,
     as_json: bool,
-    **job: str | None,
+    **job: Any,
 ) -> int:
     """Run CMD as the tasks of one job.
 
@@ -107,7 +107,9 @@ def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:
     from csrun.launch import dry_run
 
     plan = dry_run(request, site)
-    if as_json:
+    if request.sbatch and not as_json:
+        click.echo(plan.srun, nl=False)
+    elif as_json:
         import msgspec
 
         click.echo(msgspec.json.encode(plan))

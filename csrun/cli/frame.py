@@ -140,13 +140,23 @@ def job_options(command: Command) -> Command:
             metavar="TIME",
             help="End the job after M minutes, M:S, H:M:S, D-H or D-H:M:S; exit code 143.",
         ),
+        click.option(
+            "--slurm-option",
+            "slurm_options",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="Slurm: an option of its own, e.g. partition=big; may be given several times.",
+        ),
     ):
         command = option(command)
     return command
 
 
 def job_options_of(
-    time_limit: str | None, job_name: str | None, output: str | None
+    time_limit: str | None,
+    job_name: str | None,
+    output: str | None,
+    slurm_options: tuple[str, ...],
 ) -> "JobOptions":
     """The options that were given.
 
@@ -159,4 +169,4 @@ def job_options_of(
     if job_name is not None and not job_name.isprintable():
         raise UsageError(f"--job-name: must be one line of printable text, got {job_name!r}")
     limit_s = None if time_limit is None else parse(time_limit)
-    return JobOptions(job_name, limit_s, output)
+    return JobOptions(job_name, limit_s, output, slurm_options)

@@ -1,6 +1,7 @@
 """The environment: what its variables say, the whole to be passed on, replaced in a forked task."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,8 +88,33 @@ def for_srun() -> dict[str, str]:
     its own step is not for them.
     """
     told = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
-    dropped = {ALLOCATION, *told, "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"}
+    dropped = {ALLOCATION, *told, "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", *_said_by_csrun("SLURM")}
     return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
+def for_sbatch() -> dict[str, str]:
+    """The environment that sbatch gets: its variables would win against what a script asks for."""
+    dropped = {"SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", *_said_by_csrun("SBATCH")}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
+def partition(named: str | None, *, batch: bool) -> str | None:
+    """The partition that sbatch, or srun, takes; None for the default one.
+
+    A variable of sbatch's wins against what the script asks for, one of srun's does not.
+
+    Source: sbatch(1) and srun(1), INPUT ENVIRONMENT VARIABLES
+    """
+    if batch:
+        return os.environ.get("SBATCH_PARTITION") or named
+    return named or os.environ.get("SLURM_PARTITION")
+
+
+def _said_by_csrun(prefix: str) -> list[str]:
+    """Input variables of Slurm's commands for what a job's layout and options decide."""
+    names = ("DISTRIBUTION", "EXCLUSIVE", "EXPORT", "EXPORT_ENV", "GRES", "HINT", "LABELIO",
+             "OUTPUT", "SIGNAL", "STDERRMODE", "STDOUTMODE", "TIMELIMIT")  # fmt: skip
+    return [f"{prefix}_{name}" for name in names]
 
 
 def inherited() -> dict[str, str]:
@@ -162,10 +188,22 @@ def site_state_dir(site_name: str) -> Path:
     return state_dir() / site_name
 
 
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars has it
+
+
 def jobs_dir_of(site_name: str, configured: str | None = None) -> Path:
-    """The folder of the site's job folders: what its file says, else in csrun's state."""
+    """The folder of the site's job folders: what its file says, else in csrun's state.
+
+    Raises: UsageError for a variable in it that is not set
+    """
     if configured is None:
         return site_state_dir(site_name) / "jobs"
+    for name in _VARIABLE.findall(configured):
+        if name.strip("{}") not in os.environ:
+            raise UsageError(
+                f"site {site_name}: jobs_dir: {configured}: ${name} is not set: set it, or name"
+                " the folder without it"
+            )
     return Path(os.path.expandvars(configured)).expanduser()
 
 

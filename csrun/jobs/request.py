@@ -9,11 +9,15 @@ from csrun.site import DEFAULT_SITE
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What can be asked of any job; `output` is a pattern of file names (see `output`)."""
+    """What can be asked of any job; `output` is a pattern of file names (see `output`).
+
+    `slurm_options` are Slurm's own, each `NAME` or `NAME=VALUE`; other schedulers refuse them.
+    """
 
     job_name: str | None = None
     time_limit_s: int | None = None
     output: str | None = None
+    slurm_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

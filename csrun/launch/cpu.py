@@ -92,7 +92,8 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
 def _check_options(request: CpuRequest) -> None:
     if request.options != JobOptions() and not request.alloc_node:
         raise UsageError(
-            "--time-limit, --job-name and --output are a job's: they need --alloc-node True"
+            "--time-limit, --job-name, --output and --slurm-option are a job's: they need"
+            " --alloc-node True"
         )
     if request.options.output is not None:
         check_pattern(request.options.output)

@@ -43,7 +43,11 @@ class LocalBackend(Backend):
 
     def plan(self, request: JobRequest) -> JobPlan:
         """Lay a job out on this machine's CPUs."""
-        only_slurm = {"sbatch": request.sbatch, "compile-first": request.compile_first}
+        only_slurm = {
+            "sbatch": request.sbatch,
+            "compile-first": request.compile_first,
+            "slurm-option": request.options.slurm_options,
+        }
         for option, is_given in only_slurm.items():
             if is_given:
                 raise UsageError(

@@ -6,7 +6,7 @@ the first one has it
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from csrun.jobs.request import JobOptions
@@ -30,6 +30,7 @@ class Resources:
 
     `alone_cpus` are the CPUs of a task that has a node to itself: they are the wafer's, too.
     `grace_s` is what the tasks have to end in order; None where that is nobody's concern.
+    `every` are more words of each component, `first` of the first, for the job.
     """
 
     gres: str | None = None
@@ -37,6 +38,8 @@ class Resources:
     job_name: str | None = None
     time_limit_s: int | None = None
     grace_s: float | None = None
+    every: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """What every component has in common. Units: Slurm counts minutes
@@ -51,7 +54,7 @@ class Resources:
             words += [f"--time={self.time_limit_s // 60 + 1 + max(1, ceil(grace_s / 60))}"]
         elif grace_s:
             words += [f"--signal=TERM@{grace_s}"]
-        return words
+        return [*words, *self.every]
 
 
 def srun_line(
@@ -92,7 +95,7 @@ def step_words(
     """The srun that starts `command` on the nodes that a batch job has already."""
     kept = [
         [word for word in component if not word.startswith(_OF_AN_ALLOCATION)]
-        for component in _components(layout, resources)
+        for component in _components(layout, replace(resources, every=(), first=()))
     ]
     if len(kept) > 1:
         kept = [[f"--het-group={index}", *words] for index, words in enumerate(kept)]
@@ -111,24 +114,42 @@ def cpu_words(
     written = [f"--output={output}"] if output else []
     elsewhere = [f"--exclude={gres_node}"] if gres_node else []
     node = ["--nodes=1", "--ntasks=1", *elsewhere, "--exclusive"]
-    return ("srun", *terminal, *resources.words(), *written, *node, *command)
+    asked = (*resources.words(), *resources.first)
+    return ("srun", *terminal, *asked, *written, *node, *command)
 
 
 def batch_script(
     layout: JobLayout,
     command: tuple[str, ...],
     resources: Resources,
-    directives: Iterable[str] = (),
+    prolog: Iterable[str] = (),
 ) -> str:
-    """A script for sbatch that asks for the nodes of a job and runs `command` on the first.
-
-    `directives` are options of the whole job, e.g. `--dependency=afterok:12`.
-    """
+    """A script for sbatch that asks for the nodes of a job and runs `command` on the first."""
     first, *others = _components(layout, resources)
-    lines = ["#!/bin/sh", *_directives([*directives, *first])]
+    own = _prolog(prolog)
+    lines = ["#!/bin/bash -l" if own else "#!/bin/sh", *_directives(first)]
     for component in others:
         lines += ["#SBATCH hetjob", *_directives(component)]
-    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
+    return "\n".join([*lines, *own, f"exec {shlex.join(command)}", ""])
+
+
+def after_prolog(command: tuple[str, ...], prolog: Iterable[str]) -> tuple[str, ...]:
+    """The command as srun starts it where lines of bash come before it."""
+    own = _prolog(prolog)
+    if not own:
+        return command
+    return ("bash", "-lc", "\n".join([*own, 'exec "$@"']), "prolog", *command)
+
+
+def _prolog(lines: Iterable[str]) -> list[str]:
+    """Lines that end a script which they fail in, and say so as csrun does.
+
+    A login shell runs them, as only that one knows `module`.
+    """
+    return [
+        f"{line} || {{ echo {shlex.quote(f'csrun: prolog: {line}: failed')} >&2; exit 1; }}"
+        for line in lines
+    ]
 
 
 def in_container(
@@ -146,7 +167,7 @@ def in_container(
 
 
 def _directives(words: Iterable[str]) -> list[str]:
-    return [f"#SBATCH {word}" for word in words]
+    return [f"#SBATCH {shlex.quote(word)}" for word in words]  # sbatch unquotes as a shell does
 
 
 def _joined(components: Iterable[Iterable[str]], command: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,7 +179,8 @@ def _joined(components: Iterable[Iterable[str]], command: tuple[str, ...]) -> tu
 
 def _components(layout: JobLayout, resources: Resources) -> list[list[str]]:
     common = resources.words()
-    return [[*common, *words] for words in _placed(layout, resources)]
+    first, *others = ([*common, *words] for words in _placed(layout, resources))
+    return [[*resources.first, *first], *others]
 
 
 def _placed(layout: JobLayout, resources: Resources) -> list[list[str]]:

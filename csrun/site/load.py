@@ -7,7 +7,7 @@ from pathlib import Path
 
 from csrun.base import typed_yaml
 from csrun.base.errors import UsageError
-from csrun.site.model import Site, System
+from csrun.site.model import Scheduler, Site, System
 
 DEFAULT_SITE = "local"
 SITE_VARIABLE = "CSRUN_SITE"
@@ -26,6 +26,7 @@ def load(name_or_path: str | None = None) -> Site:
     _refuse_duplicates(site, path)
     _refuse_impossible_defaults(site, path)
     _check_node_addresses(site, path)
+    _refuse_what_is_slurms(site, path)
     return site
 
 
@@ -81,6 +82,15 @@ def _refuse_impossible_defaults(site: Site, path: Path) -> None:
             f"{path}: defaults.tasks_per_node x defaults.cpus_per_task must be at most nodes.cpus,"
             f" {site.nodes.cpus}, got {cpus}"
         )
+
+
+def _refuse_what_is_slurms(site: Site, path: Path) -> None:
+    for key in ("slurm_options", "prolog"):
+        if getattr(site, key) and site.scheduler is not Scheduler.SLURM:
+            raise UsageError(
+                f"{path}: {key} must be left out where scheduler is {site.scheduler}:"
+                f" it is for {Scheduler.SLURM}"
+            )
 
 
 def _check_node_addresses(site: Site, path: Path) -> None:

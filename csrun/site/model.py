@@ -119,6 +119,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     systems itself and has neither. `jobs_dir` is the folder of a cluster's job folders, which all
     nodes must share; without it they are in csrun's state folder. `container` is the image that
     tasks of a cluster run in. `grace_s` is how long a job that is told to end has for a checkpoint.
+    `slurm_options` are asked for with every job of a cluster, `prolog` are lines of bash, one
+    command each, that come before its scripts and tasks.
     """
 
     name: Name
@@ -132,6 +134,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: Seconds = GRACE_S
     gres: str | None = None
     gres_node: str | None = None
+    slurm_options: dict[str, str | int | bool] = {}
+    prolog: tuple[str, ...] = ()
 
     def gres_of(self, system: str) -> str | None:
         """The resource by which a job asks for that system."""

@@ -16,6 +16,7 @@ QUERIES = [
     ("--def_mount_dirs", "/usr,/tmp"),
     ("--def_gres", "cs:1"),
     ("--def_gres_node", "node7"),
+    ("--def-cpus --def-nodes --def-tasks", "16\n4\n2"),
 ]
 MISTAKES = [
     ([], "no command given"),
@@ -41,7 +42,7 @@ def test_a_query_prints_the_sites_value(
     site.write_text(
         SHIPPED.read_text() + "mount_dirs: [/usr, /tmp]\ngres: cs:1\ngres_node: node7\n"
     )
-    assert run(csrun_cpu, ["--site", str(site), query]) == 0
+    assert run(csrun_cpu, ["--site", str(site), *query.split()]) == 0
     assert capsys.readouterr().out == f"{answer}\n"
 
 

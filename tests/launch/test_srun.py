@@ -123,10 +123,10 @@ def test_one_node_is_no_heterogeneous_step() -> None:
 
 
 def test_a_batch_script() -> None:
-    resources = Resources("cs:cs2-01:1", 16)
-    assert batch_script(PIPELINED, QUOTED, resources, ["--dependency=afterok:7"]) == (
+    resources = Resources("cs:cs2-01:1", 16, first=("--comment=a b",))
+    assert batch_script(PIPELINED, QUOTED, resources) == (
         "#!/bin/sh\n"
-        "#SBATCH --dependency=afterok:7\n"
+        "#SBATCH '--comment=a b'\n"
         "#SBATCH --nodes=1\n"
         "#SBATCH --tasks-per-node=2\n"
         "#SBATCH --cpus-per-task=4\n"

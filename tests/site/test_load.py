@@ -50,6 +50,12 @@ WRONG = [
     ({"scheduler": "slrum"}, "scheduler: must be one of local, slurm", "; did you mean slurm?"),
     ({"systems.0.clok_hz": 1}, "systems[0].clok_hz: unknown key; did you mean clock_hz?", ""),
     ({"systems": []}, "systems: ", "[]"),
+    (
+        {"slurm_options": {"qos": "low"}},
+        "slurm_options must be left out where scheduler is",
+        "local",
+    ),
+    ({"prolog": ["module load x"]}, "prolog must be left out where scheduler", "local"),
     ({"scheduler": None}, "missing required field scheduler", ""),
     ({"systems.1.name": "cs2-01"}, "systems[1].name must differ from systems[0].name", "cs2-01"),
     ({"systems.1.address": "127.0.0.1"}, "systems[1].address must differ", "127.0.0.1"),

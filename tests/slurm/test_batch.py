@@ -1,11 +1,12 @@
 """Jobs that are submitted, compiles that hold no system, and commands on a node of a cluster."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from support.jobs import Workplace, until
-from support.testbed import Testbed
+from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
 
@@ -164,5 +165,59 @@ def test_the_dry_run_is_what_slurm_would_get(cluster_place: Workplace) -> None:
         "srun --unbuffered --kill-on-bad-exit --job-name=run.py --signal=TERM@30 --exclusive"
         " --nodes=1 --tasks-per-node=1 --cpus-per-task=8 --gres=cs:cs2-02:1 :"
     ) in line
-    script = cluster_place.run("--dry-run", "--sbatch", "--total-nodes", "4", "python", "run.py")
-    assert "#SBATCH --gres=cs:cs2-01:1" in script.stdout
+
+
+@pytest.mark.parametrize("first", [(), ("--compile-first",)])
+def test_the_dry_run_of_a_submission_is_a_file_that_is_taken(
+    first: tuple[str, ...], cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script("print('it ran')")
+    words = ("--sbatch", *first, "--job-name", "a b", "--slurm-option", "comment=it's #1")
+    shown = cluster_place.run("--dry-run", *words, "--total-nodes", "3", "python", "run.py")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("#!/bin/sh\n")
+    assert "#SBATCH --gres=cs:cs2-01:1" in shown.stdout
+    file = cluster_place.path / "job.sh"
+    file.write_text(shown.stdout)
+    taken = subprocess.run(
+        ["sh" if first else "sbatch", str(file)], cwd=cluster_place.path, text=True,
+        env=testbed.environment | {"CSRUN_STATE_DIR": str(cluster_place.path / "state")},
+        capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert taken.returncode == 0, taken.stderr
+    numbers = [number for number, _ in SUBMITTED.findall(taken.stdout)]
+    assert len(numbers) == 1 + len(first)
+    shown_job = testbed.call("scontrol", "show", "job", numbers[-1])
+    assert "JobName=a b\n" in shown_job
+    assert "Comment=it's #1 " in shown_job
+    until(lambda: ended(testbed))
+    for number in numbers:
+        assert "it ran" in (cluster_place.path / f"slurm-{number}.out").read_text()
+
+
+def test_slurms_options_and_the_lines_before_tasks(tmp_path: Path, testbed: Testbed) -> None:
+    site = site_file(
+        tmp_path, "slurm", slurm_options={"partition": "all", "comment": "of the site"},
+        prolog=["export FROM_PROLOG=1"],
+    )  # fmt: skip
+    place = Workplace(tmp_path, site=site, variables=(("SLURM_CONF", str(testbed.conf)),))
+    place.script(
+        "import os, subprocess\n"
+        "assert os.environ['FROM_PROLOG']\n"
+        "if os.environ['SLURM_PROCID'] == '0':\n"
+        "    job = os.environ['SLURM_JOB_ID']\n"
+        "    print(subprocess.run(['scontrol', 'show', 'job', job], capture_output=True,"
+        " text=True).stdout)\n"
+    )
+    asked = ("--slurm-option", "comment=my own", "--slurm-option", "mem=100")
+    done = place.run(*asked, "--total-nodes", "3", "python", "run.py")
+    assert done.returncode == 0, done.stderr
+    assert "Comment=my own " in done.stdout
+    assert done.stdout.count("MinMemoryNode=100M") == 2  # components
+    cpu = place.run(*asked, "sh", "-c", "echo from=$FROM_PROLOG", command="csrun_cpu")
+    assert cpu.stdout.splitlines()[-1] == "from=1"
+    refused = place.run("--slurm-option", "partition=none", "python", "run.py")
+    assert (refused.returncode, "it has: all" in refused.stderr) == (2, True)
+    site.write_text(site.read_text().replace("export FROM_PROLOG=1", "no-such-module load x"))
+    failed = place.run("--total-nodes", "3", "python", "run.py")
+    assert "csrun_wse: error: prolog: no-such-module load x: failed" in failed.stderr

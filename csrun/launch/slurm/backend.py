@@ -15,7 +15,7 @@ from csrun.launch.backend import Backend
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
-from csrun.launch.slurm import run, sinfo, squeue
+from csrun.launch.slurm import options, run, sinfo, squeue
 from csrun.site import Scheduler, Site
 from csrun.system import is_held
 
@@ -33,6 +33,7 @@ class SlurmBackend(Backend):
                 f"--detach needs a site whose scheduler is {Scheduler.LOCAL}, that of site"
                 f" {self._site.name} is {Scheduler.SLURM}: use --sbatch"
             )
+        options.of(request.options.slurm_options, self._site, batch=request.sbatch)
         if request.foreground is not None:
             sinfo.require_commands(self._site)
         return plan(request, self._site, tuple(range(self._site.nodes.cpus)))

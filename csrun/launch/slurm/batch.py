@@ -3,43 +3,79 @@
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan, PlannedTask
-from csrun.launch.slurm import sinfo
+from csrun.launch.slurm import options, sinfo
 from csrun.launch.srun import Resources, batch_script
 from csrun.site import JobLayout, Site
 
 COMPILE_ONLY = "--compile_only"
+_END = "END_OF_CSRUN_SCRIPT"
 
 
-def resources_of(request: JobRequest, gres: str | None, site: Site) -> Resources:
+def resources_of(
+    request: JobRequest, gres: str | None, site: Site, given: options.SlurmOptions
+) -> Resources:
     """What a job asks Slurm for beside its layout; its name is its script's unless it has one."""
+    limit_s = request.options.time_limit_s
     return Resources(
-        gres, site.nodes.cpus, request.name, request.options.time_limit_s, site.grace_s
+        gres, site.nodes.cpus, request.name, limit_s, site.grace_s, given.every, given.first
     )
 
 
-def submit(
-    request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, system: str | None
-) -> int:
-    """Hand the job's script to sbatch, after that of its compile; 0 when both were taken.
+@dataclass(frozen=True)
+class Scripts:
+    """What sbatch is given: the job's script, after that of its compile where there is one."""
 
-    Raises: CsrunError when sbatch refuses
-    """
-    after: tuple[str, ...] = ()
-    if request.compile_first:
-        compiling = _sbatch(
-            script(*compile_job(request, job_plan), resources_of(request, None, site), None), site
+    job: str
+    compiling: str | None = None
+
+    def submit(self, site: Site) -> int:
+        """Hand them to sbatch; 0 when all was taken.
+
+        Raises: UsageError when sbatch refuses; CsrunError when Slurm does not answer
+        """
+        after: tuple[str, ...] = ()
+        if self.compiling is not None:
+            number = _sbatch(self.compiling, site)
+            print(f"Submitted batch job {number}, which compiles")
+            after = _after(number)
+        print(f"Submitted batch job {_sbatch(self.job, site, *after)}")
+        return 0
+
+    def text(self) -> str:
+        """A file that submits the same: for sbatch, or, of two scripts, for sh."""
+        if self.compiling is None:
+            return self.job
+        after = " ".join(_after('"${number%%;*}"'))
+        return (
+            "#!/bin/sh\nset -e\n"
+            f"number=$(sbatch --parsable <<'{_END}'\n{self.compiling}{_END}\n)\n"
+            'echo "Submitted batch job ${number%%;*}, which compiles"\n'
+            f"sbatch {after} <<'{_END}'\n{self.job}{_END}\n"
         )
-        print(f"Submitted batch job {compiling}, which compiles")
-        after = (f"--dependency=afterok:{compiling}", "--kill-on-invalid-dep=yes")
-    job_id = _sbatch(script(request, job_plan, resources, system, after), site)
-    print(f"Submitted batch job {job_id}")
-    return 0
+
+
+def scripts(
+    request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, system: str | None
+) -> Scripts:
+    """The scripts of a job that is submitted.
+
+    Its compile waits for what the user's --dependency names, and the job for its compile.
+    """
+    if not request.compile_first:
+        return Scripts(script(request, job_plan, resources, system, site.prolog))
+    compiling, compile_plan = compile_job(request, job_plan)
+    own = replace(resources, gres=None, job_name=compiling.name)
+    first = tuple(word for word in resources.first if not word.startswith("--dependency="))
+    return Scripts(
+        script(request, job_plan, replace(resources, first=first), system, site.prolog),
+        script(compiling, compile_plan, own, None, site.prolog),
+    )
 
 
 def script(
@@ -47,13 +83,17 @@ def script(
     job_plan: JobPlan,
     resources: Resources,
     system: str | None,
-    directives: tuple[str, ...] = (),
+    prolog: tuple[str, ...] = (),
 ) -> str:
     """The script that asks for the job's nodes and runs the same csrun_wse on the first of them."""
     layout = job_plan.layout
     own = (str(Path(sys.executable).with_name("csrun_wse")), *_options(request, layout))
     given = f"{environment.ALLOCATION}={system or environment.NO_SYSTEM}"
-    return batch_script(layout, ("env", given, *own, *job_plan.command), resources, directives)
+    return batch_script(layout, ("env", given, *own, *job_plan.command), resources, prolog)
+
+
+def _after(job_id: str) -> tuple[str, str]:
+    return f"--dependency=afterok:{job_id}", "--kill-on-invalid-dep=yes"
 
 
 def compile_job(request: JobRequest, job_plan: JobPlan) -> tuple[JobRequest, JobPlan]:
@@ -85,9 +125,14 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     return [*words, "--label"] if request.label else words
 
 
-def _sbatch(text: str, site: Site) -> str:
+def _sbatch(text: str, site: Site, *words: str) -> str:
     done = subprocess.run(
-        ("sbatch", "--parsable"), input=text, capture_output=True, text=True, check=False
+        ("sbatch", "--parsable", *words),
+        input=text,
+        env=environment.for_sbatch(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise sinfo.explain(done.stderr, site)

@@ -25,12 +25,19 @@ from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say,
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import batch, folders, sinfo, squeue, timed_command
+from csrun.launch.slurm import batch, folders, options, sinfo, squeue, timed_command
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import TaskReady
 from csrun.launch.slurm.step import LOG_NAME, Step
 from csrun.launch.slurm.waiting import QueueWatch
-from csrun.launch.srun import Resources, cpu_words, in_container, srun_words, step_words
+from csrun.launch.srun import (
+    Resources,
+    after_prolog,
+    cpu_words,
+    in_container,
+    srun_words,
+    step_words,
+)
 from csrun.site import Site
 
 ATTENDANT = "csrun.launch.slurm.attendant"
@@ -44,16 +51,18 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """
     given = environment.allocation()
     system = system_of(job_plan, site) if given is None else given.system
-    resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
+    asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
+    resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
     if given is None:
-        sinfo.check(job_plan.layout, site, resources.gres)
+        partition = environment.partition(asked.partition, batch=request.sbatch)
+        sinfo.check(job_plan.layout, site, resources.gres, partition)
     else:
         sinfo.require_commands(site)
     if request.sbatch:
-        return batch.submit(request, job_plan, site, resources, system)
+        return batch.scripts(request, job_plan, site, resources, system).submit(site)
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
-        alone = batch.resources_of(compiling, None, site)
+        alone = replace(resources, gres=None, job_name=compiling.name)
         if code := _run_step(compiling, compile_plan, site, alone, None):
             return code
     return _run_step(request, job_plan, site, resources, system)
@@ -61,16 +70,22 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
 
 def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site) -> int:
     """Run one command alone on a node, with the user's terminal; the exit code."""
-    command, options, grace_s = request.command, request.options, None
-    if options.time_limit_s is not None:
+    command, wanted, grace_s = request.command, request.options, None
+    if wanted.time_limit_s is not None:
         grace_s = site.grace_s
-        command = timed_command.words(_python(site), options.time_limit_s, grace_s, command)
+        command = timed_command.words(_python(site), wanted.time_limit_s, grace_s, command)
     command = in_container(command, site.container, _mounts(request, site))
+    command = after_prolog(command, site.prolog)
+    asked = options.of(wanted.slurm_options, site, batch=False)
     resources = Resources(
-        job_name=options.job_name, time_limit_s=options.time_limit_s, grace_s=grace_s
+        job_name=wanted.job_name,
+        time_limit_s=wanted.time_limit_s,
+        grace_s=grace_s,
+        every=asked.every,
+        first=asked.first,
     )
     on_terminal = os.isatty(0) and os.isatty(1)
-    words = cpu_words(command, resources, options.output, site.gres_node, on_terminal)
+    words = cpu_words(command, resources, wanted.output, site.gres_node, on_terminal)
     return run_in_foreground(ForegroundCommand(words, variables, grace_s=site.grace_s)).exit_code
 
 
@@ -80,10 +95,12 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
     Raises: UsageError, CsrunError when the job has no system to run on
     """
     system = system_of(job_plan, site)
-    resources = batch.resources_of(request, site.gres_of(system) if system else None, site)
+    asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
+    resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
     if request.sbatch:
-        return batch.script(request, job_plan, resources, system)
+        return batch.scripts(request, job_plan, site, resources, system).text()
     command = in_container(job_plan.command, site.container, _mounts(request, site))
+    command = after_prolog(command, site.prolog)
     return shlex.join(srun_words(job_plan.layout, command, resources))
 
 
@@ -127,6 +144,7 @@ def _words(
     attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path))
     mounts = (*_mounts(request, site), str(folder.path.parent))
     command = in_container(attendant, site.container, mounts)
+    command = after_prolog(command, site.prolog)
     words = srun_words if environment.allocation() is None else step_words
     return words(job_plan.layout, command, resources)
 

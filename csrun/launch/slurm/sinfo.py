@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from csrun.base.errors import CsrunError, UsageError
 from csrun.site import JobLayout, Site
 
-SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G")
+SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G|%P", "--all")
 NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
 CONTROLLER_MAY_BE_DOWN = "'scontrol ping' says whether its controller lives"
 ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try again
@@ -17,9 +17,14 @@ ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try a
 _TAKES_NONE = re.compile(r"drain|down|fail|unknown|inval|\*$", re.IGNORECASE)  # sinfo(1), states
 
 
+_DEFAULT = "*"
+
+
 @dataclass(frozen=True)
 class Node:
     """One node of the cluster, in whatever state; `gres` without counts, e.g. `cs:cs2-02`.
+
+    `partitions` are as sinfo names them: the default one with a star.
 
     Units: memory_gb in GiB
     """
@@ -29,6 +34,7 @@ class Node:
     memory_gb: int
     state: str
     gres: frozenset[str]
+    partitions: frozenset[str]
 
     @property
     def takes_jobs(self) -> bool:
@@ -52,29 +58,60 @@ def unavailable(found: tuple[Node, ...], gres: str | None) -> str:
     return ", ".join(f"{node.name} is {node.state.upper()}" for node in having)
 
 
-def check(layout: JobLayout, site: Site, gres: str | None) -> None:
-    """Make sure that the cluster could run the job some day.
+def check(layout: JobLayout, site: Site, gres: str | None, partition: str | None = None) -> None:
+    """Make sure that the partition, or the cluster's default one, could run the job some day.
 
     Raises: UsageError when it never can; CsrunError when Slurm does not answer
     """
-    found = nodes(site)
-    _check_nodes(layout, site, found)
+    place, found = _in_partition(nodes(site), partition, site)
+    _check_nodes(layout, site, place, found)
     known = frozenset().union(*(node.gres for node in found))
     if gres is not None and _without_count(gres) not in known:
         raise UsageError(
-            f"site {site.name}: gres: no node of the cluster has {gres}, they have:"
+            f"site {site.name}: gres: no node of {place} has {gres}, they have:"
             f" {', '.join(sorted(known)) or 'none'}; gres in the site file must be as in slurm.conf"
         )
 
 
 def parse(text: str) -> tuple[Node, ...]:
     """The nodes in sinfo's answer, each once: a node is listed for every partition it is in."""
-    rows = (line.strip().split("|") for line in text.splitlines() if line.strip())
-    found = (
-        Node(name, _least(cpus), _least(memory_mb) // 1024, state, _gres(gres))
-        for name, cpus, memory_mb, state, gres in rows
-    )
-    return tuple({node.name: node for node in found}.values())
+    found: dict[str, Node] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, cpus, memory_mb, state, gres, partition = line.split("|")
+        its = found[name].partitions if name in found else frozenset()
+        found[name] = Node(
+            name,
+            _least(cpus),
+            _least(memory_mb) // 1024,
+            state,
+            _gres(gres),
+            its | {partition},
+        )
+    return tuple(found.values())
+
+
+def _in_partition(
+    found: tuple[Node, ...], wanted: str | None, site: Site
+) -> tuple[str, tuple[Node, ...]]:
+    """The nodes that a job can have, and what to call them.
+
+    Raises: UsageError for a partition that there is not
+    """
+    known = frozenset().union(*(node.partitions for node in found))
+    default = frozenset(name for name in known if name.endswith(_DEFAULT))
+    if wanted is None and not default:
+        return "the cluster", found
+    names = frozenset(wanted.split(",")) if wanted else default
+    chosen = frozenset(name for name in known if {name, name.rstrip(_DEFAULT)} & names)
+    if wanted and len(chosen) < len(names):
+        raise UsageError(
+            f"site {site.name}: partition {wanted}: Slurm has no such partition, it has:"
+            f" {', '.join(sorted(name.rstrip(_DEFAULT) for name in known))}"
+        )
+    theirs = tuple(node for node in found if node.partitions & chosen)
+    if not wanted and theirs == found:
+        return "the cluster", found
+    return f"partition {','.join(sorted(name.rstrip(_DEFAULT) for name in chosen))}", theirs
 
 
 def require_commands(site: Site) -> None:
@@ -142,10 +179,10 @@ def ask(site: Site, *command: str) -> str:
     return done.stdout
 
 
-def _check_nodes(layout: JobLayout, site: Site, found: tuple[Node, ...]) -> None:
+def _check_nodes(layout: JobLayout, site: Site, place: str, found: tuple[Node, ...]) -> None:
     if layout.nodes > len(found):
         raise UsageError(
-            f"--total-nodes {layout.nodes}: the cluster of site {site.name} has {len(found)} nodes:"
+            f"--total-nodes {layout.nodes}: {place} of site {site.name} has {len(found)} nodes:"
             f" use --total-nodes {len(found)}"
         )
     alone = layout.single_task_nodes
@@ -155,8 +192,8 @@ def _check_nodes(layout: JobLayout, site: Site, found: tuple[Node, ...]) -> None
     for cpus, size in zip(wanted, sizes, strict=False):
         if cpus > size:
             raise UsageError(
-                f"site {site.name}: the job wants {wanted.count(cpus)} nodes of {cpus} CPUs, the"
-                f" cluster has {sum(size >= cpus for size in sizes)}: use fewer --tasks-per-node"
+                f"site {site.name}: the job wants {wanted.count(cpus)} nodes of {cpus} CPUs,"
+                f" {place} has {sum(size >= cpus for size in sizes)}: use fewer --tasks-per-node"
                 " or --cpus-per-task, or set nodes.cpus in the site file to what a node has"
             )
 

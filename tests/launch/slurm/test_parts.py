@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.context import JobFile, Role, TaskEntry, jobs_dir_of
+from csrun.context import JobFile, Role, TaskEntry, environment, jobs_dir_of
 from csrun.jobs.folder import KEPT_JOBS
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import plan
 from csrun.launch.process.protocol import SignalTasks, StartTask
-from csrun.launch.slurm import batch, folders, run, sinfo, squeue
+from csrun.launch.slurm import batch, folders, options, run, sinfo, squeue
 from csrun.launch.slurm.mail import (
     MAIL_DIR,
     LetGo,
@@ -28,6 +29,7 @@ from csrun.launch.slurm.mail import (
     launcher_box,
     post,
 )
+from csrun.launch.srun import after_prolog
 from csrun.site import JobLayout, load
 from csrun.system import Power
 
@@ -35,10 +37,11 @@ PIPELINED = ExecutionMode.PIPELINED
 ENTRY = TaskEntry(0, Role.CHIEF, "node1", 0, 0, (0, 1))
 JOB = JobFile(7, None, ("true",), "/", "local", 1, 2, (ENTRY,))
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
+GRES = frozenset({"cs:cs2-01", "cs:cs2-02"})
 SINFO = """\
-node1|8|65536|mixed|cs:cs2-01:1(S:0),cs:cs2-02:1
-node1|8|65536|mixed|cs:cs2-01:1,cs:cs2-02:1
-node2|4+|8000+|down*|(null)
+node1|8|65536|mixed|cs:cs2-01:1(S:0),cs:cs2-02:1|all*
+node1|8|65536|mixed|cs:cs2-01:1,cs:cs2-02:1|small
+node2|4+|8000+|down*|(null)|all*
 """
 
 
@@ -70,8 +73,8 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
 
 def test_sinfo_is_read_a_node_at_a_time() -> None:
     assert sinfo.parse(SINFO) == (
-        sinfo.Node("node1", 8, 64, "mixed", frozenset({"cs:cs2-01", "cs:cs2-02"})),
-        sinfo.Node("node2", 4, 7, "down*", frozenset()),
+        sinfo.Node("node1", 8, 64, "mixed", GRES, frozenset({"all*", "small"})),
+        sinfo.Node("node2", 4, 7, "down*", frozenset(), frozenset({"all*"})),
     )
 
 
@@ -171,6 +174,104 @@ def test_what_the_cluster_never_can_run(
     sinfo.check(JobLayout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
 
 
+def test_the_checks_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [*SINFO.splitlines(), "node3|64|65536|idle|(null)|big"]
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(rows))
+    two = JobLayout(2, 2, 2, 0, False)
+    sinfo.check(two, SITE, "cs:cs2-02:1", "small,big")
+    with pytest.raises(UsageError, match="partition small of site local has 1 nodes"):
+        sinfo.check(two, SITE, None, "small")
+    with pytest.raises(UsageError, match="no node of partition big has cs:cs2-02:1"):
+        sinfo.check(JobLayout(1, 1, 1, 0, False), SITE, "cs:cs2-02:1", "big")
+    with pytest.raises(UsageError, match="partition all of site local has 2 nodes"):
+        sinfo.check(JobLayout(3, 1, 1, 0, False), SITE, None)  # its default one
+    with pytest.raises(UsageError, match="no such partition, it has: all, big, small"):
+        sinfo.check(two, SITE, None, "bgi")
+
+
+SLURM_SITE = msgspec.structs.replace(
+    SITE,
+    slurm_options={"partition": "cs", "account": "lab", "nice": 10, "requeue": True},
+    prolog=("module load apptainer", "export A='b c'"),
+)
+
+
+def test_slurms_own_options_are_the_sites_and_the_command_lines() -> None:
+    given = options.of(["partition=big", "--mail_type=END"], SLURM_SITE, batch=True)
+    assert given.every == ("--partition=big", "--account=lab")
+    assert given.first == ("--nice=10", "--requeue", "--mail-type=END")
+    assert given.partition == "big"
+    assert options.of([], SLURM_SITE, batch=False).first == ("--nice=10",)  # srun knows no requeue
+
+
+@pytest.mark.parametrize(("option", "said"), [
+    *((name, f"csrun does not pass {name} on: {why}") for name, why in options.REFUSED.items()),
+    ("export=NONE", "does not pass export on: the tasks need all of this shell's environment"),
+    ("acount=lab", "did you mean account?"),
+    ("burst-buffer=x", "it knows: account, begin"),
+    ("requeue", "add --sbatch"),
+    ("comment=a\nb", "must be one line of printable text"),
+])  # fmt: skip
+def test_an_option_that_is_not_passed_on(option: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        options.of([option], SITE, batch=False)
+    site = msgspec.structs.replace(SITE, slurm_options={"array": "1-3"})
+    with pytest.raises(UsageError, match=r"site local: slurm_options\.array: csrun does not"):
+        options.of([], site, batch=True)
+
+
+def test_the_two_scripts_of_a_job_that_is_compiled_first() -> None:
+    asked = JobOptions(slurm_options=("dependency=afterok:3", "comment=a 'b'"))
+    request = JobRequest(
+        ("python-ws", "run.py"), 5, 3, 2, sbatch=True, compile_first=True, options=asked
+    )
+    given = options.of(asked.slurm_options, SLURM_SITE, batch=True)
+    job_plan = plan(request, SLURM_SITE, tuple(range(8)))
+    resources = batch.resources_of(request, "cs:cs2-02:1", SLURM_SITE, given)
+    made = batch.scripts(request, job_plan, SLURM_SITE, resources, "cs2-02")
+    assert made.compiling is not None
+    first, *others = made.job.split("#SBATCH hetjob\n")
+    assert first.startswith("#!/bin/bash -l\n#SBATCH --nice=10\n#SBATCH --requeue\n#SBATCH '--com")
+    assert all(
+        "#SBATCH --partition=cs\n#SBATCH --account=lab\n" in part for part in (first, *others)
+    )
+    assert "--nice" not in "".join(others)
+    assert "--dependency" not in made.job
+    assert "#SBATCH --dependency=afterok:3\n" in made.compiling
+    assert "--gres" not in made.compiling
+    last = made.job.splitlines()[-3:]
+    assert last[0] == (
+        "module load apptainer || { echo 'csrun: prolog: module load apptainer: failed' >&2;"
+        " exit 1; }"
+    )
+    assert last[2].startswith("exec env CSRUN_ALLOCATION=cs2-02 ")
+
+
+@pytest.mark.parametrize(("word", "line", "code"), [("a b", "true", 0), ("a b", "false", 1)])
+def test_lines_before_a_task(word: str, line: str, code: int) -> None:
+    words = after_prolog(("printenv", "A"), ("A='a b'", "export A", line))
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == code
+    if code:
+        assert "csrun: prolog: false: failed" in done.stderr.splitlines()
+    else:
+        assert done.stdout.splitlines()[-1] == word
+    assert after_prolog(("true",), ()) == ("true",)
+
+
+def test_variables_that_would_win_against_csruns_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SBATCH_TIMELIMIT", "SBATCH_ARRAY_INX", "SBATCH_QOS", "SLURM_DISTRIBUTION",
+                 "SLURM_EXPORT_ENV", "SLURM_PARTITION", "SLURM_CONF"):  # fmt: skip
+        monkeypatch.setenv(name, "x")
+    assert {"SBATCH_TIMELIMIT", "SBATCH_ARRAY_INX"}.isdisjoint(environment.for_sbatch())
+    assert {"SLURM_DISTRIBUTION", "SLURM_EXPORT_ENV"}.isdisjoint(environment.for_srun())
+    assert environment.for_sbatch()["SBATCH_QOS"] == "x"
+    assert {"SLURM_PARTITION", "SLURM_CONF"} <= environment.for_srun().keys()
+    monkeypatch.setenv("SBATCH_PARTITION", "y")
+    found = [environment.partition(name, batch=b) for name in (None, "z") for b in (False, True)]
+    assert found == ["x", "y", "z", "y"]
+
+
 @pytest.mark.parametrize(("words", "expected"), [
     ("run.py --compile_only", True),
     ("run.py --mode=validate_only", True),
@@ -195,7 +296,7 @@ def test_the_script_runs_the_same_job_again() -> None:
         options=JobOptions("a name", 90, "%j.out"),
     )  # fmt: skip
     job_plan = plan(request, SITE, tuple(range(8)))
-    resources = batch.resources_of(request, "cs:cs2-02:1", SITE)
+    resources = batch.resources_of(request, "cs:cs2-02:1", SITE, options.SlurmOptions())
     last = batch.script(request, job_plan, resources, "cs2-02").splitlines()[-1]
     folder = Path(sys.executable).parent
     assert last == (
@@ -285,6 +386,9 @@ def test_the_folder_of_the_site_may_name_the_user(
     monkeypatch.setenv("CLUSTER_USER", "ada")
     site = msgspec.structs.replace(SITE, jobs_dir=f"{tmp_path}/$CLUSTER_USER/jobs")
     assert jobs_dir_of(site.name, site.jobs_dir) == tmp_path / "ada" / "jobs"
+    monkeypatch.delenv("CLUSTER_USER")
+    with pytest.raises(UsageError, match=r"site local: jobs_dir: .*\$CLUSTER_USER is not set"):
+        jobs_dir_of(site.name, site.jobs_dir)
 
 
 def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) -> None:
@@ -300,10 +404,13 @@ def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--sbatch", "--compile-first"])
+@pytest.mark.parametrize("option", ["--sbatch", "--compile-first", "--slurm-option=nice"])
 @pytest.mark.usefixtures("state")
 def test_what_only_slurm_can(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     from csrun.cli.csrun_wse import run
 
     assert run([option, "true"]) == 2
-    assert f"{option} needs a site whose scheduler is slurm" in capsys.readouterr().err
+    assert (
+        f"{option.partition('=')[0]} needs a site whose scheduler is slurm"
+        in capsys.readouterr().err
+    )

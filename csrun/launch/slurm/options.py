@@ -1,0 +1,96 @@
+"""Slurm's own options of a job: those of the site file, and those of the command line over them.
+
+Three tables: what every component of a job is asked for, what the first one is asked for as it
+stands for the whole job, and what is csrun's to say. An option in none of them is refused, as
+nobody knows which components want it.
+
+Source: srun(1), sbatch(1); heterogeneous jobs: an option that is not repeated is the first one's
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from csrun.base.errors import UsageError
+from csrun.site import Site
+
+EVERY = frozenset(
+    {"account", "constraint", "mem", "mem-per-cpu", "partition", "qos", "reservation", "wckey"}
+)
+FIRST = frozenset(
+    {"begin", "comment", "deadline", "dependency", "licenses", "mail-type", "mail-user", "nice",
+     "no-requeue", "requeue"}
+)  # fmt: skip
+OF_SBATCH = frozenset({"no-requeue", "requeue"})  # srun knows no such thing
+_TASKS = "say --tasks-per-node and --total-nodes, of which the roles of the tasks follow"
+REFUSED = {
+    "array": "a job of csrun's is one run: start it once for each",
+    "cpus-per-task": "say csrun's own --cpus-per-task",
+    "distribution": "say --cyclic, or nothing: the ranks' places decide their roles",
+    "error": "say --output",
+    "exclusive": "every node of a job is its own",
+    "export": "the tasks need all of this shell's environment: set variables in it",
+    "gres": "set gres in the site file; the CS system follows from the mode, or --cs_ip",
+    "job-name": "say csrun's own --job-name",
+    "nodes": "say --total-nodes",
+    "ntasks": _TASKS,
+    "ntasks-per-core": _TASKS,
+    "ntasks-per-node": _TASKS,
+    "ntasks-per-socket": _TASKS,
+    "output": "say csrun's own --output",
+    "signal": "set grace_s in the site file",
+    "tasks-per-node": _TASKS,
+    "time": "say --time-limit, which ends the job in order",
+    "wrap": "the command of csrun_wse is what is run",
+}
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """What a job is asked for, as words of srun and sbatch."""
+
+    every: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    partition: str | None = None
+
+
+def of(asked: Iterable[str], site: Site, *, batch: bool) -> SlurmOptions:
+    """The options of a job on a site: `asked` are the command line's, each `NAME` or `NAME=VALUE`.
+
+    Raises: UsageError for one that csrun does not pass on, with the reason
+    """
+    found: dict[str, str | None] = {}
+    for name, value in site.slurm_options.items():
+        if value is not False:
+            where = f"site {site.name}: slurm_options.{name}"
+            _check(where, name, text := None if value is True else str(value))
+            if batch or name not in OF_SBATCH:
+                found[name] = text
+    for word in asked:
+        given, equals, text = word.partition("=")
+        name = given.removeprefix("--").replace("_", "-")
+        _check(f"--slurm-option {word}", name, text)
+        if name in OF_SBATCH and not batch:
+            raise UsageError(f"--slurm-option {word}: Slurm has it for batch jobs: add --sbatch")
+        found[name] = text if equals else None
+    return SlurmOptions(_words(found, EVERY), _words(found, FIRST), found.get("partition"))
+
+
+def _words(found: dict[str, str | None], names: frozenset[str]) -> tuple[str, ...]:
+    return tuple(
+        f"--{name}" if value is None else f"--{name}={value}"
+        for name, value in found.items()
+        if name in names
+    )
+
+
+def _check(where: str, name: str, value: str | None) -> None:
+    if reason := REFUSED.get(name):
+        raise UsageError(f"{where}: csrun does not pass {name} on: {reason}")
+    known = sorted(EVERY | FIRST)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"it knows: {', '.join(known)}"
+        raise UsageError(f"{where}: csrun does not know which nodes of a job want it; {meant}")
+    if value is not None and not value.isprintable():
+        raise UsageError(f"{where}: must be one line of printable text, got {value!r}")
