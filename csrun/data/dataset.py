@@ -153,8 +153,9 @@ class Dataset:
     def shuffle(self, seed: int = 0, window: int | None = None) -> "Dataset":
         """Another order each pass, fixed by the seed.
 
-        An indexable chain is shuffled as a whole, by a permutation. A stream needs a `window`: so
-        many elements are held, and a random one of them comes next.
+        An indexable chain is shuffled as a whole, by a permutation that is computed where it is
+        read: no list of all samples is held. A stream needs a `window`: so many elements are held,
+        and a random one of them comes next.
         """
         require(0 <= seed < 2**64, "shuffle", "seed must be in 0..2^64-1", seed)
         require(window is None or window > 0, "shuffle", "window must be positive", window)

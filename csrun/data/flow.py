@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from typing import Any, Protocol
 
+import numpy as np
+
 from csrun.data.delivery import Delivery, arrays_of, as_batch
 from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
@@ -48,7 +50,7 @@ class IndexedFlow:
             stop = start + CHUNK if order.length is None else min(start + CHUNK, order.length)
             if stop <= start:
                 return
-            numbers = order.numbers(epoch, start, stop)
+            numbers = order.at(epoch, np.arange(start, stop))
             if below.batches is None:
                 rows = numbers % len(below.samples)
                 origins = ((below.samples.origin(row),) for row in rows.tolist())

@@ -1,7 +1,7 @@
 """Samples in an order, a batch at a time: any batch can be read without those before it.
 
-An order is pure arithmetic on positions, no data touched: it is asked for the elements at positions
-start..stop-1 of one pass (epoch) over it. Element e of pass p over a `Range` of n has the number
+An order is pure arithmetic on positions, no data touched: it is asked for the elements at some
+positions of one pass (epoch) over it. Element e of pass p over a `Range` of n has the number
 p·n + e, so that a number names both what is read and in which pass; what lies below (the batches of
 a shuffled data set) needs both.
 """
@@ -32,8 +32,8 @@ class Order(Protocol):
     def length(self) -> int | None:
         """Elements of one pass."""
 
-    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
-        """The elements at positions start..stop-1 of pass `epoch`, int64[stop - start]."""
+    def at(self, epoch: int, positions: Rows) -> Rows:
+        """The elements at these positions of pass `epoch`: a new int64 array of as many."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,9 @@ class Range:
 
     length: int | None
 
-    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
-        """The elements at positions start..stop-1 of pass `epoch`."""
-        first = epoch * (self.length or 0)
-        return np.arange(first + start, first + stop, dtype=np.int64)
+    def at(self, epoch: int, positions: Rows) -> Rows:
+        """The elements at these positions of pass `epoch`."""
+        return positions + epoch * (self.length or 0)
 
 
 class Samples(Protocol):
@@ -125,7 +124,7 @@ class Indexed:
 
     def number_of(self, position: int) -> int:
         """The number, in the order of reading, of the batch at a position of the data set."""
-        return int(self._batched()[0].numbers(0, position, position + 1)[0])
+        return int(self._batched()[0].at(0, np.array([position]))[0])
 
     def read(self, number: int, clock: StageClock) -> Batch | LazyBatch:
         """The batch with a number."""
@@ -134,7 +133,7 @@ class Indexed:
     def rows(self, number: int) -> Rows:
         """The samples of a batch, by their numbers."""
         start, stop, epoch = self._extent(number)
-        return self.order.numbers(epoch, start, stop) % len(self.samples)
+        return self.order.at(epoch, np.arange(start, stop)) % len(self.samples)
 
     def origins(self, number: int) -> list[Origin]:
         """Where the samples of a batch come from."""

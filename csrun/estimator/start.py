@@ -10,6 +10,7 @@ from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.data import Dataset
+from csrun.data.ops.shuffle import ORDER
 from csrun.data.sharding import Sharding, shard_info
 from csrun.estimator.config import WarmStart
 from csrun.estimator.layout import LayoutAdvice
@@ -116,6 +117,7 @@ class DataSplit:
 
     sharding: Sharding
     streamers: int
+    order: str = ORDER
 
     @staticmethod
     def of(dataset: Dataset) -> "DataSplit":
@@ -128,19 +130,27 @@ class DataSplit:
 
     def identity(self) -> dict[str, str]:
         """What a checkpoint keeps of it."""
-        kept = {"sharding": str(self.sharding)}
+        kept = {"sharding": str(self.sharding), "order": self.order}
         return {**kept, "streamers": str(self.streamers)} if self.apart else kept
 
     def require_same(self, found: Checkpoint, target: Target) -> None:
         """See whether this run can go on with the data of the checkpoint's.
 
-        Raises: UsageError when the data was, or is, split among another number of streamers
+        Raises: UsageError when the data was, or is, split among another number of streamers, or
+            shuffled in another order
         """
         identity = found.manifest.identity
         sharding = Sharding(identity.get("sharding", Sharding.BATCH))
-        then = DataSplit(sharding, int(identity.get("streamers", self.streamers)))
+        streamers = int(identity.get("streamers", self.streamers))
+        then = DataSplit(sharding, streamers, identity.get("order", self.order))
         if then == self:
             return
+        if then.order != self.order:
+            raise UsageError(
+                f"{found.path}: its run shuffled its data in another order ({then.order}) than "
+                f"this csrun does ({self.order}): go on with the csrun that wrote it, or train in "
+                "another model_dir, from its weights with runconfig.warm_start"
+            )
         raise UsageError(
             f"{found.path}: its run had its data {then._text()}, this one has it {self._text()}: "
             f"{then._remedy(self, target)}, or train in another model_dir"

@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from result import Result, interleaved
 
 from csrun.data import Dataset, formats
+from csrun.data.indexed import Range
+from csrun.data.ops.shuffle import ShuffleOrder
 from csrun.executable import InputSpec
 from csrun.runtime.roles import streamer
 from csrun.runtime.step.source import RingSource
@@ -39,6 +42,7 @@ OVER_DATALOADER = 2.0  # promised
 OVER_COPY = 0.5  # promised
 PREDICTED_WITHIN = 0.2  # promised
 BOUND = 0.2  # of a step's time, from which on a run is bound by its input
+SHUFFLED, SHUFFLED_BATCH = 10**7, 1024
 IMAGES, TOKENS, LENGTH = 60_000, 20_000_000, 1024
 PIPELINES = Path(__file__).with_name("pipelines")
 DISK_FILES, DISK_ROWS = 64, 2048
@@ -142,6 +146,36 @@ def bench_images() -> None:
     peer = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     dataset = Dataset.from_arrays(x, y).shuffle(1).repeat().batch(128)
     beside_loader("arrays in memory, 128 x 784", dataset, inputs, peer, 128)
+
+
+def bench_shuffle() -> None:
+    """The positions of a batch, computed, beside a permutation that is held as a list."""
+    held = np.random.default_rng(1).permutation(SHUFFLED)
+    computed = ShuffleOrder(Range(SHUFFLED), 1)
+    starts = np.random.default_rng(2).integers(SHUFFLED - SHUFFLED_BATCH, size=1000).tolist()
+
+    def per_index(at: Callable[[npt.NDArray[np.int64]], object]) -> float:
+        started = time.perf_counter()
+        for start in starts:
+            at(np.arange(start, start + SHUFFLED_BATCH))
+        return (time.perf_counter() - started) / len(starts) / SHUFFLED_BATCH * 1e9
+
+    def drawn_anew() -> float:
+        started = time.perf_counter()
+        np.random.default_rng(1).permutation(SHUFFLED)
+        return (time.perf_counter() - started) / SHUFFLED * 1e9
+
+    medians = interleaved(
+        {
+            "computed": lambda: per_index(lambda at: computed.at(0, at)),
+            "held": lambda: per_index(lambda at: held[at]),
+            "drawn each pass": drawn_anew,
+        },
+        ROUNDS,
+    )
+    for side, value in medians.items():
+        ratio = value / medians["held"]
+        Result("input", "shuffle", side, "ns/index", value, "held", ratio, ROUNDS).print()
 
 
 def bench_tokens(folder: Path) -> None:
@@ -248,6 +282,7 @@ def bench_sleep(folder: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as name:
         bench_images()
+        bench_shuffle()
         bench_tokens(Path(name))
         bench_copy()
         for chosen in ("compute", "disk", "memory"):

@@ -179,6 +179,8 @@ def test_prefetch_hands_on_an_exception_with_its_traceback() -> None:
         (lambda: dataset().repeat(0), "count must be positive, got 0"),
         (lambda: dataset().shard(2, 2), r"index must be in 0\.\.1, got 2"),
         (lambda: dataset().repeat().shuffle(), "shuffle before repeat"),
+        (lambda: dataset().repeat().shuffle(window=9), "shuffle before repeat"),
+        (lambda: dataset().shuffle(3, window=9), r"window is for .*: write shuffle\(seed=3\)"),
         (lambda: dataset().shuffle(-1), "seed must be"),
         (lambda: dataset().batch(1).prefetch(0), "must be positive"),
         (lambda: dataset().batches(), r"call \.batch\(batch_size\)"),

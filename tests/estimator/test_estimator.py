@@ -16,6 +16,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
+from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig, WarmStart, place
 from csrun.estimator.compilation import minibatches_in_flight
 from csrun.records import checkpoints
@@ -158,6 +159,19 @@ def test_a_training_that_goes_on_elsewhere_says_that_its_digits_differ(trained, 
         "model-ckpt-30 was written elsewhere: blas was openblas 0.3 Prescott and"
     )
     assert line.endswith("its last digits are not those of one that was never interrupted")
+
+
+def test_a_training_in_another_order_of_the_data_is_not_gone_on_with(trained, tmp_path):
+    folder = tmp_path / "model_dir"
+    shutil.copytree(trained, folder)
+    manifest = folder / "model-ckpt-30.json"
+    plain = json.loads(manifest.read_text())
+    assert plain["identity"]["order"] == ORDER
+    plain["identity"] |= {"order": "as in a deck of cards"}
+    manifest.write_text(json.dumps(plain))
+    said = r"model-ckpt-30.safetensors: its run shuffled .* order .* than .*warm_start"
+    with pytest.raises(UsageError, match=said):
+        estimator(folder).train(train_input, max_steps=31)
 
 
 def test_a_finished_training_says_what_to_change_in_words_of_any_script(trained, caplog):

@@ -34,9 +34,9 @@ class FirstPass:
         """Elements of one pass."""
         return self.below.length
 
-    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
-        """The elements at positions start..stop-1 of any pass."""
-        return self.below.numbers(0, start, stop)
+    def at(self, epoch: int, positions: Rows) -> Rows:
+        """The elements at these positions of any pass."""
+        return self.below.at(0, positions)
 
 
 @dataclass(frozen=True)

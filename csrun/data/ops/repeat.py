@@ -31,18 +31,22 @@ class RepeatOrder:
         below = self.below.length
         return None if below is None or self.count is None else below * self.count
 
-    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
-        """The elements at positions start..stop-1 of pass `epoch`."""
+    def at(self, epoch: int, positions: Rows) -> Rows:
+        """The elements at these positions of pass `epoch`."""
         below = self.below.length
-        if not below:
-            return self.below.numbers(epoch, start, stop)
+        if not below or not positions.size:
+            return self.below.at(epoch, positions)
         earlier = epoch * (self.count or 0)
-        passes = range(start // below, -(-stop // below))
-        parts = [
-            self.below.numbers(earlier + p, max(start - p * below, 0), min(stop - p * below, below))
-            for p in passes
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+        first = int(positions[0]) // below
+        within = positions - first * below
+        if within.min() >= 0 and within.max() < below:  # nearly always: a batch of one pass
+            return self.below.at(earlier + first, within)
+        passes, within = np.divmod(positions, below)
+        found = np.empty_like(positions)
+        for number in np.unique(passes).tolist():
+            chosen = passes == number
+            found[chosen] = self.below.at(earlier + number, within[chosen])
+        return found
 
 
 @dataclass(frozen=True)

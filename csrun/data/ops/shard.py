@@ -29,10 +29,9 @@ class ShardOrder:
         below = self.below.length
         return None if below is None else len(range(self.index, below, self.count))
 
-    def numbers(self, epoch: int, start: int, stop: int) -> Rows:
-        """The elements at positions start..stop-1 of pass `epoch`."""
-        first, last = start * self.count + self.index, (stop - 1) * self.count + self.index
-        return self.below.numbers(epoch, first, last + 1)[:: self.count]
+    def at(self, epoch: int, positions: Rows) -> Rows:
+        """The elements at these positions of pass `epoch`."""
+        return self.below.at(epoch, positions * self.count + self.index)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ CHAINS: list[tuple[Callable[[], Dataset], dict[str, Any], set[str]]] = [
     (lambda: arrays().shuffle(1).batch(50), {"last_step": 21}, {"data-end"}),
     (lambda: arrays().batch(50).shuffle(1).repeat(), {}, {"shuffle-after-batch"}),
     (
-        lambda: arrays().repeat().shuffle(1, window=500).batch(50),
+        lambda: arrays().filter(lambda a, b: a > 3).repeat().shuffle(1, window=500).batch(50),
         {"streamers": 2},
         {"shuffle-after-repeat", "stream-replayed"},
     ),

@@ -1,16 +1,25 @@
 """Orders of elements, against tf.data's documented semantics written out by hand."""
 
+import math
+import tracemalloc
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from csrun.data.indexed import Order, Range
 from csrun.data.ops.repeat import RepeatOrder
 from csrun.data.ops.shard import ShardOrder
-from csrun.data.ops.shuffle import ShuffleOrder
+from csrun.data.ops.shuffle import (
+    DRAWN_LENGTH,
+    ComputedPermutation,
+    ShuffleOrder,
+    random_source,
+)
 
 
 def listed(order: Order, start: int, stop: int, epoch: int = 0) -> list[int]:
-    return order.numbers(epoch, start, stop).tolist()
+    return order.at(epoch, np.arange(start, stop)).tolist()
 
 
 def test_repeat_goes_on_across_the_border_of_two_passes() -> None:
@@ -37,6 +46,81 @@ def test_shuffle_depends_on_seed_and_pass_alone() -> None:
     assert first == listed(ShuffleOrder(Range(100), 1), 0, 100)
     assert first != listed(ShuffleOrder(Range(100), 2), 0, 100)
     assert first != [n - 100 for n in listed(ShuffleOrder(Range(100), 1), 0, 100, epoch=1)]
+
+
+@pytest.mark.parametrize("length", [DRAWN_LENGTH, DRAWN_LENGTH + 1, 300_000])
+def test_a_long_shuffle_is_a_permutation_too(length: int) -> None:
+    assert np.array_equal(np.sort(listed(ShuffleOrder(Range(length), 5), 0, length)), range(length))
+
+
+def test_a_computed_permutation_is_one_at_every_length() -> None:
+    for length in range(1, 201):
+        made = ComputedPermutation.of(random_source(3, length), length)
+        assert sorted(made.at(np.arange(length)).tolist()) == list(range(length))
+
+
+def test_what_is_computed_of_a_part_is_the_same_part_of_the_whole() -> None:
+    length = 100_003
+    order = ShuffleOrder(Range(length), 9)
+    whole = order.at(0, np.arange(length))
+    for stride in (1, 3, 96):  # streamers that take batches in turn
+        taken = np.arange(stride - 1, length, stride)
+        assert np.array_equal(order.at(0, taken), whole[taken])
+
+
+SEEDS = 4000
+ALPHA = 1e-4  # of 12 tests; the seeds are fixed: it passes always or never
+
+
+def p_of_chi_square(counts: npt.NDArray[np.int64], freedom: int) -> float:
+    """Wilson and Hilferty 1931: the cube root of chi-square is nearly normal."""
+    expected = counts.sum() / counts.size
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    z = ((chi_square / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / math.sqrt(2 / (9 * freedom))
+    return math.erfc(z / math.sqrt(2)) / 2
+
+
+@pytest.mark.parametrize("length", [3, 8, 13])
+def test_a_short_shuffle_puts_each_element_and_pair_anywhere_alike(length: int) -> None:
+    orders = [ShuffleOrder(Range(length), seed).at(0, np.arange(length)) for seed in range(SEEDS)]
+    drawn = np.array(orders)
+    places = np.array([np.bincount(drawn[:, at], minlength=length) for at in range(length)])
+    assert p_of_chi_square(places, (length - 1) ** 2) > ALPHA
+    pairs = np.bincount(drawn[:, 0] * length + drawn[:, -1], minlength=length**2)
+    unlike = pairs.reshape(length, length)[~np.eye(length, dtype=bool)]
+    assert p_of_chi_square(unlike, length * (length - 1) - 1) > ALPHA
+
+
+@pytest.mark.parametrize("length", [70_000, 10**6 + 3, 10**8])
+def test_a_computed_one_puts_each_element_and_pair_anywhere_alike(length: int) -> None:
+    """Positions that lie together, a row apart and far apart, in sixteenths of the whole."""
+    row = math.isqrt(length - 1) + 1
+    positions = np.array([0, 1, 2, row, row + 1, length // 2, length - 1])
+    orders = [ShuffleOrder(Range(length), seed).at(0, positions) for seed in range(SEEDS)]
+    part = np.array(orders) * 16 // length
+    for first in range(len(positions)):
+        assert p_of_chi_square(np.bincount(part[:, first], minlength=16), 15) > ALPHA
+        for second in range(first):
+            pairs = np.bincount(part[:, first] * 16 + part[:, second], minlength=256)
+            assert p_of_chi_square(pairs, 255) > ALPHA
+
+
+def test_neighbours_of_a_computed_one_come_from_anywhere() -> None:
+    length = 10**6
+    order = ShuffleOrder(Range(length), 1).at(0, np.arange(length))
+    apart = (np.diff(order) % length) * 64 // length
+    assert p_of_chi_square(np.bincount(apart, minlength=64), 63) > ALPHA
+
+
+def test_a_shuffle_of_many_samples_takes_little_memory() -> None:
+    """A list of them all would be 800 MB."""
+    order = ShuffleOrder(Range(10**8), 2)
+    tracemalloc.start()
+    for epoch in range(3):
+        order.at(epoch, np.arange(5 * 10**7, 5 * 10**7 + 128))
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 8e6
 
 
 def test_shuffle_is_drawn_by_philox_keyed_by_seed_and_pass() -> None:
