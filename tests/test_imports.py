@@ -106,7 +106,7 @@ def test_every_module_named_in_a_string_imports() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT.parent / "tests" / "bench").rglob("*.py")))
 def test_what_a_benchmark_imports_of_csrun_is_there(path: Path) -> None:
-    """They are run by hand: a move would break them unseen."""
+    """They are run by hand: a move would break them unnoticed."""
     missing = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("csrun"):

@@ -13,7 +13,7 @@ from csrun.jobs import register
 from csrun.jobs.queue import node_names
 from csrun.jobs.record import JobRecord, RecordState
 from csrun.site import Site, System
-from csrun.system import Power, is_held, load_state
+from csrun.system import Power, SystemState, is_held, load_state
 
 SHOWN_ENDED = 10
 
@@ -53,6 +53,20 @@ class SystemStatus(msgspec.Struct, frozen=True):
     job: int | None
     waiting: tuple[int, ...]
     unavailable: str = ""
+
+    @staticmethod
+    def of(
+        system: System,
+        state: SystemState,
+        job: int | None,
+        waiting: tuple[int, ...],
+        out_of_service: str = "",
+    ) -> "SystemStatus":
+        """A system in a state; `out_of_service`: why the scheduler gives it to nobody."""
+        unavailable = out_of_service if state.power is Power.ACTIVE else f"in {state.power}"
+        return SystemStatus(
+            system.name, system.address, state.mode, state.power, job, waiting, unavailable
+        )
 
     @property
     def users(self) -> int:
@@ -102,23 +116,8 @@ def systems(site: Site) -> list[SystemStatus]:
     for system in site.systems:
         state = load_state(site, system)
         holder, waiting = _sessions(running, system.name)
-        found.append(
-            SystemStatus(
-                system.name,
-                system.address,
-                state.mode,
-                state.power,
-                holder,
-                waiting,
-                unavailable(state.power),
-            )
-        )
+        found.append(SystemStatus.of(system, state, holder, waiting))
     return found
-
-
-def unavailable(power: Power) -> str:
-    """Why a system in this power state takes no job; empty for an ACTIVE one."""
-    return "" if power is Power.ACTIVE else f"in {power}"
 
 
 def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) -> JobRecord:

@@ -24,7 +24,7 @@ if os.environ["SLURM_PROCID"] == "3":
 @pytest.mark.parametrize(
     ("count", "per_s"), [(600, 300), pytest.param(10_000, 1000, marks=pytest.mark.slow)]
 )
-def test_a_crowd_at_the_doors(place: FcMnist, count: int, per_s: int) -> None:
+def test_many_strangers_at_the_doors(place: FcMnist, count: int, per_s: int) -> None:
     """Most come while the last streamer is waited for, the others while the steps run."""
     place.configure(runconfig__max_steps=STEPS, runconfig__log_steps=1)
     separate_site(place.path)

@@ -19,15 +19,15 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
     """
     sys.stdout.flush()  # what is buffered would be written by both
     sys.stderr.flush()
-    heard, told = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(heard)
+        os.close(read_end)
         os.setsid()  # the terminal's end, and a shell's, are no concern of a session of its own
-        return run(partial(_leave_terminal, told))
-    os.close(told)
+        return run(partial(_leave_terminal, write_end))
+    os.close(write_end)
     try:
-        with open(heard) as words:
+        with open(read_end) as words:
             job_id = words.read()
     except BaseException:
         os.kill(pid, signal.SIGTERM)  # Ctrl-C does not reach that session
@@ -42,7 +42,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
     return 0
 
 
-def _leave_terminal(told: int, job: RegisteredJob) -> None:
+def _leave_terminal(write_end: int, job: RegisteredJob) -> None:
     """What the tasks write is in their logs; what the launcher says gets one of its own."""
     log = job.folder.log(LOG_NAME)
     log.parent.mkdir(0o700, exist_ok=True)
@@ -52,5 +52,5 @@ def _leave_terminal(told: int, job: RegisteredJob) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(said)
-    os.write(told, str(job.job_id).encode())
-    os.close(told)
+    os.write(write_end, str(job.job_id).encode())
+    os.close(write_end)

@@ -1,4 +1,4 @@
-"""Running a job on a cluster: one srun, whose tasks are attended from here as on one machine.
+"""Running a job on a cluster: one srun, whose tasks are directed from here as on one machine.
 
 csrun_wse (in front of a terminal, or in a batch job's script) starts srun; srun starts an attendant
 for every task; the attendants report in, and from there on the job is the same `JobLoop` that runs

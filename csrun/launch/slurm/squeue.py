@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import UsageError
-from csrun.jobs.overview import SystemStatus, unavailable
+from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
 from csrun.site import Site
@@ -150,17 +150,8 @@ def systems(site: Site) -> list[SystemStatus]:
         asking = [job for job in known if job.system == system.name]
         holder = next((job.job_id for job in asking if job.is_running), None)
         waiting = tuple(job.job_id for job in asking if job.is_waiting)
-        found.append(
-            SystemStatus(
-                system.name,
-                system.address,
-                state.mode,
-                state.power,
-                holder,
-                waiting,
-                unavailable(state.power) or sinfo.unavailable(its_nodes, site.gres_of(system.name)),
-            )
-        )
+        out_of_service = sinfo.unavailable(its_nodes, site.gres_of(system.name))
+        found.append(SystemStatus.of(system, state, holder, waiting, out_of_service))
     return found
 
 
@@ -250,8 +241,10 @@ def _reason(parts: list[dict[str, Any]]) -> str:
 
 def _names(job: SlurmJob, site: Site) -> frozenset[str]:
     """`node1`, `node[3-4]` as the names of three nodes."""
-    told = ",".join(job.node_names)
-    return frozenset(sinfo.ask(site, "scontrol", "show", "hostnames", told).split() if told else ())
+    listed = ",".join(job.node_names)
+    return frozenset(
+        sinfo.ask(site, "scontrol", "show", "hostnames", listed).split() if listed else ()
+    )
 
 
 def _system(asked: Iterable[str], site: Site) -> str:

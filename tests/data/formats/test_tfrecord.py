@@ -49,7 +49,7 @@ def test_a_record_larger_than_a_piece_is_whole(tmp_path: Path) -> None:
 
 @EXAMPLES
 @given(data=st.data())
-def test_a_changed_byte_never_goes_unseen(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_changed_byte_never_goes_unnoticed(tmp_path: Path, data: st.DataObject) -> None:
     records = [b"first", b"second record", b""]
     path = written(tmp_path / "x.tfrecord", records)
     content = bytearray(path.read_bytes())
