@@ -63,15 +63,22 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
             f"cs_ip {cs_ip}: the job was given {context.job.system}, not {found.name}: name the"
             " system on the command line of csrun_wse, as --cs_ip after the script"
         )
-    if cs_ip is None:
-        _say_taken(found, context.mode)
     is_open = cs_ip is None and context.job.system is None
+    if cs_ip is None:
+        _say_taken(found, _why_taken(here, found, context.mode) if is_open else "the job's own")
     return Target(context, here, found, context.mode, is_open)
 
 
-def _say_taken(taken: System, mode: ExecutionMode) -> None:
-    where = f"{taken.name} ({taken.address})"
-    log.info(f"No --cs_ip given: using {where}, the first system in {mode} mode")
+def _say_taken(taken: System, why: str) -> None:
+    log.info(f"No --cs_ip given: using {taken.name} ({taken.address}), {why}")
+
+
+def _why_taken(site: Site, taken: System, mode: ExecutionMode) -> str:
+    if len(system.in_mode(site, mode)) == 1:
+        return f"the only system in {mode} mode"
+    if not system.users_of(site, taken):
+        return f"the first free system in {mode} mode"
+    return f"the system in {mode} mode with the fewest jobs"
 
 
 def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
@@ -103,7 +110,7 @@ def on_freest(target: Target) -> Target:
     alike = [each for each in system.in_mode(site, mode) if each.is_like(target.system)]
     freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
-        _say_taken(freest, mode)
+        _say_taken(freest, _why_taken(site, freest, mode))
     return replace(target, system=freest)
 
 
