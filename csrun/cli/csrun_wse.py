@@ -42,6 +42,9 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
     "--compile-first", is_flag=True, help="Slurm: compile in a job of its own, without a CS system."
 )
 @click.option(
+    "--new-job", is_flag=True, help="Slurm: in a job of your own, ask for another one beside it."
+)
+@click.option(
     "--detach", is_flag=True, help="Leave the job running by itself, after log-out, too; see csctl."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
@@ -62,6 +65,7 @@ def csrun_wse(
     max_restarts: int,
     sbatch: bool,
     compile_first: bool,
+    new_job: bool,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -95,6 +99,7 @@ def csrun_wse(
         max_restarts=max_restarts,
         sbatch=sbatch,
         compile_first=compile_first,
+        new_job=new_job,
         detach=detach,
         options=frame.job_options_of(**job),
     )

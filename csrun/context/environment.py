@@ -48,9 +48,32 @@ def slurm_place() -> SlurmPlace:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a batch job of csrun's was given; its nodes are those of the job."""
+    """What the job of Slurm's that this process runs in was given; its nodes are those of the job.
+
+    is_whole: the job is one piece, without components. is_users: it was not csrun that asked for
+    it, nor is it csrun's to end.
+    """
 
     system: str | None
+    is_whole: bool = False
+    is_users: bool = False
+
+
+def users_job() -> int | None:
+    """The job of Slurm's that this process runs in, if it is not csrun's own."""
+    number = os.environ.get("SLURM_JOB_ID", "")
+    return int(number) if number.isdigit() and ALLOCATION not in os.environ else None
+
+
+def leave_users_job() -> None:
+    """Forget the job around this process: srun and sbatch then ask for a new one.
+
+    Source: srun(1), INPUT ENVIRONMENT VARIABLES, for those that a user may have set
+    """
+    names = ("ACCOUNT", "CLUSTERS", "CONF", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
+    kept = {f"SLURM_{name}" for name in (*names, "WCKEY")}
+    for name in [name for name in os.environ if name.startswith("SLURM_") and name not in kept]:
+        del os.environ[name]
 
 
 def allocation() -> Allocation | None:

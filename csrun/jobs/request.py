@@ -31,7 +31,8 @@ class JobRequest:
     a job of its own that holds no CS system. `foreground` is the environment of a command that has
     a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
     `detach` lets a job of this machine go on without its terminal. `max_restarts` is how often the
-    tasks start again after a failure.
+    tasks start again after a failure. `new_job` asks a cluster for a job beside the one that
+    csrun_wse runs in.
     """
 
     command: tuple[str, ...]
@@ -50,6 +51,7 @@ class JobRequest:
     foreground: Mapping[str, str] | None = None
     detach: bool = False
     max_restarts: int = 0
+    new_job: bool = False
 
     @property
     def name(self) -> str:

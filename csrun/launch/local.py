@@ -46,6 +46,7 @@ class LocalBackend(Backend):
         only_slurm = {
             "sbatch": request.sbatch,
             "compile-first": request.compile_first,
+            "new-job": request.new_job,
             "slurm-option": request.options.slurm_options,
         }
         for option, is_given in only_slurm.items():

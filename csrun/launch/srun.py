@@ -7,6 +7,7 @@ the first one has it
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import ceil
 
 from csrun.jobs.request import JobOptions
@@ -89,16 +90,37 @@ def srun_words(
     return _joined(_components(layout, resources), command)
 
 
+def salloc_words(layout: JobLayout, resources: Resources) -> tuple[str, ...]:
+    """The salloc that asks for the nodes of a job, for a shell in which the job can be run."""
+    return _joined(_components(layout, resources), (), ("salloc",))
+
+
+def node_needs(layout: JobLayout, alone_cpus: int) -> list[tuple[int, int]]:
+    """How many nodes each component of a job has, and how many CPUs it needs on each of them."""
+    full = layout.tasks_per_node * layout.cpus_per_task
+    first = max(1, layout.single_task_nodes)
+    single = [(1, alone_cpus if layout.single_task_nodes else full)] * first
+    rest = layout.nodes - first
+    return [*single, (rest, full)] if rest else single
+
+
 def step_words(
-    layout: JobLayout, command: tuple[str, ...], resources: Resources
+    layout: JobLayout, command: tuple[str, ...], resources: Resources, *, is_whole: bool = False
 ) -> tuple[str, ...]:
-    """The srun that starts `command` on the nodes that a batch job has already."""
+    """The srun that starts `command` on the nodes that a job has already: of a whole one, on its
+    nodes in turn, else on those of each component.
+    """
     kept = [
         [word for word in component if not word.startswith(_OF_AN_ALLOCATION)]
         for component in _components(layout, replace(resources, every=(), first=()))
     ]
     if len(kept) > 1:
-        kept = [[f"--het-group={index}", *words] for index, words in enumerate(kept)]
+        firsts = accumulate((nodes for nodes, _ in node_needs(layout, 0)), initial=0)
+        places = [
+            f"--relative={first}" if is_whole else f"--het-group={index}"
+            for index, first in enumerate(firsts)
+        ]
+        kept = [[place, *words] for place, words in zip(places, kept, strict=False)]
     return _joined(kept, command)
 
 
@@ -170,10 +192,12 @@ def _directives(words: Iterable[str]) -> list[str]:
     return [f"#SBATCH {shlex.quote(word)}" for word in words]  # sbatch unquotes as a shell does
 
 
-def _joined(components: Iterable[Iterable[str]], command: tuple[str, ...]) -> tuple[str, ...]:
+def _joined(
+    components: Iterable[Iterable[str]], command: tuple[str, ...], start: tuple[str, ...] = START
+) -> tuple[str, ...]:
     words: list[str] = []
     for component in components:
-        words += [COMPONENT_SEPARATOR, *component] if words else [*START, *component]
+        words += [COMPONENT_SEPARATOR, *component] if words else [*start, *component]
     return (*words, *command)
 
 

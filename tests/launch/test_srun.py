@@ -10,6 +10,7 @@ from csrun.launch.srun import (
     batch_script,
     cpu_words,
     in_container,
+    salloc_words,
     srun_line,
     srun_words,
     step_words,
@@ -113,6 +114,22 @@ def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
         " --cpus-per-task=16 : --het-group=1 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
         " : --het-group=2 --nodes=2 --tasks-per-node=8 --cpus-per-task=2 --distribution=cyclic"
         " python-ws run.py -o 'a b'"
+    )
+
+
+def test_the_step_of_a_whole_job_is_on_its_nodes_in_turn() -> None:
+    words = shlex.join(step_words(STREAMING, ("true",), ASKED, is_whole=True))
+    places = [part.split()[part.split().index("--nodes=1") - 1] for part in words.split(" : ")[:2]]
+    assert places == ["--relative=0", "--relative=1"]
+    assert " : --relative=2 --nodes=2 " in words
+    assert "--het-group" not in words
+
+
+def test_the_salloc_that_asks_for_all_of_a_job() -> None:
+    words = shlex.join(salloc_words(PIPELINED, Resources("cs:cs2-01:1", first=("--nice=3",))))
+    assert words == (
+        "salloc --nice=3 --nodes=1 --tasks-per-node=2 --cpus-per-task=4 --gres=cs:cs2-01:1"
+        " : --nodes=2 --tasks-per-node=2 --cpus-per-task=4 --exclusive"
     )
 
 

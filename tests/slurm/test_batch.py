@@ -1,6 +1,8 @@
 """Jobs that are submitted, compiles that hold no system, and commands on a node of a cluster."""
 
+import dataclasses
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -125,6 +127,59 @@ def test_the_mode_of_the_system_is_checked_before_the_job_is_queued(
     assert "cs2-01 is in PIPELINED mode, this run needs WEIGHT_STREAMING" in done.stderr
     assert "srun: job" not in done.stderr
     assert not testbed.queue()
+
+
+SMALL = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
+
+
+def in_a_job(place: Workplace, words: tuple[str, ...]) -> Workplace:
+    """The same folder, in a job that the user has asked for by these words."""
+    return dataclasses.replace(place, around=("salloc", *words))
+
+
+def test_a_users_allocation_that_holds_all_is_run_in(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script(
+        "import os\nrank, place = os.environ['SLURM_PROCID'], os.environ['SLURMD_NODENAME']\n"
+        "open(f'rank{rank}', 'w').write(place + ' ' + os.environ['SLURM_JOB_ID'])"
+    )
+    outside = in_a_job(cluster_place, ("--nodes=1", "--exclusive"))
+    refused = outside.run(*SMALL, "python", "run.py")
+    assert refused.returncode == 2
+    assert "has 1 nodes, where the layout has 3" in refused.stderr
+    line = next(s for s in refused.stderr.splitlines() if s.startswith("  salloc "))
+    told = in_a_job(cluster_place, tuple(shlex.split(line)[1:]))
+    done = told.run(*SMALL, "python", "run.py")
+    assert done.returncode == 0, done.stderr
+    ranks = [(cluster_place.path / f"rank{rank}").read_text().split() for rank in range(3)]
+    assert [node for node, _ in ranks] == ["node1", "node2", "node3"]
+    granted = re.search(r"Granted job allocation (\d+)", done.stderr)
+    assert granted is not None
+    assert {job for _, job in ranks} == {granted[1]}
+
+
+def test_a_whole_allocation_carries_what_needs_no_system(cluster_place: Workplace) -> None:
+    cluster_place.script("import os\nopen('in' + os.environ['SLURM_PROCID'], 'w').write("
+                         "os.environ['SLURMD_NODENAME'])")  # fmt: skip
+    inside = in_a_job(cluster_place, ("--nodes=3", "--exclusive"))
+    done = inside.run(*SMALL, "python", "run.py", "--validate_only")
+    assert done.returncode == 0, done.stderr
+    places = [(cluster_place.path / f"in{rank}").read_text() for rank in range(3)]
+    assert places == ["node1", "node2", "node3"]
+    refused = inside.run(*SMALL, "python", "run.py")
+    assert (refused.returncode, "does not hold cs2-01" in refused.stderr) == (2, True)
+
+
+def test_a_new_job_beside_the_users(cluster_place: Workplace) -> None:
+    cluster_place.script("import os\nprint('in', os.environ['SLURM_JOB_ID'])")
+    inside = in_a_job(cluster_place, ("--nodes=1", "--exclude=node1,node2,node3"))
+    done = inside.run("--new-job", *SMALL, "python", "run.py")
+    assert done.returncode == 0, done.stderr
+    granted = re.search(r"Granted job allocation (\d+)", done.stderr)
+    assert granted is not None
+    assert "in " in done.stdout
+    assert f"in {granted[1]}\n" not in done.stdout
 
 
 def test_a_cpu_node_of_the_cluster(cluster_place: Workplace) -> None:

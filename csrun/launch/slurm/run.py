@@ -25,7 +25,7 @@ from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say,
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import batch, folders, options, sinfo, squeue, timed_command
+from csrun.launch.slurm import allocation, batch, folders, options, sinfo, squeue, timed_command
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import TaskReady
 from csrun.launch.slurm.step import LOG_NAME, Step
@@ -49,9 +49,9 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
 
     Raises: UsageError when it can never run; CsrunError when Slurm does not answer
     """
-    given = environment.allocation()
-    system = system_of(job_plan, site) if given is None else given.system
     asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
+    given = _allocation(request, job_plan, site, asked)
+    system = system_of(job_plan, site) if given is None else given.system
     resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
     if given is None:
         partition = environment.partition(asked.partition, batch=request.sbatch)
@@ -63,9 +63,30 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)
-        if code := _run_step(compiling, compile_plan, site, alone, None):
+        if code := _run_step(compiling, compile_plan, site, alone, None, given):
             return code
-    return _run_step(request, job_plan, site, resources, system)
+    return _run_step(request, job_plan, site, resources, system, given)
+
+
+def _allocation(
+    request: JobRequest, job_plan: JobPlan, site: Site, asked: options.SlurmOptions
+) -> environment.Allocation | None:
+    """The job that the tasks run in; None when there is none yet.
+
+    Raises: as `allocation.around`
+    """
+    given, users_job = environment.allocation(), environment.users_job()
+    if given is not None or users_job is None:
+        return given
+    if request.sbatch or request.new_job:
+        environment.leave_users_job()
+        return None
+    return allocation.around(
+        users_job,
+        job_plan,
+        site,
+        lambda gres: batch.resources_of(request, gres, site, asked),
+    )
 
 
 def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site) -> int:
@@ -94,14 +115,26 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
 
     Raises: UsageError, CsrunError when the job has no system to run on
     """
-    system = system_of(job_plan, site)
     asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
+    given = _allocation(request, job_plan, site, asked)
+    system = system_of(job_plan, site) if given is None else given.system
     resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
     if request.sbatch:
         return batch.scripts(request, job_plan, site, resources, system).text()
     command = in_container(job_plan.command, site.container, _mounts(request, site))
     command = after_prolog(command, site.prolog)
-    return shlex.join(srun_words(job_plan.layout, command, resources))
+    return shlex.join(_srun(job_plan, command, resources, given))
+
+
+def _srun(
+    job_plan: JobPlan,
+    command: tuple[str, ...],
+    resources: Resources,
+    given: environment.Allocation | None,
+) -> tuple[str, ...]:
+    if given is None:
+        return srun_words(job_plan.layout, command, resources)
+    return step_words(job_plan.layout, command, resources, is_whole=given.is_whole)
 
 
 def _run_step(
@@ -110,6 +143,7 @@ def _run_step(
     site: Site,
     resources: Resources,
     system: str | None,
+    given: environment.Allocation | None,
 ) -> int:
     jobs_dir = jobs_dir_of(site.name, site.jobs_dir)
     folder, live = folders.create(jobs_dir)
@@ -120,9 +154,11 @@ def _run_step(
             with _writing(folder):
                 folder.furnish()
                 (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
-            words = _words(request, job_plan, site, resources, folder)
+            command = _attendant(request, site, folder)
+            words = _srun(job_plan, command, resources, given)
             with ending_signals() as signals:
-                return _Run(request, job, folder, words, signals).run()
+                owns_job = given is None or not given.is_users
+                return _Run(request, job, folder, words, signals, owns_job).run()
         finally:
             folder.clear()
 
@@ -138,15 +174,11 @@ def _writing(folder: JobFolder) -> Iterator[None]:
         ) from error
 
 
-def _words(
-    request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, folder: JobFolder
-) -> tuple[str, ...]:
+def _attendant(request: JobRequest, site: Site, folder: JobFolder) -> tuple[str, ...]:
     attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path))
     mounts = (*_mounts(request, site), str(folder.path.parent))
     command = in_container(attendant, site.container, mounts)
-    command = after_prolog(command, site.prolog)
-    words = srun_words if environment.allocation() is None else step_words
-    return words(job_plan.layout, command, resources)
+    return after_prolog(command, site.prolog)
 
 
 def _python(site: Site) -> str:
@@ -168,6 +200,7 @@ class _Run:
         folder: JobFolder,
         words: tuple[str, ...],
         signals: socket.socket,
+        owns_job: bool,
     ) -> None:
         self._request = request
         self._planned = planned
@@ -177,7 +210,7 @@ class _Run:
         self._said_bytes = 0
         self._begun_s = monotonic()
         self._watch = QueueWatch(say)
-        self._step = Step(words, folder, len(planned.tasks))
+        self._step = Step(words, folder, len(planned.tasks), owns_job=owns_job)
 
     def run(self) -> int:
         """Run to the end; nothing of the job lives when this returns."""

@@ -6,6 +6,7 @@ Source: squeue(1), --json; later versions wrap a number that may be unset, and l
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -155,6 +156,32 @@ def systems(site: Site) -> list[SystemStatus]:
     return found
 
 
+@dataclass(frozen=True)
+class Part:
+    """One component of a job that runs; `gres` as it was asked for, e.g. `gres:cs:cs2-02:1`."""
+
+    nodes: int
+    cpus: int
+    gres: str
+
+
+def parts(site: Site, job_id: int) -> list[Part]:
+    """The components of one job, in their order; none of a job that Slurm does not know.
+
+    Raises: as `jobs`
+    """
+    return parse_parts(sinfo.ask(site, "squeue", "--json"), site, job_id)
+
+
+def parse_parts(text: str, site: Site, job_id: int) -> list[Part]:
+    """One job's components in squeue's answer."""
+    found = sorted(_components(text, site).get(job_id, []), key=_offset)
+    return [
+        Part(_number(p["node_count"]), _number(p["cpus"]), p.get("tres_per_node") or "")
+        for p in found
+    ]
+
+
 def job(site: Site, job_id: int) -> SlurmJob:
     """One of them.
 
@@ -184,10 +211,16 @@ def cancel(site: Site, job_id: int) -> None:
 
 
 def parse(text: str, site: Site) -> list[SlurmJob]:
-    """The jobs in squeue's answer; one that is about nothing but errors comes with exit code 0.
+    """The jobs in squeue's answer.
 
-    Raises: CsrunError for such a one
+    Raises: CsrunError for an answer that is about nothing but errors
     """
+    found = _components(text, site)
+    return [_job(job_id, its, site) for job_id, its in sorted(found.items())]
+
+
+def _components(text: str, site: Site) -> dict[int, list[dict[str, Any]]]:
+    """What squeue says of each job's components; its exit code is 0, whatever its errors."""
     try:
         answer = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -198,7 +231,11 @@ def parse(text: str, site: Site) -> list[SlurmJob]:
     for found in answer["jobs"]:
         leader = _number(found.get("het_job_id")) or _number(found["job_id"])
         components.setdefault(leader, []).append(found)
-    return [_job(job_id, parts, site) for job_id, parts in sorted(components.items())]
+    return components
+
+
+def _offset(part: dict[str, Any]) -> int:
+    return _number(part.get("het_job_offset"))
 
 
 def _told(error: dict[str, Any]) -> str:
@@ -209,7 +246,7 @@ def _told(error: dict[str, Any]) -> str:
 
 
 def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
-    first = min(parts, key=lambda part: _number(part.get("het_job_offset")))
+    first = min(parts, key=_offset)
     state = first["job_state"]
     started = _number(first.get("start_time"))
     states = {state} if isinstance(state, str) else set(state)
@@ -233,7 +270,7 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
 
 def _reason(parts: list[dict[str, Any]]) -> str:
     """Slurm's word for the first component that has one, with the nodes that it names."""
-    for part in sorted(parts, key=lambda part: _number(part.get("het_job_offset"))):
+    for part in sorted(parts, key=_offset):
         if part["state_reason"] != "None":
             return str(part.get("state_description") or part["state_reason"])
     return ""

@@ -30,7 +30,10 @@ class Step:
 
     name = "srun"
 
-    def __init__(self, words: Sequence[str], folder: JobFolder, tasks: int) -> None:
+    def __init__(
+        self, words: Sequence[str], folder: JobFolder, tasks: int, *, owns_job: bool = True
+    ) -> None:
+        self._owns_job = owns_job
         (folder.path / mail.MAIL_DIR).mkdir(0o700)
         decoder = msgspec.msgpack.Decoder(mail.FromAttendant)
         self._box = mail.launcher_box(folder.path)
@@ -96,7 +99,7 @@ class Step:
         """Take the job back from Slurm, queued or running; srun's exit code."""
         if self._process.poll() is None:
             self._process.terminate()
-        elif self.job is not None:
+        elif self.job is not None and self._owns_job:
             _scancel(str(self.job.job_id))
         self._wait(CANCEL_S)
         return self._close()

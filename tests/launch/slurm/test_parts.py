@@ -19,7 +19,7 @@ from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import plan
 from csrun.launch.process.protocol import SignalTasks, StartTask
-from csrun.launch.slurm import batch, folders, options, run, sinfo, squeue
+from csrun.launch.slurm import allocation, batch, folders, options, run, sinfo, squeue
 from csrun.launch.slurm.mail import (
     MAIL_DIR,
     LetGo,
@@ -29,7 +29,7 @@ from csrun.launch.slurm.mail import (
     launcher_box,
     post,
 )
-from csrun.launch.srun import after_prolog
+from csrun.launch.srun import after_prolog, node_needs
 from csrun.site import JobLayout, load
 from csrun.system import Power
 
@@ -257,6 +257,46 @@ def test_lines_before_a_task(word: str, line: str, code: int) -> None:
     else:
         assert done.stdout.splitlines()[-1] == word
     assert after_prolog(("true",), ()) == ("true",)
+
+
+def test_whether_a_users_job_carries_a_layout() -> None:
+    needs = node_needs(JobLayout(5, 3, 2, 2, False), 8)
+    assert needs == [(1, 8), (1, 8), (3, 6)]
+    assert node_needs(JobLayout(3, 3, 2, 0, False), 8) == [(1, 6), (2, 6)]
+    assert node_needs(JobLayout(1, 3, 2, 0, False), 8) == [(1, 6)]
+    own = [squeue.Part(1, 8, "gres:cs:cs2-02:1"), squeue.Part(1, 8, ""), squeue.Part(3, 24, "")]
+    assert allocation.lacks(own, needs) == ""
+    assert allocation.lacks([squeue.Part(5, 40, "")], needs) == ""
+    assert allocation.lacks([squeue.Part(5, 30, "")], needs).startswith("has 6 CPUs a node, where")
+    assert allocation.lacks([squeue.Part(4, 32, "")], needs).startswith("has 4 nodes, where the")
+    assert allocation.lacks(own[:2], needs).startswith("has 2 components, where the layout has 3")
+    fewer = [*own[:2], squeue.Part(2, 16, "")]
+    assert allocation.lacks(fewer, needs).startswith("has 2 nodes in component 2, where")
+    assert allocation.lacks([], needs).startswith("has 0 components")
+    held = [allocation.holds(own, gres) for gres in ("cs:cs2-02:1", "cs:cs2-02", "cs:cs2-01:1")]
+    assert held == [True, True, False]
+    assert allocation.holds([squeue.Part(1, 8, "gres/cs:cs2-02")], "cs:cs2-02:1")
+    assert not allocation.holds([], "cs:cs2-02:1")
+
+
+def test_the_components_of_one_job_in_their_order() -> None:
+    text = squeue_answer("RUNNING", cpus=4)
+    assert squeue.parse_parts(text, SITE, 7) == [squeue.Part(1, 4, "gres:cs:cs2-02:1")] * 2
+    assert squeue.parse_parts(text, SITE, 8) == []
+
+
+def test_a_job_that_is_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "CSRUN_ALL"))]:
+        monkeypatch.delenv(name)
+    assert environment.users_job() is None
+    for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_HET_SIZE", "SLURM_CONF", "SLURM_QOS"):
+        monkeypatch.setenv(name, "12")
+    assert environment.users_job() == 12
+    monkeypatch.setenv("CSRUN_ALLOCATION", "-")
+    assert environment.users_job() is None  # csrun's own script
+    environment.leave_users_job()
+    left = {name for name in os.environ if name.startswith("SLURM_")}
+    assert left == {"SLURM_CONF", "SLURM_QOS"}
 
 
 def test_variables_that_would_win_against_csruns_words(monkeypatch: pytest.MonkeyPatch) -> None:
