@@ -110,8 +110,14 @@ def for_srun() -> dict[str, str]:
     """The environment that srun and the tasks under it get: what a batch job's script is told of
     its own step is not for them.
     """
-    told = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
-    dropped = {ALLOCATION, *told, "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", *_said_by_csrun("SLURM")}
+    of_the_step = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
+    dropped = {
+        ALLOCATION,
+        *of_the_step,
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_NNODES",
+        *_said_by_csrun("SLURM"),
+    }
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
