@@ -100,7 +100,8 @@ class StageClock:
 
     def slowest(self) -> tuple[str, StageTime] | None:
         """The stage that took longest, with its time; None before the first one."""
-        return max(self.stages.items(), key=lambda item: item[1].wall_s, default=None)
+        stages = list(self.stages.items())  # at once: another thread may begin one meanwhile
+        return max(stages, key=lambda item: item[1].wall_s, default=None)
 
 
 def no_listener(stage: str) -> None:

@@ -13,7 +13,6 @@ from csrun.base.mode import PADDING_LABEL, ExecutionMode
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
 
 MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
-NO_BIAS = ("bias",)
 
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 CASES = {

@@ -1,4 +1,4 @@
-"""Where an operation of a chain was written: its author's file and line."""
+"""Operations of a chain: where each was written, its author's file and line, and their times."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 
 import csrun
 from csrun.data import Dataset
+from csrun.data.operators import StageClock, StageTime
 
 
 def line_of(mark: str) -> int:
@@ -33,3 +34,22 @@ def test_an_operation_that_csrun_adds_itself_names_no_line():
     names = {"Dataset": Dataset}
     exec(code, names)
     assert [operator.where for operator in names["chain"].operators] == ["", ""]
+
+
+def test_a_stage_may_begin_while_the_slowest_is_looked_for() -> None:
+    """Stages run on several threads: here one begins at the very moment of the comparison."""
+    clock = StageClock()
+
+    class Compared(StageTime):
+        @property  # type: ignore[override]
+        def wall_s(self) -> float:
+            clock.add("new", 3.0, 0.0)
+            return 1.0
+
+        @wall_s.setter
+        def wall_s(self, value: float) -> None: ...
+
+    clock.stages = {"first": Compared(), "second": StageTime(2.0)}
+    found = clock.slowest()
+    assert found is not None
+    assert found[0] == "second"

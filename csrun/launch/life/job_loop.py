@@ -172,7 +172,12 @@ class JobLoop:
                 case TaskEnded():
                     report = message.report or self._folder.report(self._report_names[message.name])
                     yield TaskExited(
-                        message.name, message.exit_code, message.time_s, report, self._step
+                        message.name,
+                        message.exit_code,
+                        message.time_s,
+                        report,
+                        self._step,
+                        message.is_lost,
                     )
                 case TasksReady():
                     say_ready(message.tasks, message.time_s - self._begun_s)

@@ -15,7 +15,8 @@ How a job ends, and who is told what, when:
 
 - All have ended after a failure, and the job may restart (`max_restarts`): all are started again,
   each with its command, and a training resumes from its newest checkpoint. Not so after a user's
-  mistake (exit code 2), a signal, a time limit, or the same first cause at the same step twice.
+  mistake (exit code 2), a signal, a time limit, the loss of a node, or the same first cause at the
+  same step twice.
 
 The exit code is the first cause's, else 128 + signal, else that of the time limit.
 """
@@ -67,7 +68,7 @@ TRANSITIONS = frozenset(
 class TaskExited:
     """A task's process is gone; `report` is what it has written before.
 
-    `step` is the training's, when it was last heard of.
+    `step` is the training's, when it was last heard of. `is_lost`: with what would start it again.
     """
 
     name: str
@@ -75,6 +76,7 @@ class TaskExited:
     time_s: float
     report: TaskReport | None = None
     step: int | None = None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ class JobState:
         self._restarts = 0
         self._last_failure: tuple[str, int | None] | None = None
         self._step: int | None = None
+        self._has_lost_place = False  # where a task ran nothing can start any more
         self._lost_at: int | None = None  # the same, exactly, by a task that lost a peer
         self._story: list[Event] = []
 
@@ -235,6 +238,7 @@ class JobState:
         if event.report is not None and event.report.step is not None:
             self._lost_at = event.report.step
         self._step = event.step
+        self._has_lost_place |= event.is_lost
         if self.phase is Phase.STOPPING and end.role is Role.CHIEF and self._living:
             return [Send(tuple(self._living), SIGTERM)]  # it has let go of its peers
         next_wafer = self._next_wafers.pop(event.name, None)
@@ -322,7 +326,7 @@ class JobState:
         cause = self.cause
         if cause is None or self._restarts == self._job.max_restarts:
             return False
-        was_ended = self.signum is not None or self.timed_out
+        was_ended = self.signum is not None or self.timed_out or self._has_lost_place
         is_users_mistake = cause.job_exit_code == UsageError.exit_code
         step = self._step if self._lost_at is None else self._lost_at
         failure, last = (summarize(cause), step), self._last_failure

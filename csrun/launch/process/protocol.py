@@ -42,13 +42,15 @@ class SignalTasks(msgspec.Struct, frozen=True, tag="signal"):
 class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
     """A task's process is gone. `exit_code` is negative for a signal; time of CLOCK_MONOTONIC.
 
-    `report` is the task's own word when it comes with the message; else it is in a file.
+    `report` is the task's own word when it comes with the message; else it is in a file. `is_lost`:
+    what started it is gone, too, and nothing can start there again.
     """
 
     name: str
     exit_code: int
     time_s: float
     report: TaskReport | None = None
+    is_lost: bool = False
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):

@@ -86,8 +86,7 @@ class Step:
 
     def end(self) -> int:
         """Let the attendants go, and be rid of the job; srun's exit code."""
-        if self._silence is not None:
-            self._silence.cancel()
+        self._break_silence()
         if self._unended:
             return self.cancel()
         with suppress(OSError):
@@ -123,6 +122,8 @@ class Step:
                 return []
             case protocol.TaskEnded():
                 self._unended.pop(message.name, None)
+                if not self._unended:
+                    self._break_silence()  # srun goes on, for tasks that may start again
                 return [self._after_its_stop(rank, _in_our_time(message))]
             case protocol.Stopped():
                 self._first_stop_s = self._first_stop_s or time.monotonic()
@@ -148,9 +149,9 @@ class Step:
         """
         lost, self._unended = dict(sorted(self._unended.items())), {}
         return [
-            protocol.TaskEnded(name, -signal.SIGKILL, time.monotonic())
+            protocol.TaskEnded(name, -signal.SIGKILL, time.monotonic(), is_lost=True)
             if rank in self._stops
-            else protocol.TaskEnded(name, 1, 0.0, self._loss(rank))
+            else protocol.TaskEnded(name, 1, 0.0, self._loss(rank), is_lost=True)
             for name, rank in lost.items()
         ]
 
@@ -168,6 +169,11 @@ class Step:
             self._silence = threading.Timer(SILENCE_S, self._process.terminate)
             self._silence.daemon = True
             self._silence.start()
+
+    def _break_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
 
     def _wait(self, timeout_s: float) -> None:
         for _ in range(2):

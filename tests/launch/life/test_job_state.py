@@ -278,6 +278,12 @@ def test_a_users_mistake_is_not_tried_again() -> None:
     assert fail(restarting(9), exit_code=2) == [Finish()]
 
 
+def test_nothing_starts_again_where_a_node_is_lost() -> None:
+    state = restarting(9)
+    state.handle(TaskExited(ONE, 1, 0.0, is_lost=True))
+    assert state.handle(TaskExited(ZERO, 1, 0.0, is_lost=True)) == [Finish()]
+
+
 @pytest.mark.parametrize("told", [Interrupted(SIGTERM, 0.5), TimeLimitReached(0.5)])
 def test_a_job_that_is_told_to_end_does_not_start_again(told: Event) -> None:
     state = restarting(9)
