@@ -8,7 +8,6 @@ import errno
 import os
 import pwd
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -76,7 +75,7 @@ def _write_beside(path: Path, data: bytes, durable: bool) -> None:
 
 def temporary_beside(path: Path) -> Path:
     """A name in the same folder that nobody can know beforehand, for what will take its place."""
-    return path.with_name(f".csrun-{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".csrun-{os.urandom(4).hex()}.tmp")
 
 
 def create_new(path: Path) -> int:

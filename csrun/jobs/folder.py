@@ -1,7 +1,6 @@
 """The folder of a job: what its tasks know, say and leave behind."""
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -85,7 +84,7 @@ class JobFolder:
     def _write_secret(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(self.path / SECRET_FILE, flags, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES))
+            file.write(os.urandom(SECRET_BYTES))
 
 
 def lack_of_room(folder: Path, tasks: int) -> str | None:

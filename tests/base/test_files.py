@@ -39,7 +39,7 @@ def test_what_is_read_is_a_regular_file_within_bounds(tmp_path: Path) -> None:
 def test_nobody_can_plant_the_file_that_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("csrun.base.files.secrets.token_hex", lambda count: "0" * 2 * count)
+    monkeypatch.setattr("csrun.base.files.os.urandom", bytes)
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".csrun-00000000.tmp").symlink_to("precious")
     with pytest.raises(FileExistsError):

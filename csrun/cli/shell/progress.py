@@ -13,7 +13,6 @@ import click
 from csrun.base.errors import OutputError
 from csrun.cli.shell.shell import Shell
 from csrun.context import Progress
-from csrun.jobs.overview import telemetry
 from csrun.system.power import SystemState
 
 TICK_S = 0.1
@@ -40,6 +39,8 @@ def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
     It raises OutputError when nobody is there any more to see it: a log-in without a terminal gets
     no signal at its end.
     """
+    from csrun.jobs.overview import telemetry
+
     last = ""
     try:
         with _bar() as show:

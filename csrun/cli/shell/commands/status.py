@@ -4,6 +4,7 @@ telemetry, session list and cancel.
 
 import platform
 import time
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,13 +13,13 @@ from csrun.base.version import VERSION
 from csrun.cli.frame import WholeNumber
 from csrun.cli.shell import reply
 from csrun.cli.shell.shell import Shell, leaf
-from csrun.jobs import overview
-from csrun.jobs.overview import Session, SystemStatus, require_session, sessions_of
-from csrun.launch import backend_of
 from csrun.system.change import drainer
 from csrun.system.lease import holder
 from csrun.system.power import Power
 from csrun.system.state_files import changing, load_state
+
+if TYPE_CHECKING:  # the register and its scheduler are read by the commands that ask them
+    from csrun.jobs.overview import Session, SystemStatus
 
 COMPUTES_WITH = ("numpy", "xdsl")
 REFRESH_S = 0.5
@@ -101,6 +102,8 @@ def _watch(shell: Shell) -> None:
 
 
 def _facts(shell: Shell) -> reply.Record:
+    from csrun.jobs import overview
+
     state = load_state(shell.site, shell.system)
     run = overview.telemetry(shell.site, shell.system)
     return {
@@ -131,6 +134,9 @@ def _jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.argument("job", metavar="JOB", type=WholeNumber(min=1), shell_complete=_jobs)
 def cancel(shell: Shell, output_format: str, job: int) -> None:
     """End job JOB in order, and wait until it has ended, as 'csctl cancel job' does."""
+    from csrun.jobs.overview import require_session
+    from csrun.launch import backend_of
+
     require_session(_users(shell), job)
     outcome = backend_of(shell.site).cancel(job)
     if output_format == reply.JSON:
@@ -139,12 +145,17 @@ def cancel(shell: Shell, output_format: str, job: int) -> None:
         click.echo(f"job {job}: {outcome}")
 
 
-def _sessions(shell: Shell) -> list[Session]:
+def _sessions(shell: Shell) -> "list[Session]":
+    from csrun.jobs.overview import sessions_of
+    from csrun.launch import backend_of
+
     users = _users(shell)
     jobs = backend_of(shell.site).jobs() if users.users else ()
     return sessions_of(users, {job.job_id: (job.name, job.user) for job in jobs})
 
 
-def _users(shell: Shell) -> SystemStatus:
+def _users(shell: Shell) -> "SystemStatus":
+    from csrun.launch import backend_of
+
     known = {status.name: status for status in backend_of(shell.site).systems()}
     return known[shell.system.name]
