@@ -138,7 +138,7 @@ def analysis_folder(site: Site) -> Iterator[Path]:
 
     Raises: UsageError when none can be made
     """
-    jobs_dir = jobs_dir_of(site.name, site.jobs_dir)
+    jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
     try:
         jobs_dir.mkdir(parents=True, exist_ok=True)
         _prune(jobs_dir)

@@ -45,25 +45,27 @@ def open_regular(path: Path, flags: int) -> int:
     return descriptor
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file through a temporary one beside it.
+def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+    """Write a small file through a temporary one beside it; with this mode, whatever the umask.
 
     durable: on disk, with its folder's entry, when this returns. Without it the file does not
     outlast a crash of the machine, and costs no wait for the disk.
     """
     try:
-        _write_beside(path, data, durable)
+        _write_beside(path, data, durable, mode)
     except FileNotFoundError:
         # A training that begins in this folder may have swept our temporary file: once more.
-        _write_beside(path, data, durable)
+        _write_beside(path, data, durable, mode)
     if durable:
         sync_folder(path.parent)
 
 
-def _write_beside(path: Path, data: bytes, durable: bool) -> None:
+def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> None:
     temporary = temporary_beside(path)
     try:
         with open(create_new(temporary), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(data)
             if durable:
                 file.flush()
@@ -127,14 +129,33 @@ def make_private(folder: Path) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        _require_own(folder)
+        require_own(folder)
     except FileNotFoundError:
         make_private(folder.parent)
         with suppress(FileExistsError):  # made just now by another process, as we would
             os.mkdir(folder, 0o700)
 
 
-def _require_own(folder: Path) -> None:
+SHARED = 0o2770  # a folder where a group may make and remove files; they are the group's, too
+SHARED_STICKY = 0o3770  # one where it may make entries, and each account remove its own alone
+SHOWN = 0o2750  # one that its owner alone writes, and the group reads
+
+
+def make_for_group(folder: Path, mode: int) -> None:
+    """Make a folder with this mode, whatever the umask; one that is there is left as it is."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def require_own(folder: Path) -> None:
+    """Raises: UsageError for a folder of another account, or one that others may write."""
     found = os.stat(folder)
     if found.st_uid not in (0, os.getuid()):
         raise UsageError(

@@ -3,6 +3,7 @@
 from csrun.context.environment import (
     DebugLevel,
     Preparation,
+    account_state_dir,
     analysis_dir,
     cache_dir,
     debug_level,
@@ -37,6 +38,7 @@ __all__ = [
     "TaskReportKind",
     "Telemetry",
     "Terminated",
+    "account_state_dir",
     "analysis_dir",
     "cache_dir",
     "current",

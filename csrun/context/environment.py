@@ -217,16 +217,23 @@ def site_state_dir(site_name: str) -> Path:
     return state_dir() / site_name
 
 
+def account_state_dir(site_name: str, shared: bool = False) -> Path:
+    """The part of a site's state that is this account's: its jobs and their records."""
+    if not shared:
+        return site_state_dir(site_name)
+    return site_state_dir(site_name) / "accounts" / str(os.getuid())
+
+
 _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars has it
 
 
-def jobs_dir_of(site_name: str, configured: str | None = None) -> Path:
-    """The folder of the site's job folders: what its file says, else in csrun's state.
+def jobs_dir_of(site_name: str, configured: str | None = None, shared: bool = False) -> Path:
+    """The folder of this account's job folders: what the site file says, else in csrun's state.
 
     Raises: UsageError for a variable in it that is not set
     """
     if configured is None:
-        return site_state_dir(site_name) / "jobs"
+        return account_state_dir(site_name, shared) / "jobs"
     for name in _VARIABLE.findall(configured):
         if name.strip("{}") not in os.environ:
             raise UsageError(

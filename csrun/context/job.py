@@ -22,6 +22,7 @@ ENDED_DIR = "ended"
 RUNS_DIR = "runs"
 LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
 TELEMETRY_FILE = "telemetry.json"
+SHOWN_MODE = 0o640  # whatever the umask: on a board the group reads it, a job's folder is private
 
 
 def read_secret(path: Path) -> bytes:
@@ -102,7 +103,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
     `system` is the CS system that a cluster's scheduler has given the job, if it has.
     `grace_s` is the time from the word to end until a task is killed, `max_restarts` how often its
-    tasks may start again after a failure.
+    tasks may start again after a failure. `board` is the folder where other accounts of a shared
+    site read how far the job is; without it that lies in the job's own folder.
     With `hosts` separate, two tasks share a machine exactly when their entries name the same node.
     """
 
@@ -118,6 +120,11 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: Hosts = Hosts.SHARED
     grace_s: float = GRACE_S
     max_restarts: int = 0
+    board: str | None = None
+
+    def told_in(self, job_dir: Path) -> Path:
+        """The folder where the job's telemetry and its uses of systems are told."""
+        return job_dir if self.board is None else Path(self.board)
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
@@ -156,7 +163,8 @@ class Telemetry(msgspec.Struct, frozen=True):
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
-        write_whole(job_dir / TELEMETRY_FILE, msgspec.json.encode(self) + b"\n", durable=False)
+        text = msgspec.json.encode(self) + b"\n"
+        write_whole(job_dir / TELEMETRY_FILE, text, durable=False, mode=SHOWN_MODE)
 
     @staticmethod
     def read(job_dir: Path) -> "Telemetry | None":
@@ -206,7 +214,8 @@ class UseLog:
 
     def _write(self) -> None:
         with suppress(OSError):
-            write_whole(self._path, msgspec.json.encode(self._uses) + b"\n", durable=False)
+            text = msgspec.json.encode(self._uses) + b"\n"
+            write_whole(self._path, text, durable=False, mode=SHOWN_MODE)
 
 
 def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:

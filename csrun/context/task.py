@@ -60,6 +60,11 @@ class TaskContext(msgspec.Struct, frozen=True):
         return Host(self.entry.node, self.entry.address)
 
     @property
+    def told_in(self) -> Path:
+        """The folder where this task's run says how far it is."""
+        return self.job.told_in(self.job_dir)
+
+    @property
     def secret(self) -> bytes:
         """The job's shared secret, by which its tasks know each other.
 

@@ -121,11 +121,11 @@ def machine_for(
     """The Executable loaded, ready to run from step `first`, and what shows how far that is."""
     target = on_freest(target)
     in_job = target.context if target.site else None
-    job_dir, arena_bytes = in_job.job_dir if in_job else None, executable.plan.arena_bytes
+    told_in, arena_bytes = in_job.told_in if in_job else None, executable.plan.arena_bytes
     with (
         progress_display(run.context) as show,
         loaded_machine(run, executable, target, first, last) as machine,
-        telemetry_published(show, job_dir, target.system.name, arena_bytes) as show_everywhere,
+        telemetry_published(show, told_in, target.system.name, arena_bytes) as show_everywhere,
     ):
         yield machine, show_everywhere
 
@@ -139,7 +139,7 @@ def loaded_machine(
         yield CpuMachine(executable, run.dataset, run.settings, first)
         return
     holder = f"job {target.context.job.job_id}"
-    uses = UseLog(target.context.job_dir)
+    uses = UseLog(target.context.told_in)
     with ExitStack() as stack:
         waiting = _say_waiting(target.system.name)
         uses.ask(target.system.name)

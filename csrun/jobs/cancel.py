@@ -15,6 +15,7 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import account_name
 from csrun.jobs import register
 from csrun.jobs.record import JobRecord, Launcher
+from csrun.site import Site
 
 _START_FIELD = 19  # of /proc/PID/stat after the command's name, which may hold anything; proc(5)
 
@@ -45,7 +46,7 @@ SPARE_S = 15.0  # beside the grace of the tasks: to be killed, and for the recor
 _POLL_S = 0.05
 
 
-def cancel(site_name: str, job_id: int, grace_s: float) -> JobRecord:
+def cancel(site: Site, job_id: int, grace_s: float) -> JobRecord:
     """Ask a job's launcher to end it, and wait until it has; the record of its end.
 
     Its tasks have `grace_s` to end in order.
@@ -53,7 +54,7 @@ def cancel(site_name: str, job_id: int, grace_s: float) -> JobRecord:
     Raises: UsageError for an unknown or ended job, or someone else's; CsrunError when the launcher
     cannot be asked, or the job does not end
     """
-    record = register.read(site_name, job_id)
+    record = register.read(site, job_id)
     _require_ours(record)
     with _launcher_of(record) as process:
         if process is not None:
@@ -62,7 +63,7 @@ def cancel(site_name: str, job_id: int, grace_s: float) -> JobRecord:
     deadline_s = monotonic() + wait_s
     while record.is_active and monotonic() < deadline_s:
         sleep(_POLL_S)
-        record = register.read(site_name, job_id)
+        record = register.read(site, job_id)
     if record.is_active:
         logs = f"; logs: {record.logs}" if record.logs else ""
         raise CsrunError(

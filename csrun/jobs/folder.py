@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import UsageError
-from csrun.base.files import make_private
-from csrun.context import JobFile, TaskReport, state_dir
+from csrun.base.files import SHOWN, make_for_group, make_private, require_own
+from csrun.context import JobFile, TaskReport, jobs_dir_of, site_state_dir, state_dir
 from csrun.context.job import (
     ENDED_DIR,
     LIVE_LOCK,
@@ -21,6 +21,7 @@ from csrun.context.job import (
     ended_file,
 )
 from csrun.context.link import REPORT_DIR
+from csrun.site import Site
 from csrun.system import FileLock, lock, try_lock
 
 KEPT_JOBS = 20
@@ -111,6 +112,40 @@ def require_room(folder: Path, tasks: int) -> None:
     """Raises: UsageError when the files of a job of so many tasks have no room."""
     if lack := lack_of_room(folder, tasks):
         raise UsageError(lack)
+
+
+def jobs_dir(site: Site) -> Path:
+    """The folder of this account's jobs that run on this machine."""
+    return jobs_dir_of(site.name, shared=site.shared)
+
+
+def board_dir(site: Site) -> Path:
+    """The folder of a shared site where its accounts read of each other's jobs."""
+    return site_state_dir(site.name) / "board"
+
+
+def board_of(site: Site, job_id: int, uid: int | None = None) -> Path:
+    """What is told of a job there; of this account's unless another is named."""
+    return board_dir(site) / str(os.getuid() if uid is None else uid) / str(job_id)
+
+
+def told_in(site: Site, job_id: int, uid: int) -> Path:
+    """The folder that says whether a job lives, and how far it is."""
+    return board_of(site, job_id, uid) if site.shared else jobs_dir(site) / str(job_id)
+
+
+def show_on_board(site: Site, job_id: int, holder: str) -> FileLock:
+    """Make a job's place on the board, and hold the lock that says there that the job lives.
+
+    It is held before the others may open it: whoever reads it cannot keep it from us.
+    """
+    folder = board_of(site, job_id)
+    make_for_group(folder.parent, SHOWN)
+    require_own(folder.parent)
+    make_for_group(folder, SHOWN)
+    live = lock(folder / LIVE_LOCK, holder)
+    os.fchmod(live.fd, 0o640)
+    return live
 
 
 def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLock]:

@@ -10,6 +10,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Telemetry, jobs_dir_of
 from csrun.context.job import LIVE_LOCK, TELEMETRY_FILE, SystemUse
 from csrun.jobs import register
+from csrun.jobs.folder import board_dir
 from csrun.jobs.queue import node_names
 from csrun.jobs.record import JobRecord, RecordState
 from csrun.site import Site, System
@@ -76,7 +77,7 @@ class SystemStatus(msgspec.Struct, frozen=True):
 
 def jobs(site: Site, all_states: bool) -> list[JobRecord]:
     """Jobs that wait or run, and the ones that ended last: all that are known, or a few."""
-    records = register.read_all(site.name)
+    records = register.read_all(site)
     over = [record for record in records if not record.is_active]
     hidden = {record.job_id for record in over[:-SHOWN_ENDED]} if not all_states else set()
     shown = (record for record in records if record.job_id not in hidden)
@@ -88,8 +89,8 @@ def job(site: Site, job_id: int) -> JobRecord:
 
     Raises: UsageError when there is none of this number
     """
-    record = register.read(site.name, job_id)
-    records = register.read_all(site.name) if record.is_active else ()
+    record = register.read(site, job_id)
+    records = register.read_all(site) if record.is_active else ()
     return _with_reason(record, records, site)
 
 
@@ -140,7 +141,7 @@ def _missing_nodes(record: JobRecord, records: Sequence[JobRecord], site: Site) 
 
 
 def _running(site: Site) -> list[JobRecord]:
-    return _of_running(register.read_all(site.name))
+    return _of_running(register.read_all(site))
 
 
 def _of_running(records: Iterable[JobRecord]) -> list[JobRecord]:
@@ -203,7 +204,9 @@ def telemetry(site: Site, system: System) -> Telemetry | None:
 
     A system has one run at a time, so among the jobs that live there is one at most that says so.
     """
-    for path in jobs_dir_of(site.name, site.jobs_dir).glob(f"*/{TELEMETRY_FILE}"):
+    own = jobs_dir_of(site.name, site.jobs_dir, site.shared).glob(f"*/{TELEMETRY_FILE}")
+    shown = board_dir(site).glob(f"*/*/{TELEMETRY_FILE}") if site.shared else ()
+    for path in (*own, *shown):
         said = Telemetry.read(path.parent)
         if said is not None and said.system == system.name and is_held(path.parent / LIVE_LOCK):
             return said

@@ -47,7 +47,7 @@ def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> All
 
     say(f"srun: job {job_id} queued and waiting for resources")
     allocation = wait_in_line(
-        WaitingLine(folder / "line"),
+        WaitingLine(folder / "line", site.shared),
         holder,
         lambda: _try_allocate(folder, site, count, holder),
         tell,
@@ -67,7 +67,7 @@ def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocati
     for name in node_names(site):
         if len(names) == count:
             break
-        if taken := try_lock(_lock_file(folder, name), holder):
+        if taken := try_lock(_lock_file(folder, name), holder, site.shared):
             names.append(name)
             locks.append(taken)
     allocation = Allocation(tuple(names), tuple(locks))

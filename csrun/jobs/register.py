@@ -6,6 +6,7 @@ can tell it.
 """
 
 import os
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,44 +15,59 @@ import msgspec
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import SMALL_FILE_BYTES, make_private, open_regular, write_whole
-from csrun.context import jobs_dir_of, site_state_dir
+from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
 from csrun.context.link import UNREADABLE
-from csrun.jobs.folder import job_ids
+from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, told_in
 from csrun.jobs.record import JobRecord, RecordState, moved
+from csrun.site import Site
 from csrun.system import is_held, try_lock
 
 KEPT_RECORDS = 1000
+RECORD_FILE = "record.json"  # on the board
 LOST_CAUSE = "its launcher was killed, or the machine went down"
 
 
-def write(site_name: str, record: JobRecord, *, durable: bool = True) -> None:
-    path = _path(site_name, record.job_id)
+def write(site: Site, record: JobRecord, *, durable: bool = True) -> None:
+    """Keep this account's record of a job; what others may know of it goes on the board, too."""
+    path = _folder(site) / f"{record.job_id}.json"
     make_private(path.parent)
-    text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    write_whole(path, text, durable=durable)
+    write_whole(path, _text(record), durable=durable)
+    if site.shared:
+        shown = board_of(site, record.job_id) / RECORD_FILE
+        write_whole(shown, _text(_without_words(record)), durable=durable, mode=0o640)
 
 
-def read(site_name: str, job_id: int) -> JobRecord:
+def _text(record: JobRecord) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def _without_words(record: JobRecord) -> JobRecord:
+    """What other accounts may know: no command line, and none of the folders and logs."""
+    changes = {"command": (), "working_dir": "", "output": None, "logs": None}
+    return msgspec.structs.replace(record, **changes)
+
+
+def read(site: Site, job_id: int) -> JobRecord:
     """The record of one job, as things are now.
 
     Raises: UsageError when there is none; CsrunError for a damaged one
     """
     try:
-        return _as_it_is(site_name, _stored(site_name, job_id))
+        return _as_it_is(site, _stored(site, job_id))
     except FileNotFoundError as error:
         raise UsageError(
-            f"job {job_id}: site {site_name} knows no such job; 'csctl get jobs --all' lists those "
+            f"job {job_id}: site {site.name} knows no such job; 'csctl get jobs --all' lists those "
             f"that it knows, the newest {KEPT_RECORDS}"
         ) from error
 
 
-def read_all(site_name: str) -> list[JobRecord]:
+def read_all(site: Site) -> list[JobRecord]:
     """All records, the newest job last; a damaged one is named on standard error."""
     found: list[JobRecord] = []
-    for job_id in record_ids(site_name):
+    for path in sorted((*_own_paths(site), *_paths_of_others(site)), key=_number_of):
         try:
-            found.append(_as_it_is(site_name, _stored(site_name, job_id)))
+            found.append(_as_it_is(site, _read(path)))
         except FileNotFoundError:
             continue  # removed just now, for a newer one
         except CsrunError as error:
@@ -59,65 +75,91 @@ def read_all(site_name: str) -> list[JobRecord]:
     return found
 
 
-def record_ids(site_name: str) -> list[int]:
-    """The jobs that have a record, oldest first."""
-    names = (path.stem for path in _folder(site_name).glob("*.json"))
-    return sorted(int(name) for name in names if name.isdecimal())
+def record_ids(site: Site) -> list[int]:
+    """This account's jobs that have a record, oldest first."""
+    return sorted(map(_number_of, _own_paths(site)))
 
 
-def settle(site_name: str, job_id: int) -> None:
+def _own_paths(site: Site) -> list[Path]:
+    return [path for path in _folder(site).glob("*.json") if path.stem.isdecimal()]
+
+
+def _paths_of_others(site: Site) -> list[Path]:
+    """What the other accounts of a shared site have put on its board."""
+    if not site.shared:
+        return []
+    found = board_dir(site).glob(f"*/*/{RECORD_FILE}")
+    own = str(os.getuid())
+    return [p for p in found if p.parent.name.isdecimal() and p.parent.parent.name != own]
+
+
+def _number_of(path: Path) -> int:
+    return int(path.parent.name if path.name == RECORD_FILE else path.stem)
+
+
+def settle(site: Site, job_id: int) -> None:
     """Let a dead job's record say LOST; the job's lock must be held, or its folder gone."""
     with suppress(FileNotFoundError, CsrunError):
-        record = _stored(site_name, job_id)
+        record = _stored(site, job_id)
         if record.is_active:
-            write(site_name, _lost(site_name, record))
+            write(site, _lost(site, record))
 
 
-def prune(site_name: str) -> None:
+def prune(site: Site) -> None:
     """Remove the oldest records beyond those that are kept, but none of a job that has a folder."""
-    with_folder = set(job_ids(jobs_dir_of(site_name)))
-    for job_id in record_ids(site_name)[:-KEPT_RECORDS]:
+    with_folder = set(job_ids(jobs_dir(site)))
+    for job_id in record_ids(site)[:-KEPT_RECORDS]:
         if job_id not in with_folder:
-            _path(site_name, job_id).unlink(missing_ok=True)
+            (_folder(site) / f"{job_id}.json").unlink(missing_ok=True)
+            if site.shared:
+                shutil.rmtree(board_of(site, job_id), ignore_errors=True)
 
 
-def _as_it_is(site_name: str, record: JobRecord) -> JobRecord:
+def _as_it_is(site: Site, record: JobRecord) -> JobRecord:
     if not record.is_active:
         return record
-    folder = jobs_dir_of(site_name) / str(record.job_id)
+    folder = told_in(site, record.job_id, record.uid)
     if is_held(folder / LIVE_LOCK):
         return msgspec.structs.replace(record, systems=read_uses(folder))
-    record = _stored(site_name, record.job_id)  # it may have ended just now
+    record = _stored(site, record.job_id)  # it may have ended just now
     if not record.is_active:
         return record
+    if record.uid != os.getuid():
+        return _lost(site, record)
     try:
-        _settle_locked(site_name, record.job_id)
-        record = _stored(site_name, record.job_id)
-    except OSError:  # another user's, or a full disk: it is LOST all the same
-        return _lost(site_name, record)
-    return _lost(site_name, record) if record.is_active else record
+        _settle_locked(site, record.job_id)
+        record = _stored(site, record.job_id)
+    except OSError:  # a full disk: it is LOST all the same
+        return _lost(site, record)
+    return _lost(site, record) if record.is_active else record
 
 
-def _settle_locked(site_name: str, job_id: int) -> None:
-    folder = jobs_dir_of(site_name) / str(job_id)
+def _settle_locked(site: Site, job_id: int) -> None:
+    folder = jobs_dir(site) / str(job_id)
     if not folder.exists():
-        settle(site_name, job_id)
+        settle(site, job_id)
     elif dead := try_lock(folder / LIVE_LOCK, ""):
         with dead:
-            settle(site_name, job_id)
+            settle(site, job_id)
 
 
-def _lost(site_name: str, record: JobRecord) -> JobRecord:
-    uses = read_uses(jobs_dir_of(site_name) / str(record.job_id))
+def _lost(site: Site, record: JobRecord) -> JobRecord:
+    uses = read_uses(told_in(site, record.job_id, record.uid))
     return moved(record, RecordState.LOST, ended=now(), cause=LOST_CAUSE, systems=uses)
 
 
-def _stored(site_name: str, job_id: int) -> JobRecord:
-    """A record as it lies there; whose it is, its file says: what is written in it proves nothing.
+def _stored(site: Site, job_id: int) -> JobRecord:
+    """This account's record of a job as it lies there, else another's."""
+    path = _folder(site) / f"{job_id}.json"
+    others = [] if path.exists() else _paths_of_others(site)
+    return _read(next((other for other in others if _number_of(other) == job_id), path))
+
+
+def _read(path: Path) -> JobRecord:
+    """A record; whose it is, its file says: what is written in it proves nothing.
 
     Raises: FileNotFoundError; CsrunError for one that cannot be read
     """
-    path = _path(site_name, job_id)
     try:
         with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             record = msgspec.json.decode(file.read(SMALL_FILE_BYTES), type=JobRecord)
@@ -130,9 +172,5 @@ def _stored(site_name: str, job_id: int) -> JobRecord:
         raise CsrunError(f"{path}: the record is damaged: {error}; remove the file") from error
 
 
-def _folder(site_name: str) -> Path:
-    return site_state_dir(site_name) / "records"
-
-
-def _path(site_name: str, job_id: int) -> Path:
-    return _folder(site_name) / f"{job_id}.json"
+def _folder(site: Site) -> Path:
+    return account_state_dir(site.name, site.shared) / "records"

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,32 +13,55 @@ import msgspec
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import account_name, make_private, write_whole
-from csrun.context import jobs_dir_of, site_state_dir, state_dir
+from csrun.context import account_state_dir, site_state_dir, state_dir
 from csrun.context.job import now, read_uses
 from csrun.jobs import register
 from csrun.jobs.cancel import this_process
-from csrun.jobs.folder import JobFolder, create, job_ids, lack_of_room, prune
+from csrun.jobs.folder import (
+    JobFolder,
+    create,
+    job_ids,
+    jobs_dir,
+    lack_of_room,
+    prune,
+    show_on_board,
+    told_in,
+)
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved
 from csrun.jobs.request import JobOptions, name_of
 from csrun.jobs.signals import DeferredSignals, EndedBySignalError
 from csrun.site import Site
-from csrun.system import FileLock, lock
+from csrun.system import FileLock, lock, make_site_folders
 
 EXIT_INTERRUPTED = 130
 
 
 @dataclass
 class RegisteredJob:
-    """A job of this process, which alone writes its record."""
+    """A job of this process, which alone writes its record.
 
-    site_name: str
+    `live` is held in the job's folder, `shown` on the board of a shared site, for other accounts.
+    """
+
+    site: Site
     folder: JobFolder
     live: FileLock
     record: JobRecord
+    shown: FileLock | None = None
 
     @property
     def job_id(self) -> int:
         return self.record.job_id
+
+    @property
+    def locks(self) -> tuple[FileLock, ...]:
+        """What says that the job lives, to be held by all that runs it."""
+        return (self.live,) if self.shown is None else (self.live, self.shown)
+
+    @property
+    def told_in(self) -> Path:
+        """The folder that says how far the job is."""
+        return told_in(self.site, self.job_id, self.record.uid)
 
     def waits_for(self, reason: str) -> None:
         """The job has to wait, for this."""
@@ -53,13 +76,13 @@ class RegisteredJob:
         self._keep(msgspec.structs.replace(self.record, restarts=causes))
 
     def end(self, outcome: Outcome) -> None:
-        self._keep(ended(self.record, outcome, read_uses(self.folder.path)))
+        self._keep(ended(self.record, outcome, read_uses(self.told_in)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
         with DeferredSignals():
             self.record = record
             try:
-                register.write(self.site_name, record, durable=durable)
+                register.write(self.site, record, durable=durable)
             except OSError as error:  # of a full disk the job itself is to tell, if it is hurt
                 say = f"csrun: job {self.job_id}: its record cannot be written: {error.strerror}"
                 print(say, file=sys.stderr, flush=True)
@@ -83,13 +106,14 @@ def registered(
     """
     draft = _draft(command, options, nodes, tasks)
     with refusal_of_unwritable_state(site):
-        for folder in (state_dir(), site_state_dir(site.name)):
-            make_private(folder)
+        _make_folders(site)
         register = _register_lock(site)
     with DeferredSignals() as signals:
         with refusal_of_unwritable_state(site), register:
             job = _register(site, draft, keeps_logs)
-        with job.live:
+        with ExitStack() as locks:
+            for held in job.locks:
+                locks.enter_context(held)
             try:
                 with signals.let_through():
                     yield job
@@ -99,6 +123,15 @@ def registered(
                 raise
             finally:
                 _leave(job)
+
+
+def _make_folders(site: Site) -> None:
+    """Raises: UsageError when a folder that must be this account's alone is not."""
+    if not site.shared:
+        for folder in (state_dir(), site_state_dir(site.name)):
+            make_private(folder)
+    make_site_folders(site)
+    make_private(account_state_dir(site.name, site.shared))
 
 
 def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int) -> JobRecord:
@@ -139,15 +172,17 @@ def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
 
     So nobody takes a folder for a dead job's between its making and its locking.
     """
-    jobs_dir = jobs_dir_of(site.name)
-    job_id = _next_number(site.name)
-    folder, live = create(jobs_dir, job_id, f"job {job_id} (process {os.getpid()})")
+    folders = jobs_dir(site)
+    job_id = _next_number(site)
+    holder = f"job {job_id} (process {os.getpid()})"
+    folder, live = create(folders, job_id, holder)
+    shown = show_on_board(site, job_id, holder) if site.shared else None
     logs = str(folder.path / "logs") if keeps_logs else None
     record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)
-    register.write(site.name, record)
-    prune(jobs_dir, lambda dead: register.settle(site.name, dead))
-    register.prune(site.name)
-    return RegisteredJob(site.name, folder, live, record)
+    register.write(site, record)
+    prune(folders, lambda dead: register.settle(site, dead))
+    register.prune(site)
+    return RegisteredJob(site, folder, live, record, shown)
 
 
 def _leave(job: RegisteredJob) -> None:
@@ -158,15 +193,22 @@ def _leave(job: RegisteredJob) -> None:
 
 
 def _register_lock(site: Site) -> FileLock:
-    return lock(site_state_dir(site.name) / "last_job.lock", f"process {os.getpid()}")
+    return lock(_counter(site).with_suffix(".lock"), f"process {os.getpid()}", site.shared)
 
 
-def _next_number(site_name: str) -> int:
+def _counter(site: Site) -> Path:
+    """The file of the number last drawn; all accounts of a shared site draw from one."""
+    top = site_state_dir(site.name)
+    return (top / "nodes" if site.shared else top) / "last_job"
+
+
+def _next_number(site: Site) -> int:
     """A job id that no job of the site has had."""
-    counter = site_state_dir(site_name) / "last_job"
-    known = (*job_ids(jobs_dir_of(site_name)), *register.record_ids(site_name))
+    counter = _counter(site)
+    known = (*job_ids(jobs_dir(site)), *register.record_ids(site))
     number = 1 + max(_number_in(counter), *known, 0)
-    write_whole(counter, str(number).encode(), durable=False)
+    mode = 0o660 if site.shared else None
+    write_whole(counter, str(number).encode(), durable=False, mode=mode)
     return number
 
 

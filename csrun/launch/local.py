@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
+
 from csrun import system
 from csrun.base import open_files
 from csrun.base.errors import UsageError
@@ -115,7 +117,7 @@ class LocalBackend(Backend):
 
     def cancel(self, job_id: int) -> str:
         """Ask the job's launcher, and wait until it has ended."""
-        record = cancel(self._site.name, job_id, self._site.grace_s)
+        record = cancel(self._site, job_id, self._site.grace_s)
         code = "" if record.exit_code is None else f", exit code {record.exit_code}"
         return f"{record.state}{code}"
 
@@ -123,7 +125,7 @@ class LocalBackend(Backend):
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
     ) -> None:
         """From the job's folder."""
-        job_logs.show(self._site.name, job_id, role, follow, write)
+        job_logs.show(self._site, job_id, role, follow, write)
 
 
 BACKEND = LocalBackend
@@ -144,11 +146,13 @@ class _Running:
         self._site = site
         self._job = job
         self._allocation = allocation
-        self._locks = (job.live, *allocation.locks)
+        self._locks = (*job.locks, *allocation.locks)
         addresses = dict(zip(queue.node_names(site), site.nodes.addresses, strict=False))
-        self._file = job_plan.job_file(
+        planned = job_plan.job_file(
             request.site, Path.cwd(), job.job_id, allocation.nodes, addresses
         )
+        board = str(job.told_in) if site.shared else None
+        self._file = msgspec.structs.replace(planned, board=board)
 
     def as_tasks(self) -> Outcome:
         """Run the job under a fork server."""

@@ -121,6 +121,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks of a cluster run in. `grace_s` is how long a job that is told to end has for a checkpoint.
     `slurm_options` are asked for with every job of a cluster, `prolog` are lines of bash, one
     command each, that come before its scripts and tasks.
+    `shared`: several accounts of one group have the site, in one state folder (docs/cs-login.md).
     """
 
     name: Name
@@ -136,6 +137,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gres_node: str | None = None
     slurm_options: dict[str, str | int | bool] = {}
     prolog: tuple[str, ...] = ()
+    shared: bool = False
 
     def gres_of(self, system: str) -> str | None:
         """The resource by which a job asks for that system."""

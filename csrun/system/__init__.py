@@ -13,7 +13,7 @@ from csrun.system.lock import (
     wait_in_line,
 )
 from csrun.system.power import Command, Power, SystemState, apply
-from csrun.system.state_files import load_state, save_state
+from csrun.system.state_files import load_state, make_site_folders, save_state
 
 __all__ = [
     "Command",
@@ -34,6 +34,7 @@ __all__ = [
     "is_held",
     "load_state",
     "lock",
+    "make_site_folders",
     "named",
     "save_state",
     "try_lock",

@@ -39,7 +39,7 @@ def change(
         after = apply(state, command, mode, now + system.boot_s)
         if state.power is Power.ACTIVE:
             path = state_files.lease_file(site, system)
-            taken = state_files.try_hold(path, f"{command} (process {os.getpid()})")
+            taken = state_files.try_hold(path, f"{command} (process {os.getpid()})", site.shared)
             if taken is None:
                 raise SystemBusyError(system, command, holder_of(path))
             stack.enter_context(taken)
@@ -76,7 +76,7 @@ def drainer(site: Site, system: System) -> str | None:
 def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
     path = _drain_file(site, system)
     with state_files.changing(site, system):
-        held = state_files.try_hold(path, f"{command} --force (process {os.getpid()})")
+        held = state_files.try_hold(path, f"{command} --force (process {os.getpid()})", site.shared)
     if held is None:
         raise CsrunError(
             f"{holder_of(path)} is waiting for {system.name} already; wait for it, or end it"

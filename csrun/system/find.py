@@ -6,9 +6,9 @@ from collections.abc import Callable
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System, with_port
-from csrun.system.lock import WaitingLine, is_held
+from csrun.system.lock import is_held
 from csrun.system.power import Power, SystemState
-from csrun.system.state_files import changing, lease_file, line_dir, load_state
+from csrun.system.state_files import changing, lease_file, line_of, load_state
 
 Users = Callable[[Site, System], int]
 
@@ -17,7 +17,7 @@ def users_of(site: Site, system: System) -> int:
     """How many jobs have a system or wait for it, by its lease."""
     with changing(site, system):
         held = is_held(lease_file(site, system))
-    return held + len(WaitingLine(line_dir(site, system)).holders())
+    return held + len(line_of(site, system).holders())
 
 
 def find(

@@ -10,9 +10,9 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, WaitingLine, holder_of, is_held, wait_in_line
+from csrun.system.lock import FileLock, holder_of, is_held, wait_in_line
 from csrun.system.power import Power
-from csrun.system.state_files import changing, lease_file, line_dir, load_to_change, try_hold
+from csrun.system.state_files import changing, lease_file, line_of, load_to_change, try_hold
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def acquire(
     """
     text = f"{holder} (process {os.getpid()})"
     attempt = _Attempt(site, system, mode, text, on_wait)
-    line = WaitingLine(line_dir(site, system))
+    line = line_of(site, system)
     return Lease(system, wait_in_line(line, text, attempt.take, attempt.say))
 
 
@@ -77,7 +77,7 @@ class _Attempt:
         """The system's lock; None while there is something to wait for."""
         with changing(self.site, self.system):
             obstacle = self._look()
-            taken = None if obstacle else try_hold(self._path, self.holder)
+            taken = None if obstacle else try_hold(self._path, self.holder, self.site.shared)
             if taken is None:
                 obstacle = obstacle or self._held_by()
         if obstacle != self._obstacle:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,17 @@ from time import sleep
 from typing import Self, TypeVar
 
 from csrun.base.errors import UsageError
-from csrun.base.files import make_private
+from csrun.base.files import (
+    SHARED,
+    account_name,
+    create_new,
+    make_for_group,
+    make_private,
+    temporary_beside,
+)
 
 _HOLDER_BYTES = 200
+_PAUSES_S = tuple(0.001 * 2**n for n in range(10))  # a second in all, then it is worth a word
 
 
 @dataclass(eq=False)
@@ -71,16 +80,52 @@ def _release_in_child() -> None:
 os.register_at_fork(after_in_child=_release_in_child)
 
 
-def try_lock(path: Path, holder: str) -> FileLock | None:
-    """Lock the file at `path`, made if missing; None when somebody holds it."""
-    return _lock(path, holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def try_lock(path: Path, holder: str, shared: bool = False) -> FileLock | None:
+    """Lock the file at `path`, made if missing; None when somebody holds it.
+
+    A `shared` one is made for all accounts of a group, another one for its owner alone.
+    """
+    return _lock(path, holder, fcntl.LOCK_EX | fcntl.LOCK_NB, shared)
 
 
-def lock(path: Path, holder: str) -> FileLock:
-    """Lock the file at `path`, waiting as long as it takes: for short critical sections."""
-    taken = _lock(path, holder, fcntl.LOCK_EX)
+def lock(path: Path, holder: str, shared: bool = False) -> FileLock:
+    """Lock the file at `path`, waiting as long as it takes: for short critical sections.
+
+    One that takes long is told of on standard error, with who holds the lock.
+    """
+    for pause_s in _PAUSES_S:
+        if (taken := try_lock(path, holder, shared)) is not None:
+            return taken
+        sleep(pause_s)
+    print(f"csrun: waiting for {path}, {held_by(path)}", file=sys.stderr, flush=True)
+    taken = _lock(path, holder, fcntl.LOCK_EX, shared)
     assert taken is not None
     return taken
+
+
+def held_by(path: Path) -> str:
+    """Who holds a lock: the kernel's word where there is one, else what the file says.
+
+    Somebody who reads the file may hold it, whom its text does not name.
+
+    Source: proc(5), /proc/locks: the fifth word is the process, the sixth MAJOR:MINOR:INODE
+    """
+    try:
+        inode = str(path.stat().st_ino)
+        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        holders = {
+            int(words[4])
+            for words in lines
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode
+        }
+        named = ", ".join(f"process {pid} of {_account_of(pid)}" for pid in sorted(holders))
+    except (OSError, ValueError, IndexError):
+        named = ""
+    return f"held by {named or holder_of(path) or 'somebody'}"
+
+
+def _account_of(pid: int) -> str:
+    return account_name(os.stat(f"/proc/{pid}").st_uid)
 
 
 @contextmanager
@@ -124,8 +169,8 @@ def holder_of(path: Path) -> str:
         return ""
 
 
-def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
-    fd = _open(path)
+def _lock(path: Path, holder: str, operation: int, shared: bool) -> FileLock | None:
+    fd = _open_shared(path) if shared else _open(path)
     try:
         fcntl.flock(fd, operation)
     except BlockingIOError:
@@ -141,6 +186,34 @@ def _lock(path: Path, holder: str, operation: int) -> FileLock | None:
         taken.release()
         raise
     return taken
+
+
+def _open_shared(path: Path) -> int:
+    """A descriptor of a lock file that all accounts of a group may hold, made if missing."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        make_for_group(path.parent, SHARED)
+        _place_shared(path)
+        fd = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a file of its own", str(path))
+    return fd
+
+
+def _place_shared(path: Path) -> None:
+    """Make the file with its mode from the start: another account may open it at any moment."""
+    temporary = temporary_beside(path)
+    with open(create_new(temporary), "wb") as file:
+        os.fchmod(file.fileno(), 0o660)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return  # made just now by another process
+    finally:
+        temporary.unlink()
 
 
 def _open(path: Path) -> int:
@@ -183,6 +256,7 @@ class WaitingLine:
     """A folder of tickets; the lowest number whose holder lives is first."""
 
     folder: Path
+    shared: bool = False
 
     def join(self, holder: str) -> Ticket:
         """Take the next number.
@@ -192,7 +266,7 @@ class WaitingLine:
         with self._mutex(holder):
             number = max(self._numbers(), default=0) + 1
             with lock_errors(self._path(number)):
-                taken = lock(self._path(number), holder)
+                taken = lock(self._path(number), holder, self.shared)
         return Ticket(number, taken)
 
     def is_first(self, ticket: Ticket) -> bool:
@@ -210,7 +284,7 @@ class WaitingLine:
 
     def _mutex(self, holder: str) -> FileLock:
         with lock_errors(self.folder / "mutex"):
-            return lock(self.folder / "mutex", holder)
+            return lock(self.folder / "mutex", holder, self.shared)
 
     def _numbers(self) -> list[int]:
         names = (path.suffix[1:] for path in self.folder.glob("ticket.*"))
@@ -220,7 +294,7 @@ class WaitingLine:
         return self.folder / f"ticket.{number}"
 
     def _lives(self, number: int) -> bool:
-        abandoned = try_lock(self._path(number), "")
+        abandoned = try_lock(self._path(number), "", self.shared)
         if abandoned is None:
             return True
         with abandoned:

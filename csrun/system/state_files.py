@@ -15,12 +15,19 @@ from pathlib import Path
 import msgspec
 
 from csrun.base.errors import CsrunError
-from csrun.base.files import make_private, write_whole
+from csrun.base.files import SHARED, SHARED_STICKY, make_for_group, make_private, write_whole
 from csrun.context import site_state_dir
 from csrun.context.link import UNREADABLE
 from csrun.site import Site, System
-from csrun.system.lock import FileLock, lock, lock_errors, try_lock
+from csrun.system.lock import FileLock, WaitingLine, lock, lock_errors, try_lock
 from csrun.system.power import Power, SystemState
+
+_SHARED_FOLDERS = {
+    "systems": SHARED,
+    "nodes": SHARED,
+    "board": SHARED_STICKY,
+    "accounts": SHARED_STICKY,
+}
 
 
 def load_state(site: Site, system: System) -> SystemState:
@@ -52,24 +59,43 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
     """
     path = _state_file(site, system)
     with _writing(path, system):
-        make_private(path.parent)
-        write_whole(path, msgspec.json.encode(state) + b"\n")
+        make_site_folders(site)
+        mode = 0o660 if site.shared else None
+        write_whole(path, msgspec.json.encode(state) + b"\n", mode=mode)
 
 
 def changing(site: Site, system: System) -> FileLock:
     """For a moment, be the only one who looks at the system's locks or changes its state."""
     path = systems_dir(site) / f"{system.name}.change.lock"
     with lock_errors(path):
-        return lock(path, f"process {os.getpid()}")
+        make_site_folders(site)
+        return lock(path, f"process {os.getpid()}", site.shared)
 
 
-def try_hold(path: Path, holder: str) -> FileLock | None:
+def make_site_folders(site: Site) -> None:
+    """Make the folders of a site's state: of a shared one, those that its accounts have together.
+
+    In `systems` and `nodes` all may write: leases, queues, power and mode. In `board` each account
+    has a folder that the others read, in `accounts` one for itself.
+
+    Raises: OSError; UsageError when a folder of a site that is not shared is another account's
+    """
+    top = site_state_dir(site.name)
+    if not site.shared:
+        make_private(systems_dir(site))
+        return
+    make_for_group(top, SHARED_STICKY)
+    for name, mode in _SHARED_FOLDERS.items():
+        make_for_group(top / name, mode)
+
+
+def try_hold(path: Path, holder: str, shared: bool) -> FileLock | None:
     """Hold one of a system's locks; None when somebody holds it.
 
     Raises: CsrunError when nobody can
     """
     with lock_errors(path):
-        return try_lock(path, holder)
+        return try_lock(path, holder, shared)
 
 
 def systems_dir(site: Site) -> Path:
@@ -82,9 +108,9 @@ def lease_file(site: Site, system: System) -> Path:
     return systems_dir(site) / f"{system.name}.lock"
 
 
-def line_dir(site: Site, system: System) -> Path:
-    """The folder of those who wait for a system."""
-    return systems_dir(site) / f"{system.name}.line"
+def line_of(site: Site, system: System) -> WaitingLine:
+    """Those who wait for a system."""
+    return WaitingLine(systems_dir(site) / f"{system.name}.line", site.shared)
 
 
 def _read(site: Site, system: System) -> SystemState:

@@ -17,6 +17,7 @@ from support.testbed import site_file
 
 from csrun.base.errors import CsrunError
 from csrun.jobs import cancel
+from csrun.site import load
 
 NOBODY = 65534
 ALL_NODES = ("--total-nodes", "16", "--tasks-per-node", "1")
@@ -166,7 +167,7 @@ def test_a_later_process_of_the_launchers_number_is_not_hit(
         changed = place.record(1)["launcher"] | {"pid": process.pid}
         change_record(place, launcher=changed)
         with pytest.raises(CsrunError, match="job 1: has not ended"):
-            cancel.cancel("local", 1, grace_s=0)
+            cancel.cancel(load("local"), 1, grace_s=0)
         assert process.poll() is None
     assert launcher.returncode == 0
     assert place.record(1)["state"] == "COMPLETED"

@@ -22,6 +22,7 @@ from csrun.jobs.record import (
     ended,
     moved,
 )
+from csrun.site import load
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = JobRecord(
@@ -40,7 +41,7 @@ PASSAGES = {
     "PENDING": {"RUNNING", "FAILED", "CANCELLED", "LOST"},
     "RUNNING": {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "LOST"},
 }
-SITE = "local"
+SITE = load("local")
 
 
 @pytest.mark.parametrize(("before", "after"), [*product(RecordState, RecordState)])
@@ -65,7 +66,7 @@ def test_the_end_of_a_job_is_kept_with_its_cause() -> None:
 @pytest.mark.parametrize("before", [RecordState.PENDING, RecordState.RUNNING])
 def test_a_dead_jobs_record_is_lost(before: RecordState) -> None:
     register.write(SITE, msgspec.structs.replace(RECORD, state=before))
-    _, live = create(jobs_dir_of(SITE), 7, "job 7")
+    _, live = create(jobs_dir_of(SITE.name), 7, "job 7")
     with live:
         assert register.read(SITE, 7).state is before
     lost = register.read(SITE, 7)
@@ -100,7 +101,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(
 ) -> None:
     over = ended(moved(RECORD, RecordState.RUNNING), Outcome(RecordState.COMPLETED, 0), ())
     register.write(SITE, over)
-    damaged = Path(state) / SITE / "records" / "6.json"
+    damaged = Path(state) / SITE.name / "records" / "6.json"
     damaged.write_bytes(text)
     assert register.read_all(SITE) == [over]
     assert f"warning: {damaged}: the record is damaged" in capsys.readouterr().err
@@ -118,7 +119,7 @@ def test_the_newest_records_are_kept(state: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(register, "KEPT_RECORDS", 3)
     for job_id in range(1, 7):
         register.write(SITE, msgspec.structs.replace(RECORD, job_id=job_id))
-    _, live = create(jobs_dir_of(SITE), 2, "job 2")
+    _, live = create(jobs_dir_of(SITE.name), 2, "job 2")
     with live:
         register.prune(SITE)
     assert register.record_ids(SITE) == [2, 4, 5, 6]
@@ -126,6 +127,6 @@ def test_the_newest_records_are_kept(state: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_record_is_json_that_anyone_reads(state: str) -> None:
     register.write(SITE, RECORD)
-    found = json.loads((Path(state) / SITE / "records" / "7.json").read_text())
+    found = json.loads((Path(state) / SITE.name / "records" / "7.json").read_text())
     assert found["command"] == ["python-ws", "run.py"]
     assert found["submitted"] == "2026-01-02T03:04:05Z"

@@ -13,7 +13,7 @@ from csrun.jobs.record import JobRecord
 from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
 from csrun.jobs.signals import ENDING_SIGNALS, EndedBySignalError, raised_as_errors
-from csrun.site import load
+from csrun.site import Site, load
 
 SITE = load("local")
 COMMAND = ("/bin/true",)
@@ -48,8 +48,8 @@ def test_a_signal_while_the_job_is_entered_cancels_it(
     before = [signal.getsignal(s) for s in ENDING_SIGNALS]
     write = register.write
 
-    def interrupted(site_name: str, record: JobRecord, *, durable: bool = True) -> None:
-        write(site_name, record, durable=durable)
+    def interrupted(site: Site, record: JobRecord, *, durable: bool = True) -> None:
+        write(site, record, durable=durable)
         if record.is_active:
             os.kill(os.getpid(), signum)
 

@@ -2,7 +2,9 @@
 
 import os
 import pickle
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -16,9 +18,7 @@ def as_account(uid: int, act: Callable[[], object], groups: tuple[int, ...] = ()
     pid = os.fork()
     if pid == 0:
         os.close(heard)
-        os.setgroups(groups)
-        os.setgid(groups[0] if groups else uid)
-        os.setuid(uid)
+        _become(uid, groups)
         result: object
         try:
             result = act()
@@ -32,3 +32,43 @@ def as_account(uid: int, act: Callable[[], object], groups: tuple[int, ...] = ()
         data = answer.read()
     os.waitpid(pid, 0)
     return pickle.loads(data)
+
+
+@contextmanager
+def account_at_work(
+    uid: int, act: Callable[[], AbstractContextManager[object]], groups: tuple[int, ...]
+) -> Iterator[int]:
+    """A process of another account that is inside of what `act` gives; its number."""
+    heard, said = os.pipe()
+    waiting, held = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(held)
+        code = 1
+        try:
+            _become(uid, groups)
+            with act():
+                os.write(said, b"in")
+                os.read(waiting, 1)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(said)
+    os.close(waiting)
+    is_in = os.read(heard, 2)
+    os.close(heard)
+    try:
+        assert is_in, "it has failed before"
+        yield pid
+    finally:
+        os.close(held)
+        _, status = os.waitpid(pid, 0)
+    assert status == 0
+
+
+def _become(uid: int, groups: tuple[int, ...]) -> None:
+    os.setgroups(groups)
+    os.setgid(groups[0] if groups else uid)
+    os.setuid(uid)

@@ -11,14 +11,13 @@ from csrun.site import load
 from csrun.system import (
     Power,
     SystemState,
-    WaitingLine,
     acquire,
     find,
     in_mode,
     save_state,
     users_of,
 )
-from csrun.system.state_files import line_dir
+from csrun.system.state_files import line_of
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SITE = load("local")
@@ -77,7 +76,7 @@ def test_the_first_free_system_in_the_mode() -> None:
         assert find(ALIKE, None, PIPELINED) == second
         with acquire(ALIKE, second, PIPELINED, "job 2"):
             assert find(ALIKE, None, PIPELINED) == first
-            ticket = WaitingLine(line_dir(ALIKE, first)).join("job 3 (process 1)")
+            ticket = line_of(ALIKE, first).join("job 3 (process 1)")
             assert (users_of(ALIKE, first), users_of(ALIKE, second)) == (2, 1)
             assert find(ALIKE, None, PIPELINED) == second
             ticket.leave()

@@ -59,6 +59,7 @@ class JobLoop:
         on_restart: Callable[[str], None] = lambda cause: None,
     ) -> None:
         self._folder = folder
+        self._told_in = job.told_in(folder.path)
         self._server = server
         self._signals = signals
         self._state = JobState(job)
@@ -154,7 +155,7 @@ class JobLoop:
     def _look_for_step(self) -> None:
         """Keep the step of the training as its chief says it: with its end the file is gone."""
         if self._max_restarts:
-            said = Telemetry.read(self._folder.path)
+            said = Telemetry.read(self._told_in)
             self._step = self._step if said is None else said.step
 
     def _send(self, message: StartTask | SignalTasks) -> None:

@@ -5,18 +5,19 @@ from pathlib import Path
 from time import sleep
 
 from csrun.base.errors import UsageError
-from csrun.context import JobFile, Role, jobs_dir_of
+from csrun.context import JobFile, Role
 from csrun.jobs import register
-from csrun.jobs.folder import KEPT_JOBS, JobFolder
+from csrun.jobs.folder import KEPT_JOBS, JobFolder, jobs_dir
 from csrun.jobs.record import JobRecord
 from csrun.launch.process.task_output import LogTail, log_name, rank_label, visible_ranks
+from csrun.site import Site
 
 _POLL_S = 0.1
 _WAFER = "wafer-"
 
 
 def show(
-    site_name: str,
+    site: Site,
     job_id: int,
     role: Role | None,
     follow: bool,
@@ -28,18 +29,18 @@ def show(
 
     Raises: UsageError when there is no such job, or role in it, or its logs are gone
     """
-    record = register.read(site_name, job_id)
+    record = register.read(site, job_id)
     _require_logs(record)
     while record.started is None:
         if not follow or not record.is_active:
             raise UsageError(f"job {job_id} has no logs yet: it waits for {record.reason}")
         sleep(_POLL_S)
-        record = register.read(site_name, job_id)
+        record = register.read(site, job_id)
         _require_logs(record)
-    folder = JobFolder(jobs_dir_of(site_name) / str(job_id))
+    folder = JobFolder(jobs_dir(site) / str(job_id))
 
     def goes_on() -> bool:
-        record = register.read(site_name, job_id)
+        record = register.read(site, job_id)
         _require_logs(record)
         return follow and record.is_active
 

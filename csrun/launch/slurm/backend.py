@@ -86,7 +86,7 @@ def show(
     Raises: UsageError when there is no such job, or role in it, or its logs are gone, or someone
     else's; CsrunError when Slurm does not answer
     """
-    folder = JobFolder(jobs_dir_of(site.name, site.jobs_dir) / str(job_id))
+    folder = JobFolder(jobs_dir_of(site.name, site.jobs_dir, site.shared) / str(job_id))
     while not _has_begun(folder.path):
         job = squeue.job(site, job_id)
         if not job.is_waiting and not job.is_running:

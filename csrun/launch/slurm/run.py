@@ -145,7 +145,7 @@ def _run_step(
     system: str | None,
     given: environment.Allocation | None,
 ) -> int:
-    jobs_dir = jobs_dir_of(site.name, site.jobs_dir)
+    jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
     folder, live = folders.create(jobs_dir)
     with live:
         folders.prune(jobs_dir)
