@@ -150,9 +150,13 @@ def _lost(site: Site, record: JobRecord) -> JobRecord:
 
 def _stored(site: Site, job_id: int) -> JobRecord:
     """This account's record of a job as it lies there, else another's."""
-    path = _folder(site) / f"{job_id}.json"
-    others = [] if path.exists() else _paths_of_others(site)
-    return _read(next((other for other in others if _number_of(other) == job_id), path))
+    try:
+        return _read(_folder(site) / f"{job_id}.json")
+    except FileNotFoundError:
+        for path in _paths_of_others(site):
+            if _number_of(path) == job_id:
+                return _read(path)
+        raise
 
 
 def _read(path: Path) -> JobRecord:

@@ -104,5 +104,5 @@ def test_a_damaged_state_that_cannot_be_rebuilt_stays(monkeypatch: pytest.Monkey
     assert not list(path.parent.glob("*.damaged-*"))
 
 
-def a_full_disk(*arguments: object) -> None:
+def a_full_disk(*arguments: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
