@@ -2,20 +2,71 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from csrun.base.errors import CsrunError, OutputError, UsageError
 from csrun.base.files import make_private
-from csrun.cli.shell.commands import help, power, status
+from csrun.cli.shell.commands import power, status
 from csrun.cli.shell.shell import LeaveShell, Shell, Words
 from csrun.context import state_dir
+from csrun.context.environment import LoginRole
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import History
+
+
+def _words(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The words that may follow those of the command so far."""
+    command: click.Command | None = context.find_root().command
+    for word in context.params.get("command") or ():
+        command = command.commands.get(word) if isinstance(command, click.Group) else None
+    known = command.commands if isinstance(command, click.Group) else ()
+    return [word for word in known if word.startswith(incomplete)]
+
+
+@click.command("help")
+@click.argument("command", metavar="[COMMAND...]", nargs=-1, shell_complete=_words)
+@click.pass_context
+def help_command(context: click.Context, command: tuple[str, ...]) -> None:
+    """List the commands, or explain one."""
+    top = context.find_root()
+    if command:
+        words = [*command, "--help"]
+        top.command.main(words, top.info_name, standalone_mode=False, obj=context.obj)
+    else:
+        _list(top.command, context.obj)
+
+
+def _list(root: click.Command, shell: Shell) -> None:
+    """What the shell's user may do, a line a command."""
+    rows = [
+        (path, command.get_short_help_str(80))
+        for path, command in leaves(root)
+        if shell.role is LoginRole.ADMIN or not getattr(command, "changes", False)
+    ]
+    width = max(len(path) for path, _ in rows)
+    for path, text in rows:
+        click.echo(f"{path:{width}}  {text}")
+
+
+@click.command("exit")
+def leave() -> None:
+    """Leave the shell."""
+    raise LeaveShell
+
+
+def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """All commands below a word, with the words that lead to them."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    for name, below in command.commands.items():
+        yield from leaves(below, f"{path} {name}".strip())
+
 
 PROGRAM = "cs"
 PROMPT = f"{PROGRAM}> "
@@ -31,8 +82,8 @@ root = Words(
         Words("software", [status.software], "Installed software."),
         Words("session", [status.listing, status.cancel], "Jobs on a system."),
         status.telemetry,
-        help.help_command,
-        help.leave,
+        help_command,
+        leave,
     ],
     "The admin shell of the CS systems.",
 )  # fmt: skip
