@@ -157,6 +157,7 @@ def test_a_users_allocation_that_holds_all_is_run_in(
     granted = re.search(r"Granted job allocation (\d+)", done.stderr)
     assert granted is not None
     assert {job for _, job in ranks} == {granted[1]}
+    assert told.run("sh", "-c", "exit 4", command="csrun_cpu").returncode == 4
 
 
 def test_a_whole_allocation_carries_what_needs_no_system(cluster_place: Workplace) -> None:

@@ -106,7 +106,9 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
         first=asked.first,
     )
     on_terminal = os.isatty(0) and os.isatty(1)
-    words = cpu_words(command, resources, wanted.output, site.gres_node, on_terminal)
+    inside = environment.users_job() is not None  # a job's own nodes are the user's choice
+    elsewhere = None if inside else site.gres_node
+    words = cpu_words(command, resources, wanted.output, elsewhere, on_terminal)
     return run_in_foreground(ForegroundCommand(words, variables, grace_s=site.grace_s)).exit_code
 
 
