@@ -2,10 +2,14 @@
 
 import os
 import stat
+import subprocess
+import sys
+import threading
 
 import pytest
 from support.accounts import OTHER, as_account, needs_two_accounts
 
+from csrun.base.files import account_name
 from csrun.system import lock, try_lock
 
 
@@ -32,3 +36,34 @@ def test_another_account_cannot_hold_a_lock_and_so_stalls_nobody(own_folder, uma
         os.umask(before)
     assert isinstance(opened, PermissionError)
     assert stat.S_IMODE((own_folder / "live.lock").stat().st_mode) == 0o600
+
+
+def test_a_wait_says_which_process_of_which_account_holds_the_lock(tmp_path, monkeypatch, capsys):
+    """Not only whom the file names: somebody may hold it who has only read it."""
+    monkeypatch.setattr(sys.modules["csrun.system.lock"], "_PAUSES_S", (0.001,))
+    path = tmp_path / "mutex"
+    lock(path, "job 1 (process 5)").release()
+    program = (
+        "import fcntl, sys\nread = open(sys.argv[1])\nfcntl.flock(read, fcntl.LOCK_SH)\n"
+        "print('held', flush=True)\nsys.stdin.read()"
+    )
+    reader = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(reader, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        let_go = threading.Timer(0.3, holder.stdin.close)
+        let_go.start()
+        with lock(path, "job 2"):
+            let_go.join()
+    said = f"csrun: waiting for {path}, held by process {holder.pid} of {account_name(os.getuid())}"
+    assert said in capsys.readouterr().err
+
+
+def test_a_shared_lock_is_the_groups_whatever_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        lock(tmp_path / "line" / "mutex", "job 1", shared=True).release()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "line" / "mutex").stat().st_mode) == 0o660
+    assert stat.S_IMODE((tmp_path / "line").stat().st_mode) == 0o2770
+    assert os.listdir(tmp_path / "line") == ["mutex"]
