@@ -15,7 +15,7 @@ import msgspec
 
 import csrun
 from csrun.base.errors import CsrunError
-from csrun.base.files import create_new
+from csrun.base.files import create_new, make_private
 from csrun.base.version import VERSION
 from csrun.compiler.options import CompileOptions
 from csrun.executable import Executable, ForeignError, UnreadableError, executable_of, load
@@ -103,6 +103,7 @@ def keep(root: Path, private: Path, checksum: str, files: Mapping[str, str]) -> 
     write(directory, files)
     executable = executable_of(directory, files)
     if is_foreign(directory):
+        make_private(private)
         write(own, files)
     try:
         return load(directory, executable.digest)

@@ -354,6 +354,7 @@ def test_what_others_may_write_is_not_run(tmp_path, private, name, mode):
     assert (first.cached, first.foreign) == (False, True)
     assert (again.cached, again.foreign) == (True, True)
     assert again.executable.directory.parent == private
+    assert private.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_private_compile_takes_the_place_of_a_foreign_one_alone(tmp_path, private):
