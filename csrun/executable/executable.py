@@ -130,9 +130,16 @@ class _Folder:
     def read(self, name: str) -> bytes:
         """The bytes of a file in it, which is no link."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(name, flags, dir_fd=self.descriptor), "rb") as file:
-            self.require_ours(os.fstat(file.fileno()), name)
-            data = file.read(_LARGEST_BYTES + 1)
+        descriptor = os.open(name, flags, dir_fd=self.descriptor)
+        try:
+            found = os.fstat(descriptor)
+            self.require_ours(found, name)
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{name} is not a regular file")
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(_LARGEST_BYTES + 1)
+        finally:
+            os.close(descriptor)
         if len(data) > _LARGEST_BYTES:
             raise ValueError(f"{name} has more than {_LARGEST_BYTES:,} bytes")
         return data

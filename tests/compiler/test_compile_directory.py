@@ -399,6 +399,15 @@ def test_a_planted_compile_is_neither_run_nor_removed(tmp_path, private):
     assert program.exists()
 
 
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_part_of_a_compile(tmp_path, make):
+    directory = compiled(tmp_path).executable.directory
+    (directory / "program.py").unlink()
+    make(directory / "program.py")
+    with pytest.raises(UnreadableError, match="not a regular file"):
+        load(directory)
+
+
 def test_a_link_to_a_compile_is_none(tmp_path, private):
     directory = compiled_apart(tmp_path, private).executable.directory
     directory.rename(tmp_path / "elsewhere")
