@@ -2,6 +2,13 @@
 
 import signal
 
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+
+def shell_code(exit_code: int) -> int:
+    """An exit code as a shell has it: 128 + signal for a killed process, Python's -signal."""
+    return 128 - exit_code if exit_code < 0 else exit_code
+
 
 class CsrunError(Exception):
     """A failure with a cause the user can act on: where, rule, got, remedy.

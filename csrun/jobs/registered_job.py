@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.base.errors import CsrunError, UsageError
+from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, UsageError
 from csrun.base.files import account_name, make_private, write_whole
 from csrun.context import account_state_dir, site_state_dir, state_dir
 from csrun.context.job import now, read_uses
@@ -32,8 +32,6 @@ from csrun.jobs.request import JobOptions, name_of
 from csrun.jobs.signals import DeferredSignals, EndedBySignalError
 from csrun.site import Site
 from csrun.system import FileLock, lock, make_site_folders
-
-EXIT_INTERRUPTED = 130
 
 
 @dataclass

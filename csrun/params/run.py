@@ -1,21 +1,18 @@
 """The frame of a run.py's main function, and a main function for whoever needs no own."""
 
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from csrun.base.errors import CsrunError, UsageError
+from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, UsageError
 from csrun.context import current
 from csrun.estimator import CerebrasEstimator
 from csrun.estimator.config import CSRunConfig, Positive
 from csrun.estimator.estimator import InputFunction, Prediction
 from csrun.estimator.trace import ModelFunction
 from csrun.params.arguments import Arguments, DefaultParams, Mode, parse
-
-EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 Main = Callable[[Arguments[Any]], None]
 

@@ -32,7 +32,7 @@ class Stage(msgspec.Struct, frozen=True):
 class Limiting(msgspec.Struct, frozen=True):
     """The limiting stage.
 
-    share: its part of a worker's time, or of its CPU time where the input is CPU-bound.
+    share: its part of the stages' time, or of their CPU time where the input is CPU-bound.
     speedup: by how much it alone must become faster to reach the target, None when no speed of its
     own would do.
     """

@@ -111,7 +111,7 @@ def _growth(analysis: Analysis) -> str:
 def limiting(found: Limiting) -> str:
     """The stage, its share, and what to do."""
     time = "CPU time" if found.is_cpu_bound else "time"
-    return f"{found.stage.name}: {found.share:.0%} of a worker's {time}; {found.advice}."
+    return f"{found.stage.name}: {found.share:.0%} of the stages' {time}; {found.advice}."
 
 
 def outcome(analysis: Analysis) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.base.errors import CsrunError, OutputError, UsageError
+from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, OutputError, UsageError
 from csrun.base.files import make_private
 from csrun.cli.shell.commands import power, status
 from csrun.cli.shell.shell import LeaveShell, Shell, Words
@@ -70,7 +70,6 @@ def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.
 
 PROGRAM = "cs"
 PROMPT = f"{PROGRAM}> "
-EXIT_INTERRUPTED = 130
 HISTORY = "cs_history"
 
 root = Words(

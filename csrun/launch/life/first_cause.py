@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from csrun.base.errors import shell_code
 from csrun.context import Role, TaskReport, TaskReportKind
 from csrun.context.job import peer_name
 
@@ -43,7 +44,7 @@ class TaskEnd:
 
         1 for a task that ended too early, with an exit code that is no failure's.
         """
-        return 128 - self.exit_code if self.exit_code < 0 else self.exit_code or 1
+        return shell_code(self.exit_code) or 1
 
     @property
     def is_consequence(self) -> bool:

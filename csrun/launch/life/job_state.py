@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from signal import SIGKILL, SIGTERM
 
-from csrun.base.errors import UsageError
+from csrun.base.errors import UsageError, shell_code
 from csrun.context import JobFile, Role, TaskReport
 from csrun.jobs.record import RecordState
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT
@@ -218,10 +218,10 @@ class JobState:
         if self.cause is not None:
             return self.cause.job_exit_code
         if self.server_exit_code is not None:
-            return _shell_code(self.server_exit_code) or 1
+            return shell_code(self.server_exit_code) or 1
         if self.timed_out:
             return EXIT_TIME_LIMIT
-        return 0 if self.signum is None else _shell_code(-self.signum)
+        return 0 if self.signum is None else shell_code(-self.signum)
 
     @property
     def outcome(self) -> RecordState:
@@ -351,7 +351,3 @@ class JobState:
             story = "\n".join(f"  {event}" for event in self._story)
             raise InvalidTransitionError(f"{self.phase} -> {phase} after:\n{story}")
         self.phase = phase
-
-
-def _shell_code(exit_code: int) -> int:
-    return 128 - exit_code if exit_code < 0 else exit_code

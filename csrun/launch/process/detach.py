@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from csrun.base.errors import shell_code
 from csrun.jobs.registered_job import RegisteredJob
 
 LOG_NAME = "launcher"
@@ -34,7 +35,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
         raise
     if not job_id:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return 128 - code if code < 0 else code
+        return shell_code(code)
     print(
         f"job {job_id} goes on by itself: 'csctl logs {job_id} --follow' shows it,"
         f" 'csctl cancel job {job_id}' ends it"

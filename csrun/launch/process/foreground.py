@@ -19,6 +19,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Self
 
+from csrun.base.errors import shell_code
 from csrun.base.mode import GRACE_S
 from csrun.launch.process import process_tree
 from csrun.launch.process.task_process import EXIT_NOT_EXECUTABLE
@@ -171,7 +172,7 @@ def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> En
         timeout_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
         info = signal.sigtimedwait(_WATCHED, max(0.0, timeout_s))
         if (code := process_tree.reap().get(pid)) is not None:
-            ending.exit_code = 128 - code if code < 0 else code
+            ending.exit_code = shell_code(code)
             return ending
         if info is not None and _is_to_pass_on(info):
             asked = signal.Signals(info.si_signo)

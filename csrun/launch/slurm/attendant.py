@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base.errors import shell_code
 from csrun.context import JobFile, Progress, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
@@ -87,7 +88,7 @@ class Attendant:
                 for key, _ in selector.select(UNRUNG_S):
                     key.data()
                 self._obey_all()
-        return self._exit_code if self._exit_code >= 0 else 128 - self._exit_code
+        return shell_code(self._exit_code)
 
     def _is_over(self) -> bool:
         if self._is_let_go or self._job is None or self._job.max_restarts:

@@ -51,7 +51,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "Target: 176,000 samples/s, given with --target",
         "With a margin: 198,000 samples/s, 12.5% above",
         "map load 7.00 93% 70%",
-        "map load: 70% of a worker's time; it computes",
+        "map load: 70% of the stages' time; it computes",
         "batch first [bold]",
         "4 1 200,000 200,000 200,000 +0.0%",
         "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
@@ -69,7 +69,7 @@ def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> Non
     )
     assert "What limits is the CPUs" in shown
     # of 9 us of CPU time it takes 6.5: 6.5 / 9 / (1 / 2.25 - 2.5 / 9)
-    assert "map load: 72% of a worker's CPU time; the CPUs have no time left" in shown
+    assert "map load: 72% of the stages' CPU time; the CPUs have no time left" in shown
     assert "map load alone would have to be 4.33 times as fast" in shown
     assert "wait" not in shown.split("Limiting stage")[1].split("Measured")[0]
     near = " ".join(report(analysis_of(target=Target(190_000, "here"))).split())
@@ -103,7 +103,7 @@ def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
 def test_batches_that_all_make_are_told() -> None:
     points = points_of(lambda n: 30_000.0, busy=lambda n: 0.1)
     shown = " ".join(report(analysis_of(measured(points, replayed=True))).split())
-    assert "map load: 70% of a worker's time; each task makes all batches" in shown
+    assert "map load: 70% of the stages' time; each task makes all batches" in shown
     assert "Each task makes all batches, and throws the others' away." in shown
     assert "What limits is that each streamer makes all batches: shard the data" in shown
     assert "share something" not in shown
