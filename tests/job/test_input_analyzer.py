@@ -80,7 +80,9 @@ def written(place: FcMnist) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("interpreter", ["python-ws", "python"])
+@pytest.mark.parametrize(
+    "interpreter", ["python-ws", pytest.param("python", marks=pytest.mark.slow)]
+)
 def test_it_measures_the_shipped_pipeline(place: FcMnist, interpreter: str) -> None:
     words = own(place, "--compile_only")
     text = analyzed(place, interpreter, RUN, *words).stdout

@@ -10,6 +10,7 @@ from support.jobs import Workplace
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
+SLOW = pytest.mark.slow
 
 STREAMING = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
 PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
@@ -22,11 +23,14 @@ def there(cluster_place: Workplace) -> FcMnist:
 
 
 @pytest.mark.parametrize(
-    ("interpreter", "layout"),
-    [("python-ws", STREAMING), ("python", PIPELINED)],
-    ids=["streaming", "pipelined"],
+    ("interpreter", "layout", "how"),
+    [
+        pytest.param("python-ws", STREAMING, "scancel", id="streaming-scancel"),
+        pytest.param("python", PIPELINED, "Ctrl-C", id="pipelined-Ctrl-C"),
+        pytest.param("python-ws", STREAMING, "Ctrl-C", marks=SLOW, id="streaming-Ctrl-C"),
+        pytest.param("python", PIPELINED, "scancel", marks=SLOW, id="pipelined-scancel"),
+    ],
 )
-@pytest.mark.parametrize("how", ["scancel", "Ctrl-C"])
 def test_what_it_resumes_is_the_undisturbed_training(
     there: FcMnist, testbed: Testbed, interpreter: str, layout: tuple[str, ...], how: str
 ) -> None:

@@ -161,7 +161,8 @@ def test_without_a_controller_it_says_so(
 ) -> None:
     conf = tmp_path / "slurm.conf"
     port = testbed.environment["SLURM_TESTBED_PORT"]
-    conf.write_text(testbed.conf.read_text().replace(f"SlurmctldPort={port}", "SlurmctldPort=9"))
+    text = testbed.conf.read_text().replace(f"SlurmctldPort={port}", "SlurmctldPort=9")
+    conf.write_text(f"{text}\nMessageTimeout=2\n")  # what sinfo waits for, 10 s else
     (tmp_path / "cgroup.conf").write_text("")
     there = replace(place, variables=(("SLURM_CONF", str(conf)),))
     done = there.run(*SPREAD, "python", "run.py")
