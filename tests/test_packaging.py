@@ -49,7 +49,7 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("csrun", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("csrun", "site_configs", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         subprocess.run(["cp", "-r", CHECKOUT / name, source], check=True)
     wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "-w", tmp_path, source], check=True)
