@@ -153,6 +153,7 @@ def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
     assert found["solution"]["layout"]["streamers"] <= FILES
 
 
+@pytest.mark.slow
 def test_the_first_run_of_several_is_measured_and_fed_beyond_its_data(place: FcMnist) -> None:
     (place.path / "two.py").write_text(TWO_RUNS)
     done = analyzed(place, "--verify", "python", "two.py", "--compile_only")

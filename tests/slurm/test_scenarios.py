@@ -38,8 +38,9 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("layout", [
     ("--total-nodes", "2", "python"),
     ("--total-nodes", "4", "python-ws"),
-    ("--total-nodes", "4", "--tasks-per-node", "8", "--cpus-per-task", "1", "--cyclic",
-     "python-ws"),
+    pytest.param(
+        ("--total-nodes", "4", "--tasks-per-node", "8", "--cpus-per-task", "1", "--cyclic",
+         "python-ws"), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_training_is_the_same_under_both(
     place: Workplace, layout: tuple[str, ...], plain_loss: str
