@@ -16,7 +16,7 @@ from csrun.data.formats.lines import Lines
 from csrun.data.formats.npy import Npy
 from csrun.data.formats.tfexample import Fixed, TFExample, Variable
 from csrun.data.formats.tfrecord import TFRecord
-from csrun.data.formats.tokens import Tokens
+from csrun.data.formats.tokens import Tokens, write_tokens
 
 __all__ = [
     "Csv",
@@ -34,6 +34,7 @@ __all__ = [
     "Tokens",
     "Variable",
     "of",
+    "write_tokens",
 ]
 
 FORMATS: dict[str, Callable[[], Format]] = {

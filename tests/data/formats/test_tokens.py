@@ -1,5 +1,7 @@
-"""Windows of token files, against slices written out by hand."""
+"""Windows of token files, against slices written out by hand; the header, against struct's."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from csrun.data import DataError
-from csrun.data.formats import Tokens
+from csrun.data.formats import Tokens, write_tokens
 
 
 @examples(50)
@@ -66,3 +68,66 @@ def test_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
         Tokens(4).arrays(path)
     with pytest.raises(DataError, match=r"none\.bin: cannot be opened: No such file"):
         Tokens(4).arrays(tmp_path / "none.bin")
+
+
+def headed(ids: list[int], item: str = "H", vocabulary: int = 100) -> bytes:
+    fields = struct.pack("<HHIQI", 1, struct.calcsize(item), vocabulary, len(ids), 0)
+    return b"CSRUNTOK" + fields + struct.pack(f"<I{len(ids)}{item}", zlib.crc32(fields), *ids)
+
+
+@pytest.mark.parametrize(("item", "vocabulary"), [("H", 1 << 16), ("I", (1 << 16) + 1)])
+def test_a_file_is_written_piece_by_piece_under_its_header(
+    tmp_path: Path, item: str, vocabulary: int
+) -> None:
+    path = tmp_path / "train.bin"
+    count = write_tokens(path, iter([[1, 2, 3], [], np.array([65535])]), vocabulary)
+    assert count == 4
+    assert path.read_bytes() == headed([1, 2, 3, 65535], item, vocabulary)
+    inputs, targets = Tokens(3).arrays(path)
+    assert (inputs.tolist(), targets.tolist()) == ([[1, 2, 3]], [[2, 3, 65535]])
+    assert inputs.dtype == np.dtype(item)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_id_outside_the_vocabulary_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(b"what was there")
+    for wrong in (100, -1):
+        with pytest.raises(DataError, match=rf"token 3 must be in 0\.\.99, got {wrong}"):
+            write_tokens(path, [[1, 2], [3, wrong]], 100)
+    with pytest.raises(DataError, match="token ids must be integers, got float64"):
+        write_tokens(path, [[0.5]], 100)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"what was there"]
+
+
+@pytest.mark.parametrize("byte", range(28))
+def test_a_damaged_header_is_refused(tmp_path: Path, byte: int) -> None:
+    path = tmp_path / "train.bin"
+    data = bytearray(headed(list(range(9))))
+    data[byte] ^= 16
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"train\.bin: its header is damaged"):
+        Tokens(4).arrays(path)
+
+
+def test_what_a_header_says_must_hold(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    whole = headed(list(range(9)))
+    for data in (whole[:-1], whole[:-8], whole + b"\0\0"):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=rf"9 tokens .* take 50 bytes, got {len(data)}"):
+            Tokens(4).arrays(path)
+    path.write_bytes(whole[:20])
+    with pytest.raises(DataError, match="a header takes 32 bytes, got 20"):
+        Tokens(4).arrays(path)
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match="its header says uint16, got uint32"):
+        Tokens(4, dtype="uint32").arrays(path)
+    with pytest.raises(DataError, match="vocabulary of 99, got a file for a vocabulary of 100"):
+        Tokens(4, vocabulary=99).arrays(path)
+    assert len(Tokens(4, vocabulary=100).arrays(path)[0]) == 2
+    for version, item_bytes, rule in ((2, 2, "must be of version 1"), (1, 3, "2 or 4 bytes")):
+        fields = struct.pack("<HHIQI", version, item_bytes, 100, 9, 0)
+        path.write_bytes(b"CSRUNTOK" + fields + struct.pack("<I", zlib.crc32(fields)) + whole[32:])
+        with pytest.raises(DataError, match=rule):
+            Tokens(4).arrays(path)
