@@ -49,7 +49,7 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     end = partial + _partial_bytes(layout, options)
     layers = footprint(layout, store, options)
     if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
-        raise _too_large(layers, alive, end, batch)
+        raise _too_large(layers, alive, _largest_batch(layers, alive, model, end, batch), end)
     floor_plan = layers.floor_plan(alive) if layout.layers else ()
     return Placed(layout, store, tuple(buffers), stride, partial, end, floor_plan)
 
@@ -61,9 +61,17 @@ def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
     return lives(kernels, kept, {p.name for p in layout.parameters})
 
 
-def with_rows(alive: Sequence[Life], rows: int, fewer: int) -> list[Life]:
-    """The buffers of a minibatch of `rows`, with another number of them."""
-    return [replace(life, array=_with_rows(life.array, rows, fewer)) for life in alive]
+def with_samples(
+    alive: Sequence[Life], model: MatchedModel, samples: int, fewer: int
+) -> list[Life]:
+    """The buffers of a minibatch of so many samples, with another number of them."""
+    fixed = model.without_samples
+    return [
+        replace(life, array=_with_samples(life.array, samples, fewer))
+        if life.array.name not in fixed
+        else life
+        for life in alive
+    ]
 
 
 def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
@@ -95,13 +103,12 @@ def _with_slots(layout: Layout) -> tuple[Layout, int]:
     return replace(layout, groups=groups), sum(sizes)
 
 
-def _too_large(layers: Footprint, alive: Sequence[Life], arena: int, batch: int) -> CompileError:
-    """Names the layer that keeps most, and what helps."""
+def _too_large(layers: Footprint, alive: Sequence[Life], fits: int, arena: int) -> CompileError:
+    """Names the layer that keeps most, and what helps; a batch of `fits` would fit."""
     options, system = layers.options, layers.options.system
     sizes = layers.layer_bytes(alive)
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     needed = max(arena, layers.needed_bytes(alive))
-    fits = _largest_batch(layers, alive, arena, batch)
     return CompileError(
         f"layer {layers.layers[largest].name} needs {sizes[largest]:,} bytes of {needed:,} "
         f"on the wafer, {system.name} has {system.sram_bytes:,}: {_remedy(options.mode, fits)}"
@@ -116,25 +123,32 @@ def _remedy(mode: ExecutionMode, fits: int) -> str:
     return next(iter(smaller), "give the layer fewer units, or use a larger system")
 
 
-def _largest_batch(layers: Footprint, alive: Sequence[Life], arena: int, batch: int) -> int:
+def _largest_batch(
+    layers: Footprint, alive: Sequence[Life], model: MatchedModel, arena: int, batch: int
+) -> int:
     """The largest batch that fits, 0 when none does; `batch` itself takes an arena of `arena`."""
     options = layers.options
     minibatches = options.minibatches
-    rows = batch // minibatches
+    samples = batch // minibatches
     buffers = aligned(place(alive, 0)[1])
 
     def nbytes(fewer: int) -> int:
-        scaled = with_rows(alive, rows, fewer)
+        scaled = with_samples(alive, model, samples, fewer)
         saved = minibatches * (buffers - aligned(place(scaled, 0)[1]))
         return max(arena - saved, layers.needed_bytes(scaled))
 
-    fitting = bisect_right(range(1, rows), options.system.sram_bytes, key=nbytes)
+    fitting = bisect_right(range(1, samples), options.system.sram_bytes, key=nbytes)
     return fitting * minibatches
 
 
-def _with_rows(array: Array, rows: int, fewer: int) -> Array:
-    """The array with another batch size along the axis of the batch, if it has one."""
-    if rows not in array.shape:
+def _with_samples(array: Array, samples: int, fewer: int) -> Array:
+    """The array with another number of samples, if some axis has rows of all of them.
+
+    Whichever that is: its size is what counts.
+    """
+    fitting = (a for a, size in enumerate(array.shape) if size and size % samples == 0)
+    axis = next(fitting, None)
+    if axis is None:
         return array
-    axis = array.shape.index(rows)
-    return replace(array, shape=(*array.shape[:axis], fewer, *array.shape[axis + 1 :]))
+    rows = array.shape[axis] // samples
+    return replace(array, shape=(*array.shape[:axis], fewer * rows, *array.shape[axis + 1 :]))

@@ -10,17 +10,17 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of
+from csrun.cirh.batch_axes import Over
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
-from csrun.compiler.batch_dependence import BatchDependence
 from csrun.compiler.codegen import generate
 from csrun.compiler.errors import CompileError
 from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
-from csrun.compiler.matching import MatchedModel, match_kernels
+from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Begin, Show, Stage, no_progress, run_passes
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
@@ -175,10 +175,7 @@ def _plan(
         layers=layout.layers,
         groups=layout.groups,
         loss_buffer=LOSS.name if model.has_loss else None,
-        outputs=tuple(
-            Output(output.name, output.array.name, _COMBINE.get(output.dependence, Combine.FIRST))
-            for output in model.outputs
-        ),
+        outputs=tuple(map(_output, model.outputs)),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         floor_plan=placed.floor_plan,
         estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options),
@@ -212,11 +209,9 @@ def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     if options.minibatches == 1:
         return
     mixed = [
-        f"output {output.name}"
-        for output in model.outputs
-        if output.dependence is BatchDependence.MIXED
+        f"output {output.name}" for output in model.outputs if output.dependence.over is Over.MIXED
     ]
-    if model.has_loss and model.loss_dependence is not BatchDependence.PART:
+    if model.loss_dependence is not None and model.loss_dependence.over is not Over.PART:
         mixed.insert(0, "the loss")
     if mixed:
         raise CompileError(
@@ -226,7 +221,12 @@ def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
         )
 
 
-_COMBINE = {BatchDependence.SAMPLES: Combine.SAMPLES, BatchDependence.PART: Combine.SUM}
+def _output(output: MatchedOutput) -> Output:
+    found = output.dependence
+    if found.axis is not None:
+        return Output(output.name, output.array.name, Combine.SAMPLES, found.axis, found.rows)
+    combine = Combine.SUM if found.over is Over.PART else Combine.FIRST
+    return Output(output.name, output.array.name, combine)
 
 
 def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ...]:

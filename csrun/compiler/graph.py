@@ -1,5 +1,6 @@
 """The module as the matchers see it: which operators are left, and what each value is called."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
@@ -76,6 +77,10 @@ class Graph:
         """The array that holds a value."""
         kind = type_of(value)
         return Array(self._name(value), shape_of(kind), dtype_of(kind))
+
+    def named(self, values: Iterable[SSAValue]) -> frozenset[str]:
+        """The names of those of the values that have one: they are arrays of the program."""
+        return frozenset(self._names[value] for value in values if value in self._names)
 
     def users(self, value: SSAValue) -> list[Operation]:
         """Operators that read a value, in program order."""

@@ -6,11 +6,11 @@ from operator import itemgetter
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
+from csrun.cirh.batch_axes import Dependence, dependences_of
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
 from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import dtype_of, text_of, type_of
-from csrun.compiler.batch_dependence import BatchDependence, dependence_of_values
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import Array, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
@@ -29,7 +29,7 @@ class MatchedOutput:
 
     name: str
     array: Array
-    dependence: BatchDependence
+    dependence: Dependence
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class MatchedModel:
     """A model as kernels, in program order.
 
     loss_dependence: how the loss depends on the batch; None without a loss. updates: the
-    optimizer of each parameter that is trained, by name.
+    optimizer of each parameter that is trained, by name. without_samples: names of arrays that no
+    sample has a row of, whatever the size of the batch.
     """
 
     inputs: tuple[InputOp, ...]
@@ -45,7 +46,8 @@ class MatchedModel:
     kernels: tuple[Kernel, ...]
     outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
-    loss_dependence: BatchDependence | None
+    loss_dependence: Dependence | None
+    without_samples: frozenset[str]
 
     @property
     def has_loss(self) -> bool:
@@ -78,7 +80,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     graph = Graph(module)
     placed: list[tuple[int, Kernel]] = []
     outputs: list[MatchedOutput] = []
-    dependences = dependence_of_values(graph.operations)
+    dependences = dependences_of(graph.operations)
     updates: dict[str, Optimizer] = {}
     for operation in graph.operations:
         if operation in graph.taken or isinstance(operation, _LEAVES):
@@ -111,6 +113,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         loss_dependence=next(
             (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
         ),
+        without_samples=graph.named(v for v, found in dependences.items() if found.axis is None),
     )
 
 

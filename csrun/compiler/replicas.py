@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.compiler.arena import alive_in, store_of, with_rows
+from csrun.compiler.arena import alive_in, store_of, with_samples
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.floor_plan import usable_part
 from csrun.compiler.footprint import Footprint, footprint
 from csrun.compiler.layers import lay_out
-from csrun.compiler.matching import validate_model
+from csrun.compiler.matching import MatchedModel, validate_model
 from csrun.compiler.memory_plan import Life
 from csrun.compiler.options import CompileOptions
 from csrun.executable import InputSpec, Layer
@@ -48,9 +48,9 @@ def choose_replicas(module: ModuleOp, options: CompileOptions) -> Choice:
     if not layout.layers:
         return Choice(1, 1, 1.0)
     home = footprint(layout, store_of(layout, model, options), options)
-    one = _Replica(home, alive_in(layout, model), inputs_of(model))
-    most = min(one.rows, usable_part(options.system).pes)
-    counts = [count for count in range(1, most + 1) if one.rows % count == 0]
+    one = _Replica(home, alive_in(layout, model), inputs_of(model), model)
+    most = min(one.samples, usable_part(options.system).pes)
+    counts = [count for count in range(1, most + 1) if one.samples % count == 0]
     rates = {count: rate for count in counts if (rate := one.of(count).rate())}
     best = next((n for n, rate in rates.items() if rate >= AS_FAST * max(rates.values())), 1)
     return Choice(best, max(rates, default=1), rates[best] / rates[1] if rates else 1.0)
@@ -63,22 +63,24 @@ class _Replica:
     home: Footprint
     alive: Sequence[Life]
     inputs: Sequence[InputSpec]
+    model: MatchedModel
 
     @property
-    def rows(self) -> int:
+    def samples(self) -> int:
         return self.inputs[0].shape[0]
 
     def of(self, count: int) -> "_Replica":
         """One of so many: weights stay as they are, everything else is divided."""
-        rows = self.rows // count
+        samples = self.samples // count
         return _Replica(
             replace(
                 self.home,
                 layers=tuple(_divided(layer, count) for layer in self.home.layers),
                 options=msgspec.structs.replace(self.home.options, replicas=count),
             ),
-            with_rows(self.alive, self.rows, rows),
-            [msgspec.structs.replace(x, shape=(rows, *x.shape[1:])) for x in self.inputs],
+            with_samples(self.alive, self.model, self.samples, samples),
+            [msgspec.structs.replace(x, shape=(samples, *x.shape[1:])) for x in self.inputs],
+            self.model,
         )
 
     def rate(self) -> float | None:

@@ -166,7 +166,7 @@ class CerebrasEstimator:
         Takes the newest checkpoint in model_dir, or the one given. In a job the chief gets the
         predictions, the other tasks an empty list.
 
-        Shapes: each prediction without its batch axis
+        Shapes: each prediction without its batch axis, or with the sample's own rows of it
         Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
         of another model.
         """
@@ -175,10 +175,7 @@ class CerebrasEstimator:
         found: list[Prediction] = []
 
         def take(result: StepResult) -> None:
-            found.extend(
-                {name: values[row] for name, values in result.outputs.items()}
-                for row in range(result.rows)
-            )
+            found.extend(map(result.of_sample, range(result.rows)))
 
         self._run(input_fn, RunMode.PREDICT, lambda run: evaluate.predict(run, steps, path, take))
         return found

@@ -129,17 +129,22 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Combine(StrEnum):
     """What makes one value of an output of several minibatches."""
 
-    SAMPLES = "samples"  # first axis is the batch: one behind the other
+    SAMPLES = "samples"  # an axis carries samples: one behind the other
     SUM = "sum"
     FIRST = "first"  # it is the same in all of them, or there is one
 
 
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An arena buffer whose value the host gets after each step, copied batch by batch."""
+    """An arena buffer whose value the host gets after each step, copied batch by batch.
+
+    Of samples: `axis` carries them, and each has `rows` rows of it.
+    """
 
     name: str
     buffer: str
     combine: Combine
+    axis: int = 0
+    rows: int = 1
 
 
 class PipelineStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

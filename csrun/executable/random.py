@@ -80,7 +80,7 @@ class MaskDraw:
     def __call__(self, step: Step) -> None:
         even, odd = self._even, self._odd
         even[0] = self._blocks
-        np.add(self._rows, step.first_sample, out=even[1])
+        np.add(self._rows, self._first(step), out=even[1])
         odd[0] = self._stream
         odd[1] = step.index
         philox(even, odd, self._product, self._keys)
@@ -88,3 +88,14 @@ class MaskDraw:
         np.bitwise_or(even, odd, out=even)
         for levels, mask in self._halves:
             np.greater_equal(levels, self._threshold, out=mask)
+
+    def _first(self, step: Step) -> int:
+        """The sample of the first row."""
+        return step.first_sample
+
+
+class FixedMaskDraw(MaskDraw):
+    """Draws a mask that is of no sample: the same in all minibatches of a step."""
+
+    def _first(self, step: Step) -> int:
+        return 0

@@ -4,6 +4,7 @@ from math import prod
 
 from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
+from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type, text_of, type_of
 from csrun.nn.activations import activation as activation_named
 from csrun.nn.errors import ShapeError, TraceError, user_line
@@ -68,8 +69,9 @@ class Dense:
 class Dropout:
     """Zeroes each value with probability `rate` while training, and scales the others up.
 
-    The mask follows from the run's seed, the step, the layer's place in the model and the sample's
-    index in the global batch: splitting a batch changes nothing. Evaluation leaves x as it is.
+    The mask follows from the run's seed, the step, the layer's place in the model, the sample's
+    index in the global batch and the value's place within the sample: splitting a batch changes
+    nothing. Evaluation leaves x as it is.
 
     Raises: TraceError for a rate outside [0, 1)
     Source: Srivastava et al. 2014, section 10 (inverted scaling)
@@ -85,7 +87,23 @@ class Dropout:
         """Shapes: x [B, ...] -> the same"""
         tracer = x.tracer
         with tracer.layer("dropout", self.name):
-            kind = tensor_type(x.shape, "bool")
-            stream = tracer.next_stream()
-            mask = tracer.builder.leaf(DropoutMaskOp, kind, rate=self.rate, stream=stream)
-            return tracer.emit(MaskedScaleOp, x, Tensor(tracer, mask), scale=1 / (1 - self.rate))
+            return tracer.emit(MaskedScaleOp, x, self._mask(x), scale=1 / (1 - self.rate))
+
+    def _mask(self, x: Tensor) -> Tensor:
+        """Drawn with the samples on axis 0, then with them where x has them.
+
+        Shapes: as x
+        """
+        tracer, dependence = x.tracer, x.tracer.dependence(x)
+        axis = dependence.axis or 0
+        others = tuple(d for d in range(len(x.shape)) if d != axis)
+        shape = [x.shape[d] for d in (axis, *others)] if x.shape else []
+        kind = tensor_type(shape, "bool")
+        rows = 0 if dependence.axis is None else dependence.rows
+        drawn = tracer.builder.leaf(
+            DropoutMaskOp, kind, rate=self.rate, stream=tracer.next_stream(), rows=rows
+        )
+        mask = Tensor(tracer, drawn)
+        if axis == 0:
+            return mask
+        return tracer.emit(PermuteOp, mask, dims=(*range(1, axis + 1), 0, *others[axis:]))

@@ -12,6 +12,7 @@ from xdsl.rewriter import InsertPoint
 
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
+from csrun.cirh.batch_axes import Dependence, Dependences, dependence_of
 from csrun.cirh.dialect import RUN_MODE
 from csrun.cirh.ops.base import CirhOp, Plain, attribute
 from csrun.cirh.ops.learning import MinimizeOp
@@ -71,6 +72,7 @@ class Tracer:
         self.builder = Builder(InsertPoint.at_end(self.module.body.block), locate=user_location)
         self._inputs: dict[object, InputOp] = {}
         self._streams = count()
+        self._dependences: Dependences = {}
         self.summaries: dict[str, tuple[SummaryKind, Tensor]] = {}
 
     def __enter__(self) -> Self:
@@ -113,6 +115,19 @@ class Tracer:
             if not isinstance(operand, Tensor) or operand.tracer is not self:
                 raise TraceError(f"{user_line()}: expected a tensor of this model, got {operand!r}")
         return Tensor(self, self.builder.emit(kind, *(o.value for o in operands), **properties))
+
+    def dependence(self, tensor: Tensor) -> Dependence:
+        """How a tensor depends on the batch."""
+        found, pending = self._dependences, [tensor.value]
+        while pending:
+            owner = pending[-1].owner
+            assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
+            if unknown := [operand for operand in owner.operands if operand not in found]:
+                pending += unknown
+                continue
+            of = [found[operand] for operand in owner.operands]
+            found[pending.pop()] = dependence_of(owner, of)
+        return found[tensor.value]
 
     def next_stream(self) -> int:
         """A number for the next operator that draws, 0, 1, 2, …"""

@@ -1,10 +1,11 @@
 """Random masks, and what is done with them.
 
-A mask depends on the run's seed, the step, its stream and the sample's index in the global batch.
+A mask depends on the run's seed, the step, its stream, the sample's index in the global batch and
+the place within the sample.
 """
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, number
@@ -14,12 +15,21 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 
 @irdl_op_definition
 class DropoutMaskOp(LeafOp):
-    """False with probability `rate`, true elsewhere; `stream` tells the masks of a model apart."""
+    """False with probability `rate`, true elsewhere; `stream` tells the masks of a model apart.
+
+    A sample has `rows` rows of axis 0, 1 when it is left out; with 0 the mask is of no sample.
+    """
 
     name = "cirh.dropout_mask"
     rate = prop_def(FloatAttr)
     stream = prop_def(IntegerAttr)
+    rows = opt_prop_def(IntegerAttr)
     assembly_format = "attr-dict `:` type($out)"
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows of axis 0 that a sample has; 0 for a mask of no sample."""
+        return 1 if self.rows is None else self.rows.value.data
 
     def verify_(self) -> None:
         """Raises: VerifyException for a rate out of range, or a mask that is not of booleans."""

@@ -145,13 +145,16 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 
 def dropout_mask(properties: Properties, shape: tuple[int, ...], draw: Draw) -> Array:
     """Eight columns a counter: its words in the order 0, 1, 2, 3, low half first, in two halves."""
-    rows, columns = shape[0], int(np.prod(shape[1:]))
+    per_sample = integer(properties, "rows") if "rows" in properties else 1
+    rows = shape[0] // per_sample if per_sample else 1
+    first = draw.first_sample if per_sample else 0
+    columns = math.prod(shape) // rows
     blocks, stream = -(-columns // 8), integer(properties, "stream")
     key = draw.seed & WORD, draw.seed >> 32
     levels = np.empty((rows, 2, blocks, 4), np.int64)
     for row in range(rows):
         for block in range(blocks):
-            words = philox((block, stream, draw.first_sample + row, draw.step), key)
+            words = philox((block, stream, first + row, draw.step), key)
             for place, word in enumerate(words):
                 half, pair = divmod(place, 2)
                 levels[row, half, block, 2 * pair : 2 * pair + 2] = word & 0xFFFF, word >> 16

@@ -13,14 +13,15 @@ from csrun.executable.random import blocks_of, threshold_of
 
 @dataclass(frozen=True)
 class DropoutMask(Kernel):
-    """mask = draw >= rate, a draw for each value.
+    """mask = draw >= rate, a draw for each value; a sample has `rows` rows, or the mask is of none.
 
-    Shapes: mask [B, ...] bool
+    Shapes: mask [B rows, ...] bool
     """
 
     mask: Array
     rate: float
     stream: int
+    rows: int
 
     kind = "dropout_mask"
 
@@ -40,17 +41,19 @@ class DropoutMask(Kernel):
 
     @property
     def _matrix(self) -> Array:
-        """The mask as [B, N]."""
+        """The mask as [B, N], or as one row when it is of no sample."""
         shape = self.mask.shape
-        return Array(self.mask.name, (shape[0], prod(shape[1:])), self.mask.dtype)
+        samples = shape[0] // self.rows if self.rows else 1
+        return Array(self.mask.name, (samples, prod(shape) // samples), self.mask.dtype)
 
     def prepare(self, name: Name) -> list[str]:
         """The round keys, and the draw over its memory."""
         mask, words = name(self._matrix), name(self.scratch[0])
         numbers = f"{threshold_of(self.rate)}, {self.stream}"
+        draw = "MaskDraw" if self.rows else "FixedMaskDraw"
         return [
             "keys = random.round_keys(runtime.seed)",
-            f"draw_{self.stream} = random.MaskDraw({mask}, {words}, {numbers}, keys)",
+            f"draw_{self.stream} = random.{draw}({mask}, {words}, {numbers}, keys)",
         ]
 
     def emit(self, name: Name) -> list[str]:
@@ -100,6 +103,7 @@ def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
         graph.array(operation.out),
         operation.rate.value.data,
         operation.stream.value.data,
+        operation.rows_per_sample,
     )
 
 

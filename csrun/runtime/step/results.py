@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.base.errors import CsrunError
-from csrun.executable import ALIGNMENT_BYTES, Buffer, Combine, Plan, aligned, nbytes_of, view
+from csrun.executable import (
+    ALIGNMENT_BYTES,
+    Buffer,
+    Combine,
+    Output,
+    Plan,
+    aligned,
+    nbytes_of,
+    view,
+)
 from csrun.executable.bind import Array, Bytes
 from csrun.records.events import EventWriter
 from csrun.runtime.wire.messages import Results
@@ -25,13 +34,22 @@ RESULT_BYTES = 64 << 20  # with large outputs there are fewer slots, so that the
 class StepResult:
     """One step as the host sees it. `loss` is the mean over `rows`; None without a loss.
 
-    Shapes: outputs as the model made them, per-sample ones cut to the valid rows
+    `outputs` are as the model made them, those of samples cut to the valid ones; `specs` tell
+    where each has its samples.
     """
 
     step: int
     rows: int
     loss: float | None
     outputs: dict[str, Array]
+    specs: tuple[Output, ...]
+
+    def of_sample(self, number: int) -> dict[str, Any]:
+        """The outputs of one valid sample.
+
+        Shapes: without the samples' axis; where a sample has several rows of it, with these
+        """
+        return {spec.name: _of_sample(self.outputs[spec.name], spec, number) for spec in self.specs}
 
 
 class ResultSlots:
@@ -70,13 +88,22 @@ class ResultSlots:
         outputs = {}
         for output, parts in zip(self._plan.outputs, self._arrays[slot], strict=True):
             if output.combine is Combine.SAMPLES:
-                outputs[output.name] = parts.reshape(-1, *parts.shape[2:])[: int(rows)].copy()
+                whole: Array = np.concatenate(parts, axis=output.axis)
+                valid = np.moveaxis(whole, output.axis, 0)[: int(rows) * output.rows]
+                outputs[output.name] = np.moveaxis(valid, 0, output.axis)
             elif output.combine is Combine.SUM:
                 outputs[output.name] = np.asarray(parts.sum(axis=0, dtype=parts.dtype))
             else:
                 outputs[output.name] = np.array(parts[0])
         loss = loss_sum / rows if self._plan.loss_buffer is not None else None
-        return StepResult(step, int(rows), loss, outputs)
+        return StepResult(step, int(rows), loss, outputs, self._plan.outputs)
+
+
+def _of_sample(values: Array, spec: Output, number: int) -> Any:
+    if spec.combine is not Combine.SAMPLES:
+        return values
+    rows = np.moveaxis(values, spec.axis, 0)[number * spec.rows : (number + 1) * spec.rows]
+    return rows[0] if spec.rows == 1 else np.moveaxis(rows, 0, spec.axis)
 
 
 def result_slot_bytes(plan: Plan) -> int:

@@ -1,0 +1,124 @@
+"""Which axis carries samples, and what minibatches make of a value: by hand, a row an operator."""
+
+import pytest
+
+from csrun import nn
+from csrun.cirh.batch_axes import FIXED, MIXED, OF_THE_BATCH, PART, SAMPLES, Dependence
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.nn.initializers import zeros
+from csrun.nn.tracer import Tracer
+
+B, T, D = 4, 3, 5
+
+
+def permuted(x, *dims):
+    return x.tracer.emit(PermuteOp, x, dims=dims)
+
+
+def viewed(x, *shape):
+    return x.tracer.emit(ViewOp, x, shape=shape)
+
+
+def expanded(x, *shape):
+    return x.tracer.emit(ExpandOp, x, shape=shape)
+
+
+def transposed(x):
+    return x.tracer.emit(TransposeOp, x)
+
+
+def weight(x, *shape):
+    with x.tracer.layer("w", None):
+        return x.tracer.parameter("w", shape, zeros(shape))
+
+
+def product(a, b):
+    return a.tracer.emit(MmOp, a, b)
+
+
+def rows(x):
+    return viewed(x, B * T, D)
+
+
+CASES = {
+    "input": (lambda x: x, Dependence(SAMPLES, 0)),
+    "flattened to rows": (rows, Dependence(SAMPLES, 0, T)),
+    "and back": (lambda x: viewed(rows(x), B, T, D), Dependence(SAMPLES, 0)),
+    "flattened to samples": (nn.flatten, Dependence(SAMPLES, 0)),
+    "one number an element": (lambda x: viewed(x, B * T * D), Dependence(SAMPLES, 0, T * D)),
+    "behind a new axis": (lambda x: viewed(x, 1, B, T, D), Dependence(SAMPLES, 1)),
+    "the samples cut in two": (lambda x: viewed(x, 2, 2, T, D), OF_THE_BATCH),
+    "permuted": (lambda x: permuted(x, 1, 2, 0), Dependence(SAMPLES, 2)),
+    "viewed behind others": (
+        lambda x: viewed(permuted(x, 1, 0, 2), T, B * D),
+        Dependence(SAMPLES, 1, D),
+    ),
+    "merged with others": (lambda x: viewed(permuted(x, 1, 0, 2), B * T, D), OF_THE_BATCH),
+    "transposed": (lambda x: transposed(rows(x)), Dependence(SAMPLES, 1, T)),
+    "expanded": (lambda x: expanded(x, 2, B, T, D), Dependence(SAMPLES, 1)),
+    "sum of features": (lambda x: nn.sum(rows(x)), Dependence(SAMPLES, 0, T)),
+    "sum of rows": (lambda x: nn.sum(x, axis=1), Dependence(SAMPLES, 0)),
+    "sum before the samples": (lambda x: nn.sum(permuted(x, 1, 0, 2), 0), Dependence(SAMPLES, 0)),
+    "sum that keeps": (
+        lambda x: nn.sum(permuted(x, 1, 0, 2), 0, keepdims=True),
+        Dependence(SAMPLES, 1),
+    ),
+    "sum of samples": (lambda x: nn.sum(rows(x), axis=0), Dependence(PART)),
+    "of a part": (lambda x: -nn.sum(x, axis=0) * 2.0 / 3.0, Dependence(PART)),
+    "not linear in a part": (lambda x: nn.exp(nn.sum(x, axis=0)), OF_THE_BATCH),
+    "samples by a part": (lambda x: x / nn.sum(x, axis=0), Dependence(MIXED, 0)),
+    "a mixed value's sum": (lambda x: nn.sum(x / nn.sum(x, axis=0), axis=0), Dependence(MIXED)),
+    "with itself": (lambda x: nn.relu(rows(x)) + rows(x), Dependence(SAMPLES, 0, T)),
+    "with a row": (lambda x: x + weight(x, T, D), Dependence(SAMPLES, 0)),
+    "with what the batch is as large as": (
+        lambda x: x + weight(x, B, T, D),
+        Dependence(MIXED, 0),
+    ),
+    "with what is alike for all": (
+        lambda x: x + expanded(weight(x, T, D), B, T, D),
+        Dependence(SAMPLES, 0),
+    ),
+    "samples on two axes": (
+        lambda x: viewed(nn.sum(x, axis=(1, 2)), B, 1) * nn.sum(x, axis=(1, 2)),
+        OF_THE_BATCH,
+    ),
+    "weights": (lambda x: nn.exp(weight(x, B, D)), FIXED),
+    "rows by weights": (lambda x: product(rows(x), weight(x, D, 2)), Dependence(SAMPLES, 0, T)),
+    "weights by columns": (
+        lambda x: product(weight(x, 2, D), transposed(rows(x))),
+        Dependence(SAMPLES, 1, T),
+    ),
+    "summed over samples": (lambda x: product(transposed(rows(x)), rows(x)), Dependence(PART)),
+    "samples by samples": (lambda x: product(rows(x), transposed(rows(x))), OF_THE_BATCH),
+    "dense": (nn.Dense(2), Dependence(SAMPLES, 0)),
+    "dropout": (lambda x: nn.Dropout(0.5)(rows(x)), Dependence(SAMPLES, 0, T)),
+    "dropout of transposed": (
+        lambda x: nn.Dropout(0.5)(permuted(x, 1, 2, 0)),
+        Dependence(SAMPLES, 2),
+    ),
+    "dropout of weights": (lambda x: nn.Dropout(0.5)(weight(x, B, D)), FIXED),
+    "argmax": (lambda x: nn.argmax(rows(x)), Dependence(SAMPLES, 0, T)),
+    "argmax before the samples": (
+        lambda x: nn.argmax(permuted(x, 1, 0, 2), 0),
+        Dependence(SAMPLES, 0),
+    ),
+    "argmax of samples": (lambda x: nn.argmax(x, 0), OF_THE_BATCH),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_dependence_of(name):
+    make, expected = CASES[name]
+    with Tracer("float64") as tracer:
+        x = tracer.input("features", (B, T, D), "float64")
+        assert tracer.dependence(make(x)) == expected
+
+
+def test_of_a_batch_of_one_sample_the_axis_is_kept():
+    with Tracer("float64") as tracer:
+        x = tracer.input("features", (1, T, D), "float64")
+        assert tracer.dependence(nn.flatten(x)) == Dependence(SAMPLES, 0)
+        assert tracer.dependence(viewed(x, T, D)) == Dependence(SAMPLES, 0, T)
+        behind = viewed(permuted(x, 1, 0, 2), T, 1, D)
+        assert tracer.dependence(behind) == Dependence(SAMPLES, 1)
