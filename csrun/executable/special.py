@@ -1,5 +1,6 @@
 """Functions that NumPy does not have, over preallocated arrays."""
 
+from collections.abc import Sequence
 from math import erfc, exp, pi, sqrt
 
 import numpy as np
@@ -10,7 +11,7 @@ from csrun.executable.bind import Array
 _K = 3.75 * sqrt(2)  # where |x| maps to the middle of the polynomial's range
 _ASYMPTOTIC_FROM = 6.0
 _ASYMPTOTIC_TERMS = 25
-_DEGREES = {"float32": 11, "float64": 20}  # where a higher one brings nothing any more
+_DEGREE = 20  # where a higher one brings nothing any more in float64
 
 
 def _scaled_erfc(z: float) -> float:
@@ -36,8 +37,19 @@ def _coefficients(degree: int) -> list[float]:
     return [float(value) for value in found[::-1]]
 
 
-#: By NumPy's name of the element type.
-_COEFFICIENTS = {dtype: _coefficients(degree) for dtype, degree in _DEGREES.items()}
+_COEFFICIENTS = _coefficients(_DEGREE)
+
+#: P(u), by falling power: tanh(x P(x x)) is erf(x / sqrt(2)). A minimax fit, weighted by what an
+#: error does to x cdf(x): below 7e-8 of max(1, |x|). P is positive and rising for all u >= 0.
+_TANH_COEFFICIENTS = (
+    1.80935665e-09,
+    -1.33646611e-07,
+    3.97310964e-06,
+    -5.52779199e-05,
+    -3.29548181e-05,
+    3.63339114e-02,
+    7.97884493e-01,
+)
 
 
 def logistic(x: Array, out: Array) -> None:
@@ -53,34 +65,52 @@ def logistic(x: Array, out: Array) -> None:
     np.divide(1, out, out=out)
 
 
-def normal_cdf(
-    x: Array, cdf: Array, exponential: Array, tail: Array, power: Array, mask: Array
-) -> None:
-    """cdf = P(N(0, 1) < x), and exponential = exp(-x x / 2); tail, power and mask are scratch.
+def normal_cdf(x: Array, cdf: Array, scratch: Array) -> None:
+    """cdf = P(N(0, 1) < x).
 
-    Both tails keep their relative precision.
+    The error is below 1.5e-7 in float32, as ATen's, and 1e-15 in float64.
 
-    Shapes: all of one shape; mask bool
-    Source: Shepherd and Laframboise 1981, Chebyshev approximation of (1 + 2x) exp(x²) erfc(x) in
-    0 <= x < ∞, with our own interpolation of a degree that fits the precision
+    Shapes: all of one shape
     """
-    np.multiply(x, x, out=exponential)
-    np.multiply(exponential, -0.5, out=exponential)
-    np.exp(exponential, out=exponential)
-    np.absolute(x, out=tail)
-    np.add(tail, _K, out=cdf)
-    np.divide(-2 * _K, cdf, out=cdf)
-    np.add(cdf, 1, out=cdf)  # t
-    np.multiply(tail, 2 * sqrt(2), out=tail)
-    np.add(tail, 2, out=tail)
-    np.divide(exponential, tail, out=tail)  # exp(-z z) / (2 (1 + 2 z)), z = |x| / sqrt(2)
-    first, second, *others = _COEFFICIENTS[x.dtype.name]
-    np.multiply(cdf, first, out=power)
-    np.add(power, second, out=power)
+    (_by_tanh if x.dtype == np.float32 else _by_erfc)(x, cdf, scratch)
+
+
+def _by_tanh(x: Array, cdf: Array, square: Array) -> None:
+    np.square(x, out=square)
+    _polynomial(square, _TANH_COEFFICIENTS, cdf)
+    np.multiply(cdf, x, out=cdf)
+    np.tanh(cdf, out=cdf)
+    np.add(cdf, 1, out=cdf)
+    np.multiply(cdf, 0.5, out=cdf)
+
+
+def _by_erfc(x: Array, cdf: Array, other: Array) -> None:
+    """Source: Shepherd and Laframboise 1981, Chebyshev approximation of (1 + 2x) exp(x²) erfc(x) in
+    0 <= x < ∞, with our own interpolation
+    """
+    np.absolute(x, out=other)
+    np.add(other, _K, out=other)
+    np.divide(-2 * _K, other, out=other)
+    np.add(other, 1, out=other)  # t
+    _polynomial(other, _COEFFICIENTS, cdf)
+    np.absolute(x, out=other)
+    np.multiply(other, 2 * sqrt(2), out=other)
+    np.add(other, 2, out=other)
+    np.divide(cdf, other, out=cdf)
+    np.square(x, out=other)
+    np.multiply(other, -0.5, out=other)
+    np.exp(other, out=other)
+    np.multiply(cdf, other, out=cdf)  # P(N(0, 1) > |x|)
+    np.subtract(0.5, cdf, out=cdf)
+    np.copysign(cdf, x, out=cdf)
+    np.add(cdf, 0.5, out=cdf)
+
+
+def _polynomial(x: Array, coefficients: Sequence[float], out: Array) -> None:
+    """Horner's rule; coefficients by falling power."""
+    first, second, *others = coefficients
+    np.multiply(x, first, out=out)
+    np.add(out, second, out=out)
     for coefficient in others:
-        np.multiply(power, cdf, out=power)
-        np.add(power, coefficient, out=power)
-    np.multiply(tail, power, out=tail)  # P(N(0, 1) > |x|)
-    np.subtract(1, tail, out=cdf)
-    np.less(x, 0, out=mask)
-    np.copyto(cdf, tail, where=mask)
+        np.multiply(out, x, out=out)
+        np.add(out, coefficient, out=out)

@@ -7,33 +7,32 @@ import pytest
 
 from csrun.executable.special import logistic, normal_cdf
 
-#: Units in the last place, times what exp(-x x / 2) does to the rounding of x x.
+#: What 1 / (1 + exp(-x)) may lose: units in the last place, times what exp does to x's rounding.
 LIMITS = {"float32": 1e-6, "float64": 5e-14}
+CDF_ERRORS = {"float32": 1.5e-7, "float64": 1e-15}
 
 
 def our_cdf(x):
-    cdf, exponential, tail, power = (np.empty_like(x) for _ in range(4))
-    normal_cdf(x, cdf, exponential, tail, power, np.empty(x.shape, bool))
-    return cdf, exponential
+    cdf = np.empty_like(x)
+    normal_cdf(x, cdf, np.empty_like(x))
+    return cdf
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
-def test_the_normal_distribution_is_precise_in_its_middle_and_in_its_tail(dtype):
-    x = np.linspace(-12, 12, 20001).astype(dtype)
-    ours, exponential = our_cdf(x)
+@pytest.mark.parametrize("dtype", CDF_ERRORS)
+def test_the_normal_distribution_is_as_precise_as_it_says(dtype):
+    x = np.linspace(-12, 12, 200001).astype(dtype)
     theirs = np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()])
-    error = np.abs(ours - theirs) / theirs
-    assert error[np.abs(x) < 3].max() < LIMITS[dtype]
-    assert error.max() < 20 * LIMITS[dtype]
-    np.testing.assert_allclose(
-        exponential, np.exp(-(x.astype("d") ** 2) / 2), rtol=1e-4, atol=1e-37
-    )
+    assert np.abs(our_cdf(x) - theirs).max() < CDF_ERRORS[dtype]
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("dtype", CDF_ERRORS)
 def test_far_out_it_is_0_and_1(dtype):
-    cdf, _ = our_cdf(np.array([-1e6, -60.0, 0.0, 60.0, 1e6], dtype))
-    np.testing.assert_allclose(cdf, [0, 0, 0.5, 1, 1], rtol=1e-7)
+    far = np.array([9.0, 60.0, 1e6, 1e18, np.inf], dtype)
+    with np.errstate(over="ignore"):
+        assert our_cdf(far).tolist() == pytest.approx([1] * 5, rel=CDF_ERRORS[dtype], abs=0)
+        assert our_cdf(-far).tolist() == pytest.approx([0] * 5, rel=0, abs=1e-9)
+    assert our_cdf(np.zeros(1, dtype)) == pytest.approx(0.5, rel=CDF_ERRORS[dtype])
+    assert np.isnan(our_cdf(np.array([np.nan], dtype))).all()
 
 
 @pytest.mark.parametrize("dtype", LIMITS)

@@ -92,16 +92,17 @@ def _softplus_backward(o: Options, g: str, x: str, f: str) -> list[str]:
     return [f"special.logistic({x}, {f})", f"multiply({g}, {f}, out={g})"]
 
 
-def _gelu(o: Options, x: str, y: str, f: str, h: str, k: str, m: str, b: str) -> list[str]:
-    return [
-        f"special.normal_cdf({x}, {f}, {h}, {k}, {m}, {b})",
-        f"multiply({x}, {f}, out={y})",
-    ]
+def _gelu(o: Options, x: str, y: str, f: str, h: str) -> list[str]:
+    return [f"special.normal_cdf({x}, {f}, {h})", f"multiply({x}, {f}, out={y})"]
 
 
-def _gelu_backward(o: Options, g: str, x: str, f: str, h: str, k: str, m: str, b: str) -> list[str]:
+def _gelu_backward(o: Options, g: str, x: str, f: str, h: str) -> list[str]:
+    """g (P(N(0, 1) < x) + x exp(-x x / 2) / sqrt(2 pi))."""
     return [
-        f"special.normal_cdf({x}, {f}, {h}, {k}, {m}, {b})",
+        f"special.normal_cdf({x}, {f}, {h})",
+        f"multiply({x}, {x}, out={h})",
+        f"multiply({h}, -0.5, out={h})",
+        f"exp({h}, out={h})",
         f"multiply({h}, {1 / sqrt(2 * pi)!r}, out={h})",
         f"multiply({h}, {x}, out={h})",
         f"add({f}, {h}, out={f})",
@@ -211,8 +212,8 @@ CODES: Mapping[str, Code] = {
     "silu_backward": Code(_silu_backward, "ff", 9, needs_special=True),
     "softplus": Code(_softplus, "f", 6),
     "softplus_backward": Code(_softplus_backward, "f", 5, needs_special=True),
-    "gelu": Code(_gelu, "ffffb", 36, needs_special=True),
-    "gelu_backward": Code(_gelu_backward, "ffffb", 40, needs_special=True),
+    "gelu": Code(_gelu, "ff", 18, needs_special=True),
+    "gelu_backward": Code(_gelu_backward, "ff", 25, needs_special=True),
     "gelu_tanh": Code(_gelu_tanh, "f", 8),
     "gelu_backward_tanh": Code(_gelu_tanh_backward, "fff", 16),
     "elu": Code(_elu, "f", 6),
