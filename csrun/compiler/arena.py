@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import msgspec
 
@@ -15,7 +14,9 @@ from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory_plan import Life, lives, place
 from csrun.compiler.options import CompileOptions
-from csrun.executable import Buffer, Region, Store, aligned
+from csrun.compiler.slots import place_groups
+from csrun.compiler.visits import with_frees
+from csrun.executable import Buffer, Region, Store, Visit, aligned
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Placed:
 
     layout: Layout
     store: Store
+    visits: tuple[Visit, ...]
     buffers: tuple[Buffer, ...]
     minibatch_stride_bytes: int
     partial_offset_bytes: int
@@ -51,14 +53,14 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
         raise _too_large(layers, alive, _largest_batch(layers, alive, model, end, batch), end)
     floor_plan = layers.floor_plan(alive) if layout.layers else ()
-    return Placed(layout, store, tuple(buffers), stride, partial, end, floor_plan)
+    visits = with_frees(layout.functions, {life.array.name: life.last for life in alive})
+    return Placed(layout, store, visits, tuple(buffers), stride, partial, end, floor_plan)
 
 
 def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
     """The buffers of a minibatch."""
-    kernels = [*chain(*layout.forward), *chain(*layout.backward[::-1])]
     kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
-    return lives(kernels, kept, {p.name for p in layout.parameters})
+    return lives(layout.kernels, kept, {p.name for p in layout.parameters})
 
 
 def with_samples(
@@ -92,15 +94,14 @@ def store_of(layout: Layout, model: MatchedModel, options: CompileOptions) -> St
 
 
 def _with_slots(layout: Layout) -> tuple[Layout, int]:
-    """Two weight slots at the arena's front, each as large as the largest group that it takes."""
-    sizes = [
-        max((g.nbytes for g in layout.groups if g.index % 2 == slot), default=0) for slot in (0, 1)
-    ]
+    """Weight slots at the arena's front, for a group and the next one."""
+    order = [group for function in layout.functions for group in function.visit.groups]
+    offsets, nbytes = place_groups([group.nbytes for group in layout.groups], order)
     groups = tuple(
-        msgspec.structs.replace(g, slot_offset_bytes=sizes[0] if g.index % 2 else 0)
-        for g in layout.groups
+        msgspec.structs.replace(group, slot_offset_bytes=offset)
+        for group, offset in zip(layout.groups, offsets, strict=True)
     )
-    return replace(layout, groups=groups), sum(sizes)
+    return replace(layout, groups=groups), nbytes
 
 
 def _too_large(layers: Footprint, alive: Sequence[Life], fits: int, arena: int) -> CompileError:

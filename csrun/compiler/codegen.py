@@ -1,7 +1,7 @@
 """Code generation: a straight-line Python program over preallocated arrays.
 
-Every array is bound to a local variable once; a function a group and phase then calls NumPy on them
-and does nothing else. The update part has a function a group, over ranges of the flat regions:
+Every array is bound to a local variable once; a function a visit then calls NumPy on them and does
+nothing else. The update part has a function a group, over ranges of the flat regions:
 consecutive parameters with one optimizer are one range, and a range longer than a tile is worked
 through in tiles that stay in the cache. Updates are elementwise, so neither changes a bit.
 """
@@ -91,18 +91,15 @@ def generate(
         shapes[parameter.name] = shapes[f"gradient/{parameter.name}"] = parameter.shape
     names = Names(shapes, inputs)
     functions, prepared = [], []
-    for phase, groups in (("forward", layout.forward), ("backward", layout.backward)):
-        for group, kernels in enumerate(groups):
-            prepared += [line for k in kernels for line in k.prepare(names.of)]
-            functions += _function(f"{phase}_{group}", kernels, names, inputs)
-    has_backward = any(layout.backward)
-    count = len(layout.forward)
+    for function in layout.functions:
+        prepared += [line for k in function.kernels for line in k.prepare(names.of)]
+        functions += _function(function.visit.function, function.kernels, names, inputs)
+    visits = ", ".join(function.visit.function for function in layout.functions)
     wafer = [
         "def bind_wafer(v, runtime):",
         *_indented(dict.fromkeys([*names.bindings, *prepared])),
         *_indented(functions),
-        f"    return WaferProgram([{_listed('forward', count)}], "
-        f"[{_listed('backward', count if has_backward else 0)}])",
+        f"    return WaferProgram([{visits}])",
     ]
     head = HEAD.format(version=version, checksum=checksum, functions=FUNCTIONS)
     return "\n".join([head, REDUCTIONS, "", *wafer, "", "", *update_functions(layout, updates), ""])
@@ -120,10 +117,6 @@ def _function(
     batch = ", ".join(spec.name for spec in inputs) + ("," if len(inputs) == 1 else "")
     unpack = [f"{batch} = batch", *used] if any(spec.name in text for spec in inputs) else []
     return ["", f"def {name}(batch, step):", *_indented([*unpack, *lines] or ["pass"])]
-
-
-def _listed(phase: str, count: int) -> str:
-    return ", ".join(f"{phase}_{group}" for group in range(count))
 
 
 def _indented(lines: Sequence[str] | Mapping[str, None]) -> list[str]:
@@ -145,9 +138,11 @@ class Range:
 def update_functions(layout: Layout, updates: Mapping[str, Optimizer]) -> list[str]:
     lines = ["def bind_update(v, runtime):"]
     names = []
+    parameters: dict[str, list[Parameter]] = {}
+    for p in layout.parameters:
+        parameters.setdefault(p.layer, []).append(p)
     for group in layout.groups if updates else ():
-        parameters = [p for p in layout.parameters if p.layer in group.layers]
-        ranges = _ranges(group, parameters, updates)
+        ranges = _ranges(group, [p for x in group.layers for p in parameters[x]], updates)
         lines += [f"    {line}" if line else "" for line in _group_function(group, ranges)]
         names.append(f"update_{group.index}")
     return [*lines, f"    return UpdateProgram([{', '.join(names)}])"]

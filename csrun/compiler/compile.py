@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of
 from csrun.cirh.batch_axes import Over
@@ -27,17 +27,18 @@ from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
-from csrun.compiler.schedule import forward_only, one_forward_one_backward
+from csrun.compiler.schedule import interleave
 from csrun.executable import (
+    Call,
     Combine,
     Estimate,
     Executable,
     InputSpec,
     Layer,
     Output,
-    PipelineStep,
     Plan,
     Region,
+    Visit,
     manifest_of,
     nbytes_of,
 )
@@ -161,7 +162,8 @@ def _plan(
         minibatches_in_flight=options.minibatches_in_flight,
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
-        schedule=_schedule(layout, options),
+        visits=placed.visits,
+        schedule=_schedule(placed.visits, count),
         blas_threads=options.blas_threads,
         arena_bytes=placed.arena_bytes,
         store_in_arena=options.mode is ExecutionMode.PIPELINED,
@@ -229,13 +231,11 @@ def _output(output: MatchedOutput) -> Output:
     return Output(output.name, output.array.name, combine)
 
 
-def _schedule(layout: Layout, options: CompileOptions) -> tuple[PipelineStep, ...]:
-    groups, count = len(layout.forward), options.minibatches
-    if count == 1:
+def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[Call, ...]:
+    """The calls of several minibatches; a group is a stage of the pipeline."""
+    if minibatches == 1:
         return ()
-    if options.run_mode is RunMode.TRAIN:
-        return one_forward_one_backward(groups, count)
-    return forward_only(groups, count)
+    return interleave([next(iter(visit.groups), -1) for visit in visits], minibatches)
 
 
 def _generated(kernels: Sequence[Kernel]) -> tuple[GeneratedKernel, ...]:
@@ -250,11 +250,10 @@ def _generated(kernels: Sequence[Kernel]) -> tuple[GeneratedKernel, ...]:
 def _listing(layout: Layout) -> str:
     """The matched kernels, in program order."""
     lines = []
-    for phase, groups in (("forward", layout.forward), ("backward", layout.backward)):
-        for group, kernels in enumerate(groups):
-            lines.append(f"{phase} group {group}")
-            for kernel in kernels:
-                reads = ", ".join(array.name for array in kernel.reads)
-                writes = ", ".join(array.name for array in kernel.writes)
-                lines.append(f"    {kernel.layer}: {kernel.kind}: {reads} -> {writes}")
+    for function in layout.functions:
+        lines.append(function.visit.function)
+        for kernel in function.kernels:
+            reads = ", ".join(array.name for array in kernel.reads)
+            writes = ", ".join(array.name for array in kernel.writes)
+            lines.append(f"    {kernel.layer}: {kernel.kind}: {reads} -> {writes}")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,6 @@ Replicas of a pipeline lie in equal parts of the fabric, the layers of each in t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler.floor_plan import (
@@ -20,7 +19,7 @@ from csrun.compiler.floor_plan import (
     pes_needed,
     usable_part,
 )
-from csrun.compiler.kernels import Kernel
+from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.layers import Layout
 from csrun.compiler.memory_plan import Life, place
 from csrun.compiler.options import CompileOptions
@@ -101,14 +100,15 @@ def footprint(layout: Layout, store: Store, options: CompileOptions) -> Footprin
     home_of_scope: dict[str, int] = {}
     wires: dict[Wire, None] = {}
     home = 0
-    for kernel in chain(*layout.forward):
+    for kernel in layout.kernels:
+        if kernel.phase is Phase.BACKWARD:
+            _settle(kernel, home_of_scope.get(kernel.layer, home), home_of)
+            continue
         home = places.get(kernel.layer, home)
         home_of_scope[kernel.layer] = home
         sources = {home_of.get(array.name, home) for array in kernel.reads} - {home}
         wires |= dict.fromkeys(Wire(source, home) for source in sorted(sources))
         _settle(kernel, home, home_of)
-    for kernel in chain(*layout.backward):
-        _settle(kernel, home_of_scope.get(kernel.layer, home), home_of)
     layers = layout.layers or (WITHOUT_WEIGHTS,)
     return Footprint(layers, options, _weight_copies(store, options), home_of, tuple(wires))
 

@@ -1,41 +1,42 @@
-"""The order in which a pipelined wafer runs layers on the minibatches of a step."""
+"""The order in which a pipelined wafer makes a step's visits, minibatch by minibatch."""
 
-from csrun.executable import PipelineStep
+from collections.abc import Sequence
+
+from csrun.executable import Call
 
 
-def one_forward_one_backward(groups: int, minibatches: int) -> tuple[PipelineStep, ...]:
-    """1F1B: each group fills up with forwards, then takes a backward after each forward.
+def interleave(stages: Sequence[int], minibatches: int) -> tuple[Call, ...]:
+    """1F1B: each stage fills up with forwards, then takes a backward after each forward.
 
-    The pipeline is simulated: in each round every group takes, if its turn has come, the next
-    backward whose gradient is there, else the next forward whose input is there, as long as it
-    holds no more minibatches than stand between it and the pipeline's end. Every group sees the
-    minibatches in their order, both ways.
+    stages: of each visit, in a step's order, the stage of the pipeline that makes it: a plain chain
+    of two has the stages 0, 1, 1, 0 in training and 0, 1 without. The pipeline is simulated: in
+    each round every stage makes, if its turn has come, the last of its visits whose input is there,
+    as long as no more minibatches have passed the stage and are to come back than lie between.
+    Every visit sees the minibatches in their order.
 
     Source: Narayanan et al. 2019, PipeDream, section 3.2, one flush a step
     """
-    forwards, backwards = [0] * groups, [0] * groups  # minibatches that each group has done
-    order: list[PipelineStep] = []
-    while min(backwards) < minibatches:
-        done_forward, done_backward = list(forwards), list(backwards)
-        for group in reversed(range(groups)):
-            above = done_backward[group + 1] if group + 1 < groups else done_forward[group]
-            below = done_forward[group - 1] if group else minibatches
-            held = forwards[group] - backwards[group]
-            if backwards[group] < min(above, forwards[group]):
-                order.append(PipelineStep(group, backwards[group], backward=True))
-                backwards[group] += 1
-            elif forwards[group] < min(below, minibatches) and held < groups - group:
-                order.append(PipelineStep(group, forwards[group], backward=False))
-                forwards[group] += 1
-    return tuple(order)
+    done = [0] * len(stages)  # minibatches of each visit
+    returns = {stage: number for number, stage in enumerate(stages)}  # the stage's last visit
+    visits_of: dict[int, list[int]] = {}
+    for number, stage in enumerate(stages):
+        visits_of.setdefault(stage, []).append(number)
 
+    def is_ready(visit: int, before: Sequence[int]) -> bool:
+        """Whether a visit's next minibatch is there, as it was at the beginning of the round."""
+        arrived = before[visit - 1] if visit else minibatches
+        last = returns[stages[visit]]
+        out = done[visit] - done[last]  # passed, and not back
+        has_room = visit == last or out < (last - visit + 1) // 2
+        return done[visit] < arrived and has_room
 
-def forward_only(groups: int, minibatches: int) -> tuple[PipelineStep, ...]:
-    """Without gradients: every group takes the next minibatch as soon as its input is there."""
-    rounds = range(groups + minibatches - 1)
-    return tuple(
-        PipelineStep(group, now - group, backward=False)
-        for now in rounds
-        for group in reversed(range(groups))
-        if 0 <= now - group < minibatches
-    )
+    calls: list[Call] = []
+    while done and done[-1] < minibatches:
+        before = list(done)
+        for stage in reversed(visits_of):
+            ready = (visit for visit in reversed(visits_of[stage]) if is_ready(visit, before))
+            visit = next(ready, None)
+            if visit is not None:
+                calls.append(Call(visit, done[visit]))
+                done[visit] += 1
+    return tuple(calls)

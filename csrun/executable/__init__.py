@@ -30,6 +30,7 @@ from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule
 from csrun.executable.plan import (
     PADDING_LABEL,
     Buffer,
+    Call,
     Combine,
     Estimate,
     Group,
@@ -40,12 +41,12 @@ from csrun.executable.plan import (
     LayerEstimate,
     Output,
     Parameter,
-    PipelineStep,
     Plan,
     Rectangle,
     Region,
     RunMode,
     Store,
+    Visit,
 )
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "SCHEDULES",
     "Batch",
     "Buffer",
+    "Call",
     "Combine",
     "Constant",
     "Estimate",
@@ -67,7 +69,6 @@ __all__ = [
     "LayerEstimate",
     "Output",
     "Parameter",
-    "PipelineStep",
     "Plan",
     "Rectangle",
     "Region",
@@ -78,6 +79,7 @@ __all__ = [
     "Store",
     "UnreadableError",
     "UpdateProgram",
+    "Visit",
     "WaferProgram",
     "aligned",
     "executable_of",

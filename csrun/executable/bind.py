@@ -42,14 +42,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class WaferProgram:
-    """The wafer's part of a bound program, a function a group; backward is empty for evaluation.
+    """The wafer's part of a bound program: a function a visit of the plan, in its order."""
 
-    The caller runs forward[0..G-1], then backward[G-1..0]. backward[g] writes group g's gradients
-    into the store.
-    """
-
-    forward: list[Callable[[Batch, Step], None]]
-    backward: list[Callable[[Batch, Step], None]]
+    visits: list[Callable[[Batch, Step], None]]
 
 
 @dataclass(frozen=True, slots=True)

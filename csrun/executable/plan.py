@@ -16,6 +16,7 @@ from csrun.executable.learning_rate import Schedule
 __all__ = [
     "PADDING_LABEL",
     "Buffer",
+    "Call",
     "Combine",
     "Estimate",
     "Group",
@@ -28,6 +29,7 @@ __all__ = [
     "Plan",
     "RunMode",
     "Store",
+    "Visit",
 ]
 
 
@@ -102,8 +104,8 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Consecutive layers whose weights travel together: one contiguous range of each flat region.
 
-    `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming: the same
-    for all groups of one slot (group index mod 2). None when the weights live in the arena's store.
+    `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming, over or
+    beside those of other groups. None when the weights live in the arena's store.
     """
 
     index: int
@@ -147,12 +149,26 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int = 1
 
 
-class PipelineStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One call of a pipelined step: a group's forward or backward function on one minibatch."""
+class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One call of a function of the program, by its name.
 
-    group: int
+    groups: those whose weights it reads, or whose gradients it writes, by index. gradients: those
+    that it writes gradients of, or adds to. completes: those whose gradients are complete after it,
+    and whose weights are not read again in the step. frees: buffers that no later visit uses.
+    """
+
+    function: str
+    groups: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
+    completes: tuple[int, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A visit, by its place in the plan's order, of one minibatch."""
+
+    visit: int
     minibatch: int
-    backward: bool
 
 
 class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,9 +224,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """plan.json.
 
     `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
-    first `store.nbytes` bytes. `loss_buffer` names a float64[1] arena buffer that holds, after the
-    last forward group, the *sum* of the loss over the valid rows of the batch (None: no loss).
-    `learning_rate` is the schedule of a training's updates.
+    first `store.nbytes` bytes. `visits` are a step's, in their order. `loss_buffer` names a
+    float64[1] arena buffer that holds, before any group's gradients are complete, the *sum* of the
+    loss over the valid rows of the batch (None: no loss). `learning_rate` is the schedule of a
+    training's updates.
 
     A batch is split over `replicas` of the model on the fabric, and each one's share flows in
     `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
@@ -219,7 +236,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
     j * `minibatch_stride_bytes` further on, `schedule` is the order of the calls, and gradients of
     all but the first minibatch are written to `partial_offset_bytes` in the arena, to be added to
-    the store's. With one, groups run forward in order, then backward in reverse.
+    the store's. With one, the visits are the schedule.
     """
 
     compiler_version: str
@@ -232,7 +249,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minibatches_in_flight: int
     minibatch_stride_bytes: int
     partial_offset_bytes: int
-    schedule: tuple[PipelineStep, ...]
+    visits: tuple[Visit, ...]
+    schedule: tuple[Call, ...]
     blas_threads: int
     arena_bytes: int
     store_in_arena: bool
@@ -247,6 +265,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: Schedule | None
     floor_plan: tuple[Region, ...]
     estimate: Estimate
+
+    @property
+    def deliveries(self) -> tuple[int, ...]:
+        """The groups in the order in which a step completes their gradients."""
+        return tuple(group for visit in self.visits for group in visit.completes)
 
     @property
     def minibatches(self) -> int:

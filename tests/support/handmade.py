@@ -31,6 +31,7 @@ from csrun.executable import (
     Region,
     RunMode,
     Store,
+    Visit,
     load,
     manifest_of,
 )
@@ -58,7 +59,7 @@ def bind_wafer(v, runtime):
         np.matmul(d, w1.T, out=dh)
     def backward_0(batch, step):
         np.matmul(batch[0].T, dh, out=v["gradient/first/kernel"])
-    return WaferProgram([forward_0, forward_1], [backward_0, backward_1])
+    return WaferProgram([forward_0, forward_1, backward_1, backward_0])
 
 def bind_update(v, runtime):
     def update(g):
@@ -102,6 +103,12 @@ def _plan(mode: ExecutionMode) -> Plan:
         minibatches_in_flight=1,
         minibatch_stride_bytes=0,
         partial_offset_bytes=0,
+        visits=(
+            Visit("forward_0", (0,)),
+            Visit("forward_1", (1,)),
+            Visit("backward_1", (1,), (1,), (1,)),
+            Visit("backward_0", (0,), (0,), (0,)),
+        ),
         schedule=(),
         blas_threads=1,
         arena_bytes=offset,

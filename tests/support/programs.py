@@ -105,20 +105,17 @@ class Machine:
         self.step_count = 0
 
     def evaluate(self, batch: Sequence[np.ndarray]) -> float:
-        """Forward only: the mean loss over the valid rows."""
+        """All visits: the mean loss over the valid rows."""
         step = self._step(batch)
-        for index, forward in enumerate(self._wafer.forward):
-            self._load(index)
-            forward(tuple(batch), step)
+        for visit, function in zip(self.plan.visits, self._wafer.visits, strict=True):
+            self._load(visit.groups)
+            function(tuple(batch), step)
         return float(self.views[self.plan.loss_buffer][0]) / step.rows
 
     def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """One step: the mean loss, and a copy of each gradient."""
         step = self._step(batch)
         loss = self.evaluate(batch)
-        for index in reversed(range(len(self._wafer.backward))):
-            self._load(index)
-            self._wafer.backward[index](tuple(batch), step)
         gradients = {p.name: self.views[f"gradient/{p.name}"].copy() for p in self.plan.parameters}
         for update in self._update:
             update(step)
@@ -134,16 +131,17 @@ class Machine:
         rows = int((batch[1] != PADDING_LABEL).sum())
         return Step(self.step_count, self.step_count * len(batch[1]), rows)
 
-    def _load(self, index: int) -> None:
-        """What the wafer does in weight streaming: a group's weights into its slot, alone."""
-        slots = [g.slot_offset_bytes for g in self.plan.groups]
-        if slots[index] is None:
+    def _load(self, groups: Sequence[int]) -> None:
+        """What the wafer does in weight streaming: a visit's weights into their slots, alone."""
+        if self.plan.store_in_arena:
             return
-        group, base = self.plan.groups[index], self.plan.store.weights_offset
         for g in self.plan.groups:
             self.arena[g.slot_offset_bytes : g.slot_offset_bytes + g.nbytes] = 0xFF  # NaN
-        source = self.store[base + group.offset_bytes :][: group.nbytes]
-        self.arena[group.slot_offset_bytes : group.slot_offset_bytes + group.nbytes] = source
+        base = self.plan.store.weights_offset
+        for group in (self.plan.groups[index] for index in groups):
+            source = self.store[base + group.offset_bytes :][: group.nbytes]
+            slot = self.arena[group.slot_offset_bytes :][: group.nbytes]
+            slot[...] = source
 
 
 def _zeros(nbytes: int) -> np.ndarray:

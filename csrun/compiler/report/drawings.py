@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from csrun.base.mode import RunMode
-from csrun.executable import Group, Plan, Rectangle
+from csrun.executable import Group, Plan, Rectangle, Visit
 from csrun.executable.plan import PREFETCH_BYTES
 
 # A floor plan is drawn in units of its labels' height: at 36 of them across, a drawing of 432 px,
@@ -173,36 +172,41 @@ class Arrival(StrEnum):
 
 
 @dataclass(frozen=True)
-class Visit:
-    """One call of a group's forward or backward function, in a step's order."""
+class Stop:
+    """A group's part in one of a step's visits."""
 
+    function: str
     group: int
-    backward: bool
     arrival: Arrival
 
 
-def visits(groups: Sequence[Group], training: bool) -> tuple[Visit, ...]:
-    """A step after the first one, as the wafer's two weight slots serve it."""
-    order = [(group.index, False) for group in groups]
-    if training:
-        order += [(group, True) for group, _ in reversed(order)]
-    large = [group.nbytes >= PREFETCH_BYTES for group in groups]
-    holds: dict[int, int | None] = {0: None, 1: None}
-    coming: int | None = None
-    found: list[Visit] = []
-    for group, backward in 2 * order:
-        arrival = Arrival.KEPT if holds[group % 2] == group else Arrival.IN_TURN
-        if coming is not None:
-            arrival = Arrival.AHEAD if coming == group else arrival
-            holds[coming % 2] = coming
-        holds[group % 2] = None if backward else group  # its gradients outdate it
-        found.append(Visit(group, backward, arrival))
-        following = group + (-1 if backward else 1)
-        wanted = 0 <= following < len(large) and large[following]
-        coming = following if wanted and holds[following % 2] != following else None
-        if coming is not None:
-            holds[coming % 2] = None
-    return tuple(found[len(order) :])
+def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[Stop, ...]:
+    """A step after the first one, as the wafer's weight slots serve it."""
+    ranges = [(g.slot_offset_bytes or 0, (g.slot_offset_bytes or 0) + g.nbytes) for g in groups]
+
+    def meet(group: int, other: int) -> bool:
+        (start, end), (other_start, other_end) = ranges[group], ranges[other]
+        return group == other or (start < other_end and other_start < end)
+
+    held: list[int] = []
+    coming: list[int] = []
+    found: list[Stop] = []
+    for visit, following in 2 * list(zip(visits, [*visits[1:], None], strict=True)):
+        for group in visit.groups:
+            arrival = Arrival.KEPT if group in held else Arrival.IN_TURN
+            arrival = Arrival.AHEAD if group in coming else arrival
+            held = [other for other in held if not meet(group, other)] + [group]
+            found.append(Stop(visit.function, group, arrival))
+        held = [group for group in held if group not in visit.completes]
+        coming = [
+            group
+            for group in (following.groups if following else ())
+            if groups[group].nbytes >= PREFETCH_BYTES
+            and group not in held
+            and not any(meet(group, other) for other in visit.groups)
+        ]
+        held = [other for other in held if not any(meet(group, other) for group in coming)]
+    return tuple(found[len(found) // 2 :])
 
 
 @dataclass(frozen=True)
@@ -223,29 +227,32 @@ class Stream:
     """The groups of a streaming plan on their way through a step."""
 
     groups: tuple[Group, ...]
-    visits: tuple[Visit, ...]
+    stops: tuple[Stop, ...]
 
     @property
     def stays(self) -> tuple[Stay, ...]:
         """What is in the slots, by the visit at which it comes."""
         stays: list[Stay] = []
-        for number, visit in enumerate(self.visits, 1):
-            earlier = [i for i, stay in enumerate(stays) if stay.group == visit.group]
-            if visit.arrival is Arrival.KEPT and earlier:
+        for number, stop in enumerate(self.stops, 1):
+            earlier = [i for i, stay in enumerate(stays) if stay.group == stop.group]
+            if stop.arrival is Arrival.KEPT and earlier:
                 stays[earlier[-1]] = replace(stays[earlier[-1]], last=number)
             else:
-                ahead = visit.arrival is Arrival.AHEAD
-                kept = visit.arrival is Arrival.KEPT  # since the step before
+                ahead = stop.arrival is Arrival.AHEAD
+                kept = stop.arrival is Arrival.KEPT  # since the step before
                 first = 1 if kept else number - ahead
-                stays.append(Stay(visit.group, first, number, ahead))
+                stays.append(Stay(stop.group, first, number, ahead))
         return tuple(stays)
 
-    def arrival(self, group: Group, backward: bool) -> Arrival | None:
-        """How a group comes in a pass; None for one that the step does not have."""
-        found = (v for v in self.visits if (v.group, v.backward) == (group.index, backward))
-        return next((visit.arrival for visit in found), None)
+    def arrivals(self, group: Group) -> tuple[Stop, ...]:
+        """The visits of a group, and how it comes for each."""
+        return tuple(stop for stop in self.stops if stop.group == group.index)
+
+    def slot(self, group: Group) -> int:
+        """Where a group lies: 1 at the front of the slots, 2 behind others."""
+        return 2 if group.slot_offset_bytes else 1
 
 
 def stream_of(plan: Plan) -> Stream:
     """The groups of a plan and their order."""
-    return Stream(plan.groups, visits(plan.groups, plan.run_mode is RunMode.TRAIN))
+    return Stream(plan.groups, stops(plan.groups, plan.visits))

@@ -40,6 +40,7 @@ class _RemoteStore:
         self._flat = flat_views(executable.plan, store.bytes)
         self._update = executable.update_program(store.bytes, Runtime(request.seed)).update
         self._step = Step(index=request.first_step)
+        self._last = next(reversed(executable.plan.deliveries), None)  # of a step
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
     def serve(self) -> Results:
@@ -85,6 +86,6 @@ class _RemoteStore:
             case Order.GRADIENTS:
                 receive_into(self._wafer, raw(self._flat[f"gradients/{group}"]))
                 self._update[group](self._step)
-                self._step.index += group == 0  # the last of a step
+                self._step.index += group == self._last
             case Order.SETTLE:
                 self._wafer.sendall(raw(SETTLED))

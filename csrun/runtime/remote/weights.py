@@ -1,4 +1,4 @@
-"""Weights of a MemoryX on another machine: the wafer's two slots, filled over the wire."""
+"""Weights of a MemoryX on another machine: the wafer's slots, filled over the wire."""
 
 import mmap
 from collections import deque
@@ -9,7 +9,7 @@ from csrun.executable import Plan, Step, flat_views
 from csrun.executable.bind import Bytes
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
-from csrun.runtime.step.weights import slot_views
+from csrun.runtime.step.weights import Places, slot_views
 from csrun.runtime.wire.shared import Waiter
 
 
@@ -33,10 +33,11 @@ class GradientMemory:
 
 
 class RemoteWeights:
-    """As `StreamedWeights`, over a `StoreLink`: group g goes into slot g mod 2.
+    """As `StreamedWeights`, over a `StoreLink`.
 
-    The next group is fetched while one is computed, and group 0 again when its gradients have left:
-    MemoryX answers in the order of the wafer's orders, so it comes with the step's update.
+    The next visit's groups are fetched while one is computed, and the first one's again when the
+    step's last gradients have left: MemoryX answers in the order of the wafer's orders, so that
+    they come with the step's update.
     """
 
     def __init__(
@@ -50,32 +51,34 @@ class RemoteWeights:
         self._plan = plan
         self._memory = memory
         self._link = link
+        self._needs = [visit.groups for visit in plan.visits]
+        self._last = plan.deliveries[-1:]
         self._slots = slot_views(plan, arena)
         self._flat = flat_views(plan, memory.bytes)
         self._waiter = arrived  # of the link's counter
-        self._holds: list[int | None] = [None, None]
+        self._places = Places(plan)
         self._coming: deque[int | None] = deque()  # None: the answer to SETTLE
         self._answer = np.empty_like(SETTLED)
         self._is_settled = True
 
-    def acquire(self, group: int) -> None:
-        """Have the group's newest weights, and fetch the next one's."""
-        self._load(group)
-        self._fetch(group + 1)
-
-    def reacquire(self, group: int) -> None:
-        """Have the group's weights again, and fetch those of the one before."""
-        self._load(group)
-        self._fetch(group - 1)
+    def enter(self, visit: int) -> None:
+        """Have the groups' newest weights, and fetch those of the next visit."""
+        needed = self._needs[visit]
+        for group in needed:
+            self._load(group)
+        for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
+            if not self._places.meet(group, needed):
+                self._fetch(group)
 
     def deliver(self, group: int, step: Step) -> None:
         """Send the group's gradients to MemoryX."""
         self._is_settled = False
-        self._holds[group % 2] = None
+        self._places.held.discard(group)
         gradients = self._flat[f"gradients/{group}"]
         self._link.send_gradients(group, gradients, lambda: self._forget_gradients(group))
-        if group == 0:
-            self._fetch(0)
+        if (group,) == self._last:
+            for first in self._needs[0]:
+                self._fetch(first)
 
     def settle(self) -> None:
         """Wait until MemoryX has applied all gradients."""
@@ -96,21 +99,20 @@ class RemoteWeights:
 
     def _load(self, group: int) -> None:
         self._fetch(group)
-        while self._holds[group % 2] != group:
+        while group not in self._places.held:
             self._take()
 
     def _fetch(self, group: int) -> None:
-        """Ask for a group that is neither here nor coming, if there is such a group."""
-        if not 0 <= group < len(self._slots) or group in self._coming:
+        """Ask for a group that is neither here nor coming."""
+        if group in self._places.held or group in self._coming:
             return
-        if self._holds[group % 2] != group:
-            self._holds[group % 2] = None
-            self._coming.append(group)
-            self._link.order(Order.FETCH, group)
-            self._link.receive(self._slots[group])
+        self._places.clear(group)
+        self._coming.append(group)
+        self._link.order(Order.FETCH, group)
+        self._link.receive(self._slots[group])
 
     def _take(self) -> None:
         self._waiter.take()
         self._link.check()
         if (group := self._coming.popleft()) is not None:
-            self._holds[group % 2] = group
+            self._places.has_come(group)

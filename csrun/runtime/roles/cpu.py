@@ -42,7 +42,7 @@ class CpuMachine:
         update = executable.update_program(store, runtime)
         weights: Weights = ResidentWeights(update)
         if not plan.store_in_arena:
-            weights = InProcessStreamedWeights(Slots(plan, arena, store), update)
+            weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), update)
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )

@@ -1,5 +1,6 @@
 """MemoryX: holds weights and optimizer state, and applies the learning algorithm."""
 
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -7,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from csrun.executable import Runtime, Step, UpdateProgram, load
+from csrun.executable import Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import LoadStore, Results, Stop, StoreReady
@@ -35,20 +36,23 @@ def serve(control: Channel) -> Results:
         parts = store.descriptor, gradients.descriptor, weights.descriptor
         control.send(StoreReady(nbytes), parts)
         program = executable.update_program(store.bytes, Runtime(request.seed))
+        updates = [program.update[group] for group in executable.plan.deliveries]
         try:
-            _update(program, Waiter(gradients, control), weights, Step(index=request.first_step))
+            _update(updates, Waiter(gradients, control), weights, Step(index=request.first_step))
         except Interrupted as interrupted:
             return interrupted.stop.results
 
 
 @np.errstate(all="ignore")  # the next step's loss tells what is not finite
-def _update(program: UpdateProgram, gradients: Waiter, weights: Counter, step: Step) -> NoReturn:
+def _update(
+    updates: Sequence[Callable[[Step], None]], gradients: Waiter, weights: Counter, step: Step
+) -> NoReturn:
     """Update group after group as their gradients come in; ends by Interrupted."""
     while True:
-        for update in reversed(program.update):
+        for update in updates:
             gradients.take()
             update(step)
             weights.raise_by()
-        if not program.update:  # nothing is trained: only the end can come
+        if not updates:  # nothing is trained: only the end can come
             gradients.take()
         step.index += 1

@@ -73,6 +73,7 @@ def _load(
         memory, delivered, updates = store_parts
         store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
         weights = StreamedWeights(
+            plan,
             resources.enter_context(closing(Slots(plan, arena.bytes, store))),
             updates=Waiter(
                 resources.enter_context(closing(Counter(updates))), control, weights_overdue

@@ -1,10 +1,12 @@
 """The steps of a loaded program, the same in a wafer's process and inside the CPU run.
 
-A step is the batch as one, or minibatches in the order of the plan's schedule. Both ways give the
-loss's sum, and leave the weights alone when it is not finite.
+A step is the plan's visits in their order, of the batch as one, or of minibatches in the order of
+the schedule. Both ways give the loss's sum, and leave the weights alone when it is not finite.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from time import perf_counter
 from typing import Protocol
@@ -38,7 +40,7 @@ def make_compute(
 
 
 class WholeBatch:
-    """The batch as one: groups forward in order, then backward in reverse."""
+    """The batch as one: a visit after the other."""
 
     def __init__(
         self,
@@ -52,22 +54,29 @@ class WholeBatch:
         program = executable.wafer_program(arena, store, runtime)
         views = wafer_views(plan, arena, store)
         self.outputs: list[list[Array]] = [[views[output.buffer]] for output in plan.outputs]
-        self._forward = list(enumerate(program.forward))
-        self._backward = list(enumerate(program.backward))[::-1]
+        self._visits = [
+            (number, function, visit.completes)
+            for number, (function, visit) in enumerate(
+                zip(program.visits, plan.visits, strict=True)
+            )
+        ]
         self._loss: Array | None = views[plan.loss_buffer] if plan.loss_buffer else None
         self._weights = weights
 
     def run(self, batch: Batch, step: Step) -> float:
-        for group, forward in self._forward:
-            self._weights.acquire(group)
-            forward(batch, step)
-        loss_sum = float(self._loss[0]) if self._loss is not None else 0.0
-        if isfinite(loss_sum):
-            for group, backward in self._backward:
-                self._weights.reacquire(group)
-                backward(batch, step)
-                self._weights.deliver(group, step)
-        return loss_sum
+        for number, visit, completes in self._visits:
+            self._weights.enter(number)
+            visit(batch, step)
+            if completes:
+                if not isfinite(self._loss_sum):
+                    break
+                for group in completes:
+                    self._weights.deliver(group, step)
+        return self._loss_sum
+
+    @property
+    def _loss_sum(self) -> float:
+        return float(self._loss[0]) if self._loss is not None else 0.0
 
 
 class Minibatches:
@@ -90,7 +99,7 @@ class Minibatches:
         plan = executable.plan
         self._plan, self._weights = plan, weights
         flights = range(plan.minibatches)
-        programs = [executable.wafer_program(arena, store, runtime, j) for j in flights]
+        programs = [executable.wafer_program(arena, store, runtime, j).visits for j in flights]
         views = [wafer_views(plan, arena, store, j) for j in flights]
         self.outputs: list[list[Array]] = [[v[o.buffer] for v in views] for o in plan.outputs]
         self._losses = [v[plan.loss_buffer] for v in views] if plan.loss_buffer else []
@@ -99,19 +108,19 @@ class Minibatches:
         self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: Step) -> float:
-        """One step; the update comes after the last minibatch, group by group from the end."""
+        """One step; the update comes after the last minibatch, group by group."""
         parts = [self._part(batch, j) for j in range(len(self._programs))]
         for call in self._plan.schedule:
             step.first_sample = call.minibatch * self._rows
-            program = self._programs[call.minibatch]
-            run = (program.backward if call.backward else program.forward)[call.group]
-            run(parts[call.minibatch], step)
-            if call.backward and call.minibatch:
-                total, partial = self._sums[call.group]
-                np.add(total, partial, out=total)
+            sums = self._sums[call.visit] if call.minibatch else ()
+            for gradients in sums:
+                gradients.prepare()
+            self._programs[call.minibatch][call.visit](parts[call.minibatch], step)
+            for gradients in sums:
+                gradients.add()
         loss_sum = sum((float(loss[0]) for loss in self._losses), 0.0)
         if isfinite(loss_sum):
-            for group in reversed(range(len(self._programs[0].backward))):
+            for group in self._plan.deliveries:
                 self._weights.deliver(group, step)
         return loss_sum
 
@@ -120,13 +129,41 @@ class Minibatches:
         return tuple(array[first : first + self._rows] for array in batch)
 
 
-def _gradient_sums(plan: Plan, arena: Bytes, store: Bytes) -> list[tuple[Array, Array]]:
-    """Each group's gradients in the store, and where those of a later minibatch come."""
+@dataclass(frozen=True, slots=True)
+class _GradientSum:
+    """A group's gradients in the store, and where a visit of a later minibatch writes its own.
+
+    is_part: other visits write to the group's gradients, too, so that this one must not find there
+    what others have left.
+    """
+
+    total: Array
+    partial: Array
+    is_part: bool
+
+    def prepare(self) -> None:
+        """Before the visit."""
+        if self.is_part:
+            self.partial.fill(0)
+
+    def add(self) -> None:
+        """After the visit."""
+        np.add(self.total, self.partial, out=self.total)
+
+
+def _gradient_sums(plan: Plan, arena: Bytes, store: Bytes) -> list[list[_GradientSum]]:
+    """For each visit the gradients that it writes."""
     if plan.store.gradients_offset is None:
-        return []
-    flat = flat_views(plan, store)
-    partial = partial_gradients(plan, arena)
-    return [(flat[f"gradients/{g.index}"], partial[g.index]) for g in plan.groups]
+        return [[] for _ in plan.visits]
+    flat, partial = flat_views(plan, store), partial_gradients(plan, arena)
+    visits_of = Counter(group for visit in plan.visits for group in visit.gradients)
+    return [
+        [
+            _GradientSum(flat[f"gradients/{g}"], partial[g], visits_of[g] > 1)
+            for g in visit.gradients
+        ]
+        for visit in plan.visits
+    ]
 
 
 class Engine:

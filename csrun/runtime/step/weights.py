@@ -1,7 +1,8 @@
 """Weights: their first values, where a wafer has them, and what becomes of its gradients."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -52,13 +53,10 @@ def _draw(generator: np.random.Generator, initializer: Initializer, count: int) 
 
 
 class Weights(Protocol):
-    """What the step loop asks for around each group's functions."""
+    """What the step loop asks for around each visit."""
 
-    def acquire(self, group: int) -> None:
-        """Forward: have the group's newest weights where its functions read them."""
-
-    def reacquire(self, group: int) -> None:
-        """Backward: have the weights that the group's forward pass had."""
+    def enter(self, visit: int) -> None:
+        """Have the weights of the visit's groups where its function reads them."""
 
     def deliver(self, group: int, step: Step) -> None:
         """The group's gradients of this step are complete in the store."""
@@ -77,10 +75,7 @@ class ResidentWeights:
     def __init__(self, program: UpdateProgram) -> None:
         self._update = program.update
 
-    def acquire(self, group: int) -> None:
-        """The weights are always there."""
-
-    def reacquire(self, group: int) -> None:
+    def enter(self, visit: int) -> None:
         """The weights are always there."""
 
     def deliver(self, group: int, step: Step) -> None:
@@ -113,18 +108,44 @@ def slot_copies(plan: Plan, arena: Bytes, store: Bytes) -> list[Callable[[], Non
     return [copy_of(slot, sources[f"weights/{group}"]) for group, slot in slots]
 
 
-class Slots:
-    """The wafer's two weight slots: group g goes into slot g mod 2.
+class Places:
+    """The slots of the wafer: which groups are there, and which lie over each other."""
 
-    `load` copies only when the slot does not hold the group's weights of the step yet; in the
-    backward pass the last two groups are still there. `prefetch` copies a
-    large group in a thread of its own while the group in the other slot is computed on.
+    def __init__(self, plan: Plan) -> None:
+        slots = [(group.slot_offset_bytes or 0, group.nbytes) for group in plan.groups]
+        self._ranges = [(offset, offset + nbytes) for offset, nbytes in slots]
+        self.held: set[int] = set()
+
+    def meet(self, group: int, others: Iterable[int]) -> bool:
+        """Whether a group lies over one of the others."""
+        start, end = self._ranges[group]
+        ranges = (self._ranges[other] for other in others)
+        return any(start < other_end and other_start < end for other_start, other_end in ranges)
+
+    def clear(self, group: int) -> None:
+        """What lies where a group is to come is there no more, nor is the group itself."""
+        self.held = {
+            other for other in self.held if other != group and not self.meet(group, [other])
+        }
+
+    def has_come(self, group: int) -> None:
+        """The group is there, and nothing that it lies over."""
+        self.clear(group)
+        self.held.add(group)
+
+
+class Slots:
+    """The wafer's weight slots: a group and, beside it, the next one.
+
+    `load` copies only when the group's weights of the step are not there yet, as the last ones of
+    the forward pass are in the backward pass. `prefetch` copies a large group in a thread of its
+    own while the groups of a visit are computed on.
     """
 
     def __init__(self, plan: Plan, arena: Bytes, store: Bytes) -> None:
         self._copies = slot_copies(plan, arena, store)
         self._large = [group.nbytes >= PREFETCH_BYTES for group in plan.groups]
-        self._holds: list[int | None] = [None, None]
+        self._places = Places(plan)
         self._thread = ThreadPoolExecutor(1, "prefetch") if any(self._large) else None
         self._coming: tuple[int, Future[None]] | None = None
 
@@ -133,18 +154,18 @@ class Slots:
         if self._coming is not None:
             coming, copied = self._coming
             copied.result()
-            self._holds[coming % 2] = coming
+            self._places.has_come(coming)
             self._coming = None
-        if self._holds[group % 2] != group:
+        if group not in self._places.held:
             self._copies[group]()
-            self._holds[group % 2] = group
+            self._places.has_come(group)
 
-    def prefetch(self, group: int) -> None:
-        """Begin to load a group whose slot is free, if there is such a group and it is large."""
-        if self._thread is None or not 0 <= group < len(self._large) or not self._large[group]:
+    def prefetch(self, group: int, beside: Iterable[int]) -> None:
+        """Begin to load a group if it is large, and lies over none of those that are used."""
+        if self._thread is None or not self._large[group] or self._coming is not None:
             return
-        if self._coming is None and self._holds[group % 2] != group:
-            self._holds[group % 2] = None
+        if group not in self._places.held and not self._places.meet(group, beside):
+            self._places.clear(group)
             self._coming = group, self._thread.submit(self._copies[group])
 
     def close(self) -> None:
@@ -153,40 +174,42 @@ class Slots:
 
     def outdate(self, group: int) -> None:
         """The group's weights have changed, or will."""
-        if self._holds[group % 2] == group:
-            self._holds[group % 2] = None
+        self._places.held.discard(group)
 
 
 class StreamedWeights:
     """Weights of MemoryX, streamed a group at a time; gradients stream back.
 
-    `updates` counts the groups that MemoryX has updated, in its order: the last group first.
-    `gradients` counts the groups that the wafer has delivered, in the same order.
+    `gradients` counts the groups that the wafer has delivered, in the order of the plan's
+    deliveries; `updates` those that MemoryX has updated, in the same order.
     """
 
-    def __init__(self, slots: Slots, updates: Waiter, gradients: Counter) -> None:
+    def __init__(self, plan: Plan, slots: Slots, updates: Waiter, gradients: Counter) -> None:
+        self._needs = [visit.groups for visit in plan.visits]
         self._slots = slots
         self._updates = updates
         self._gradients = gradients
-        self._pending = 0  # delivered groups whose update has not been seen
+        self._pending: deque[int] = deque()  # delivered groups whose update has not been seen
+        self._outdated: set[int] = set()  # the same ones
 
-    def acquire(self, group: int) -> None:
-        """Wait until the group's last update is in the store, then load it."""
-        # Updates come back last group first: once at most `group` are missing, this one is there.
-        while self._pending > group:
-            self._take()
-        self._slots.load(group)
-        self._slots.prefetch(group + 1)  # group 0 has waited for all updates, so it is there
+    def enter(self, visit: int) -> None:
+        """Wait until the groups' last updates are in the store, then load them.
 
-    def reacquire(self, group: int) -> None:
-        """Load the group again if its slot was taken; its gradients are not delivered yet."""
-        self._slots.load(group)
-        self._slots.prefetch(group - 1)
+        The next visit's groups begin to come, those whose update need not be waited for.
+        """
+        for group in self._needs[visit]:
+            while group in self._outdated:
+                self._take()
+            self._slots.load(group)
+        for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
+            if group not in self._outdated:
+                self._slots.prefetch(group, self._needs[visit])
 
     def deliver(self, group: int, step: Step) -> None:
         """Hand the group's gradients to MemoryX."""
         self._slots.outdate(group)
-        self._pending += 1
+        self._pending.append(group)
+        self._outdated.add(group)
         self._gradients.raise_by()
 
     def settle(self) -> None:
@@ -196,22 +219,21 @@ class StreamedWeights:
 
     def _take(self) -> None:
         self._updates.take()
-        self._pending -= 1
+        self._outdated.discard(self._pending.popleft())
 
 
 class InProcessStreamedWeights:
     """Weight streaming inside one process: the same slots, MemoryX's part at once."""
 
-    def __init__(self, slots: Slots, program: UpdateProgram | None) -> None:
+    def __init__(self, plan: Plan, slots: Slots, program: UpdateProgram) -> None:
+        self._needs = [visit.groups for visit in plan.visits]
         self._slots = slots
-        self._update = program.update if program else []
+        self._update = program.update
 
-    def acquire(self, group: int) -> None:
-        self._slots.load(group)
-
-    def reacquire(self, group: int) -> None:
-        """Load the group again if its slot was taken."""
-        self._slots.load(group)
+    def enter(self, visit: int) -> None:
+        """Load the groups that are not there."""
+        for group in self._needs[visit]:
+            self._slots.load(group)
 
     def deliver(self, group: int, step: Step) -> None:
         """Update the group in the store."""

@@ -217,10 +217,8 @@ def _rows(parameter):
 class Unmoved:
     """Weights that stay where the test put them."""
 
-    def acquire(self, group):
+    def enter(self, visit):
         pass
-
-    reacquire = acquire
 
     def deliver(self, group, step):
         pass

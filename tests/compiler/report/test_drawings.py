@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, draw, visits
-from csrun.executable import Group, Rectangle
+from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, draw, stops
+from csrun.compiler.slots import place_groups
+from csrun.executable import Group, Rectangle, Visit
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.step import weights
 
@@ -79,39 +80,57 @@ class AtOnce:
         return done
 
 
+def chain(groups, training):
+    """The visits of a plain chain."""
+    visits = [Visit(f"forward_{g}", (g,)) for g in range(groups)]
+    return visits + [
+        Visit(f"backward_{g}", (g,), (g,), (g,)) for g in reversed(range(groups if training else 0))
+    ]
+
+
+def tied(groups, training):
+    """The first group is visited in the middle again, and complete at the end."""
+    visits = chain(groups, training)
+    again = [Visit("forward_0_again", (0,))]
+    again += [Visit("backward_0_again", (0,), (0,))] if training else []
+    return visits[:groups] + again + visits[groups:]
+
+
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("order", [chain, tied])
 @pytest.mark.parametrize("pattern", ["s", "L", "ss", "LL", "sLs", "LsL", "LLLLL", "LLsLs", "ssLL"])
-def test_groups_come_as_the_wafers_slots_fetch_them(monkeypatch, training, pattern):
+def test_groups_come_as_the_wafers_slots_fetch_them(monkeypatch, training, order, pattern):
     """The drawn arrivals of a step are what the wafer's own slots copy, ahead or in turn."""
     sizes = [PREFETCH_BYTES if size == "L" else 64 for size in pattern]
-    groups = [Group(n, (f"layer{n}",), 0, size, 0) for n, size in enumerate(sizes)]
+    visits = order(len(sizes), training)
+    offsets, _ = place_groups(sizes, [visit.groups[0] for visit in visits])
+    groups = [
+        Group(n, (f"layer{n}",), 0, size, offset)
+        for n, (size, offset) in enumerate(zip(sizes, offsets, strict=True))
+    ]
     copied = []
     monkeypatch.setattr(
         weights, "slot_copies", lambda *_: [partial(copied.append, g.index) for g in groups]
     )
-    slots = weights.Slots(SimpleNamespace(groups=groups), None, None)
+    plan = SimpleNamespace(groups=groups, visits=visits)
+    slots = weights.Slots(plan, None, None)
     slots.close()
     slots._thread = AtOnce() if "L" in pattern else None
     counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None)
-    streamed = weights.StreamedWeights(slots, counters, counters)
-
-    def step():
-        for group in range(len(groups)):
-            yield group, streamed.acquire
-        for group in reversed(range(len(groups) if training else 0)):
-            yield group, streamed.reacquire
-
-    for number in range(3):
-        arrivals, ahead = [], {*copied}
-        for group, get in step():
-            held, was_ahead = slots._holds[group % 2] == group, group in ahead
+    streamed = weights.StreamedWeights(plan, slots, counters, counters)
+    ahead = set()
+    for step in range(3):
+        arrivals = []
+        for number, visit in enumerate(visits):
+            (group,) = visit.groups
+            held = group in slots._places.held
             copied.clear()
-            get(group)
+            streamed.enter(number)
             in_turn = copied[:1] == [group]
-            arrivals.append("still there" if held else "fetched ahead" if was_ahead else "?")
+            arrivals.append("still there" if held else "fetched ahead" if group in ahead else "?")
             if in_turn:
                 arrivals[-1] = "fetched in its turn"
             ahead = {*copied} - {group}
-            if get == streamed.reacquire:
-                streamed.deliver(group, None)
-        assert number == 0 or arrivals == [v.arrival.value for v in visits(groups, training)]
+            for complete in visit.completes:
+                streamed.deliver(complete, None)
+        assert step == 0 or arrivals == [stop.arrival.value for stop in stops(groups, visits)]

@@ -154,7 +154,7 @@ def test_each_layer_of_fc_mnist_has_a_name_that_can_be_read(browser, tmp_path, h
 
 
 def test_a_streaming_plan_shows_its_groups_on_their_way(browser, tmp_path):
-    network = Network((1024, 1024, 2048, 700, 100, 5), batch=4)
+    network = Network((1024, 1024, 2048, 700, 300, 5), batch=4)
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     show(browser, executable.directory / "compile_report.html", 1280)
     assert not all_of(browser, "svg")
@@ -170,10 +170,10 @@ def test_a_streaming_plan_shows_its_groups_on_their_way(browser, tmp_path):
     assert box(browser, ahead[3])[0] == columns["backward 1"][0]
     rows = [" ".join(row.text.split()) for row in all_of(browser, "#stream tbody tr")]
     assert rows == [
-        "0 dense 4.2 MB 1 fetched in its turn fetched ahead",
-        "1 dense_1 8.4 MB 2 fetched ahead fetched ahead",
-        "2 dense_2 5.74 MB 1 fetched ahead still there",
-        "3 dense_3, dense_4 283 kB 2 fetched in its turn still there",
+        "0 dense 4.2 MB 1 forward 0: fetched in its turn; backward 0: fetched ahead",
+        "1 dense_1 8.4 MB 2 forward 1: fetched ahead; backward 1: fetched ahead",
+        "2 dense_2 5.74 MB 1 forward 2: fetched ahead; backward 2: still there",
+        "3 dense_3, dense_4 847 kB 2 forward 3: fetched in its turn; backward 3: still there",
     ]
 
 

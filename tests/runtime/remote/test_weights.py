@@ -77,11 +77,11 @@ def test_a_fetch_behind_gradients_gets_the_update(afar):
     offset = plan.store.gradients_offset
     for step in range(1, 4):
         for group in (0, 1):
-            weights.acquire(group)
+            weights.enter(group)
             expected = group + 1 - (step - 1) * RATE * 10 * (group + 1)
             np.testing.assert_allclose(slot_of(plan, arena, group), expected, rtol=1e-6)
-        for group in (1, 0):
-            weights.reacquire(group)
+        for visit, group in ((2, 1), (3, 0)):
+            weights.enter(visit)
             place = plan.groups[group]
             gradients = memory.bytes[offset + place.offset_bytes :][: place.nbytes]
             gradients.view("f")[...] = 10 * (group + 1)
@@ -97,7 +97,7 @@ def test_a_lost_memoryx_is_peer_lost(afar):
     chief.close()
     with pytest.raises(PeerLost, match="memoryx"):
         for _ in range(100):
-            weights.acquire(0)
+            weights.enter(0)
             weights.deliver(0, Step())
 
 
@@ -123,7 +123,7 @@ def test_large_gradients_are_given_back(afar, monkeypatch):
     monkeypatch.setattr("csrun.runtime.remote.weights.PREFETCH_BYTES", 1)
     given = []
     monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
-    weights.acquire(1)
+    weights.enter(1)
     weights.deliver(1, Step())
     weights.settle()
     place = plan.groups[1]

@@ -21,10 +21,8 @@ class Collected:
     def __init__(self) -> None:
         self.delivered: list[int] = []
 
-    def acquire(self, group):
+    def enter(self, visit):
         pass
-
-    reacquire = acquire
 
     def deliver(self, group, step):
         self.delivered.append(group)

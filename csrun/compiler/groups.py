@@ -1,0 +1,165 @@
+"""Groups: which layers' weights travel together, from the order in which kernels use them.
+
+While one group is computed on, the next one comes. So layers of little weight, in a row, are one
+group, up to a number of bytes, and what is small beside the next group joins that: else the next
+one would have to come in the short time that the small one takes. Groups are cut where scopes are:
+a block of the model that is smaller than a group is not torn.
+
+A layer that is used at several places of a pass, as a tied weight is, is a group of its own:
+whatever joined it would travel as often. So is one whose turn differs between forward and backward.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
+
+SMALL_SHARE = 8  # a group of at most an eighth of the next one's bytes joins it
+
+Uses = Iterable[frozenset[str]]  # the layers that each kernel of a pass uses, in program order
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Layers that no group may part: one, or all that a kernel uses at once.
+
+    forward, backward: its turn in each pass, None where it has none; is_revisited: it has several.
+    """
+
+    layers: tuple[str, ...]
+    nbytes: int
+    forward: int | None
+    backward: int | None
+    is_revisited: bool
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The nested scopes of its first layer."""
+        return tuple(self.layers[0].split("/"))
+
+    def joins(self, following: "_Part") -> bool:
+        """Whether the two, as one group, have one turn a pass."""
+        if self.is_revisited or following.is_revisited:
+            return False
+        turns = self.backward, following.backward
+        is_in_turn = None in turns or _follows(following.backward, self.backward)
+        return is_in_turn and (
+            following.forward is None or _follows(self.forward, following.forward)
+        )
+
+
+Run = list[_Part]
+
+
+def group_layers(
+    sizes: Mapping[str, int], forward: Uses, backward: Uses, group_bytes: int
+) -> list[tuple[str, ...]]:
+    """The groups in the order of their first turn, each with its layers in theirs.
+
+    sizes: the bytes of each layer's weights; group_bytes: of layers in a row that travel together
+    """
+    parts = _parts(sizes, list(forward), list(backward))
+    groups = _absorbed(_packed(parts, 1, group_bytes), group_bytes)
+    return [tuple(chain.from_iterable(part.layers for part in group)) for group in groups]
+
+
+def _parts(
+    sizes: Mapping[str, int], forward: list[frozenset[str]], backward: list[frozenset[str]]
+) -> list[_Part]:
+    """By their first turn forward; those without one last."""
+    first_of = _bound_together(sizes, [*forward, *backward])
+    members: dict[str, list[str]] = {}
+    for layer in sizes:
+        members.setdefault(first_of[layer], []).append(layer)
+    ahead, back = _turns(forward, first_of), _turns(backward, first_of)
+    found = [
+        _Part(
+            tuple(layers),
+            sum(sizes[layer] for layer in layers),
+            ahead[first][0] if first in ahead else None,
+            back[first][0] if first in back else None,
+            max(len(ahead.get(first, ())), len(back.get(first, ()))) > 1,
+        )
+        for first, layers in members.items()
+    ]
+    return sorted(found, key=lambda part: len(found) if part.forward is None else part.forward)
+
+
+def _bound_together(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) -> dict[str, str]:
+    """For each layer the first of those that it is bound to by kernels that use several."""
+    above = {layer: layer for layer in sizes}
+
+    def root(layer: str) -> str:
+        while above[layer] != layer:
+            layer = above[layer]
+        return layer
+
+    place = {layer: place for place, layer in enumerate(sizes)}
+    for layers in dict.fromkeys(uses):
+        roots = sorted({root(layer) for layer in layers}, key=place.__getitem__)
+        above.update(dict.fromkeys(roots[1:], roots[0]) if roots else {})
+    return {layer: root(layer) for layer in sizes}
+
+
+def _turns(uses: list[frozenset[str]], first_of: Mapping[str, str]) -> dict[str, list[int]]:
+    """The turns of each part in a pass; kernels in a row that use the same one are one turn."""
+    used = (first_of[next(iter(layers))] for layers in uses if layers)
+    turns: dict[str, list[int]] = {}
+    for number, (first, _) in enumerate(groupby(used)):
+        turns.setdefault(first, []).append(number)
+    return turns
+
+
+def _follows(turn: int | None, following: int | None) -> bool:
+    return turn is not None and following is not None and following == turn + 1
+
+
+def _nbytes(parts: Run) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+def _is_one(parts: Run) -> bool:
+    return all(part.joins(following) for part, following in pairwise(parts))
+
+
+def _packed(parts: Sequence[_Part], depth: int, group_bytes: int) -> list[Run]:
+    """Runs of up to `group_bytes`, scope by scope; `depth` is the length of the scopes' paths."""
+    groups: list[Run] = []
+    is_open = False
+    for _, run in groupby(parts, key=lambda part: part.path[:depth]):
+        scope = list(run)
+        nbytes = _nbytes(scope)
+        if len(scope) > 1 and (nbytes > group_bytes or not _is_one(scope)):
+            groups += _packed(scope, depth + 1, group_bytes)
+            is_open = False
+        elif (
+            is_open
+            and _nbytes(groups[-1]) + nbytes <= group_bytes
+            and _is_one([groups[-1][-1], scope[0]])
+        ):
+            groups[-1] += scope
+        else:
+            groups.append(scope)
+            is_open = True
+    return groups
+
+
+def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
+    """What is small beside the next group joins it, else what is small beside the one before."""
+
+    def is_small(group: Run, beside: Run) -> bool:
+        nbytes = _nbytes(group)
+        return nbytes < group_bytes and SMALL_SHARE * nbytes <= _nbytes(beside)
+
+    forwards: list[Run] = []
+    for group in reversed(groups):
+        if forwards and is_small(group, forwards[0]) and group[-1].joins(forwards[0][0]):
+            forwards[0] = [*group, *forwards[0]]
+        else:
+            forwards.insert(0, group)
+    found: list[Run] = []
+    for group in forwards:
+        if found and is_small(group, found[-1]) and found[-1][-1].joins(group[0]):
+            found[-1] = [*found[-1], *group]
+        else:
+            found.append(group)
+    return found

@@ -1,0 +1,116 @@
+"""Visits: the kernels of a step cut into the functions that the wafer calls, in program order.
+
+A function is the kernels in a row that use the weights, or write the gradients, of one group; what
+uses none stands with the kernel before it. Forward and backward are functions of their own, so that
+a pipeline can do something else between them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import msgspec
+
+from csrun.compiler.graph import LOSS
+from csrun.compiler.kernels import Kernel
+from csrun.executable import Visit
+
+
+@dataclass(frozen=True)
+class Use:
+    """The groups whose weights a kernel reads, and those whose gradients it writes."""
+
+    weights: frozenset[int] = frozenset()
+    gradients: frozenset[int] = frozenset()
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """All of them."""
+        return self.weights | self.gradients
+
+
+@dataclass(frozen=True)
+class Function:
+    """What a plan says of one of the program's functions, and what it is made of."""
+
+    visit: Visit
+    kernels: tuple[Kernel, ...]
+
+
+def functions_of(
+    kernels: Sequence[Kernel], use_of: Callable[[Kernel], Use], trained: frozenset[int]
+) -> tuple[Function, ...]:
+    """The functions of a step; groups in `trained` are updated once their gradients are complete.
+
+    A group is complete after the last visit that uses it, and not before the loss is there.
+    """
+    runs = _runs(kernels, use_of)
+    uses = [[use_of(kernel) for kernel in run] for run in runs]
+    groups = [_all(use.groups for use in own) for own in uses]
+    loss = next((i for i, run in enumerate(runs) if any(map(_writes_loss, run))), 0)
+    last = {group: number for number, own in enumerate(groups) for group in own}
+    completes: dict[int, list[int]] = {}
+    for group in sorted(trained & last.keys(), reverse=True):
+        completes.setdefault(max(last[group], loss), []).append(group)
+    names = _names([(run[0].phase, own) for run, own in zip(runs, groups, strict=True)])
+    return tuple(
+        Function(
+            Visit(
+                names[number],
+                groups[number],
+                _all(use.gradients for use in uses[number]),
+                tuple(completes.get(number, ())),
+            ),
+            tuple(run),
+        )
+        for number, run in enumerate(runs)
+    )
+
+
+def with_frees(functions: Sequence[Function], last_use: dict[str, int]) -> tuple[Visit, ...]:
+    """The visits, each with the buffers that it frees.
+
+    last_use: the place, among all kernels of the step, of the last one that needs a buffer
+    """
+    number_of = [n for n, function in enumerate(functions) for _ in function.kernels]
+    freed: list[list[str]] = [[] for _ in functions]
+    for name, place in last_use.items():
+        if place < len(number_of):  # what the host reads is never free
+            freed[number_of[place]].append(name)
+    return tuple(
+        msgspec.structs.replace(function.visit, frees=tuple(names))
+        for function, names in zip(functions, freed, strict=True)
+    )
+
+
+def _runs(kernels: Sequence[Kernel], use_of: Callable[[Kernel], Use]) -> list[list[Kernel]]:
+    runs: list[list[Kernel]] = []
+    held: frozenset[int] = frozenset()
+    for kernel in kernels:
+        groups = use_of(kernel).groups
+        is_other = bool(groups and held and groups != held)
+        if not runs or is_other or kernel.phase is not runs[-1][-1].phase:
+            runs.append([])
+            held = frozenset()
+        runs[-1].append(kernel)
+        held = held or groups
+    return runs
+
+
+def _all(groups: Iterable[Iterable[int]]) -> tuple[int, ...]:
+    return tuple(sorted(frozenset(chain.from_iterable(groups))))
+
+
+def _writes_loss(kernel: Kernel) -> bool:
+    return any(array.name == LOSS.name for array in kernel.writes)
+
+
+def _names(calls: Sequence[tuple[str, tuple[int, ...]]]) -> list[str]:
+    """Phase and group, and which time it is when that is not the first."""
+    names, times = [], Counter[str]()
+    for phase, groups in calls:
+        name = "_".join([str(phase), *map(str, groups)])
+        times[name] += 1
+        names.append(f"{name}_again_{times[name]}" if times[name] > 1 else name)
+    return names

@@ -1,0 +1,97 @@
+"""Which layers travel together: handmade lists of layers, and the order in which they are used."""
+
+import pytest
+
+from csrun.compiler.groups import group_layers
+
+MB = 1 << 20
+
+
+def uses(layers):
+    return [frozenset(names.split("+")) if names else frozenset() for names in layers]
+
+
+def grouped(sizes, forward=None, backward=None, limit=MB):
+    """The groups as text; a plain chain unless said otherwise."""
+    forward = [*sizes] if forward is None else forward
+    backward = [*reversed(forward)] if backward is None else backward
+    groups = group_layers(sizes, uses(forward), uses(backward), limit)
+    assert sorted(layer for group in groups for layer in group) == sorted(sizes)
+    return [" ".join(group) for group in groups]
+
+
+def test_small_layers_in_a_row_are_a_group_up_to_its_size():
+    sizes = {"a": MB // 2, "b": MB // 4, "c": MB // 4, "d": MB // 4, "e": 2 * MB, "f": MB}
+    assert grouped(sizes) == ["a b c", "d e", "f"]
+    assert grouped(sizes, limit=1) == grouped(sizes, limit=0) == [*"abcdef"]
+    assert grouped({"a": MB // 2, "b": 2 * MB, "c": MB // 2}) == ["a", "b", "c"]
+
+
+def test_a_norm_joins_the_next_large_layer():
+    """Alone, its turn would be too short for the next transfer to hide behind."""
+    block = {"norm": 6144, "qkv": 7 * MB, "o": 2 * MB, "norm_1": 6144, "up": 9 * MB, "down": 9 * MB}
+    sizes = {f"h/{i}/{name}": n for i in range(2) for name, n in block.items()} | {"norm": 6144}
+    one = ["norm qkv", "o", "norm_1 up", "down"]
+    expected = [
+        " ".join(f"h/{i}/{name}" for name in group.split()) for i in range(2) for group in one
+    ]
+    expected[-1] += " norm"  # nothing follows it
+    assert grouped(sizes) == expected
+    expected[-1] = "h/1/down"
+    assert grouped(sizes | {"head": 40 * MB}) == [*expected, "norm head"]
+
+
+def test_a_block_that_fits_a_group_is_not_torn():
+    layers = {"attn/norm": 100, "attn/qkv": 300, "mlp": 200}
+    sizes = {f"h/{i}/{name}": n for i in range(5) for name, n in layers.items()}
+    blocks = [" ".join(f"h/{i}/{name}" for name in layers) for i in range(5)]
+    assert grouped(sizes, limit=600) == blocks
+    assert grouped(sizes, limit=1300) == [" ".join(blocks[:2]), " ".join(blocks[2:4]), blocks[4]]
+    assert grouped(sizes, limit=500) == [  # and the parts of a larger one are not torn, either
+        name for i in range(5) for name in (f"h/{i}/attn/norm h/{i}/attn/qkv", f"h/{i}/mlp")
+    ]
+
+
+def test_no_layer_joins_one_that_is_used_twice():
+    """A tied head: the untied model's groups without the head's."""
+    layers = ["wte", "wpe", "h/0", "h/1", "norm"]
+    sizes = {"wte": 600, "wpe": 50, "h/0": 900, "h/1": 900, "norm": 10}
+    tied = grouped(sizes, [*layers, "wte"], limit=1000)
+    assert tied == ["wte", "wpe h/0", "h/1 norm"]
+    untied = grouped({**sizes, "head": 600}, [*layers, "head"], limit=1000)
+    assert untied == ["wte wpe", "h/0", "h/1", "norm head"]
+
+
+def test_a_layer_that_is_used_early_and_read_late_costs_nothing_but_its_own_group():
+    """Its gradients come after those of the chain beside it, or before: the others stay groups."""
+    sizes = dict.fromkeys(("gate", "a", "b", "c"), MB)
+    assert grouped(sizes, backward=["gate", "c", "b", "a"]) == ["gate", "a", "b", "c"]
+    small = dict.fromkeys(sizes, 100)
+    assert grouped(small, backward=["gate", "c", "b", "a"]) == ["gate", "a b c"]
+    assert grouped(small) == ["gate a b c"]
+
+
+def test_what_one_kernel_uses_is_one_group_and_nothing_else_is():
+    sizes = dict.fromkeys("abcd", 2 * MB)
+    assert grouped(sizes, ["a", "b+d", "c"]) == ["a", "b d", "c"]
+
+
+def test_layers_come_in_the_order_of_their_use_and_unused_ones_last():
+    sizes = {"unused": 5, "head": 2 * MB, "body": 2 * MB}
+    assert grouped(sizes, ["body", "head"]) == ["body", "head unused"]
+
+
+def test_a_kernel_without_weights_parts_nothing():
+    assert grouped({"a": 1, "b": 1}, ["", "a", "", "b", ""]) == ["a b"]
+
+
+def test_a_layer_that_is_not_trained_stands_with_its_neighbours():
+    sizes = dict.fromkeys("abc", 100)
+    assert grouped(sizes, backward=["c", "a"]) == ["a b c"]
+
+
+@pytest.mark.parametrize("layers", [1, 300])
+def test_every_layer_is_in_one_group_however_many_there_are(layers):
+    sizes = {f"h/{i}/dense": 5000 for i in range(layers)}
+    groups = grouped(sizes, limit=20_000)
+    assert len(groups) == -(-layers // 4)

@@ -1,0 +1,65 @@
+"""Where groups come on the wafer: neighbours apart, in little memory."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from csrun.compiler.slots import place_groups
+
+
+def chain(groups):
+    return [*range(groups), *reversed(range(groups))]
+
+
+def overlapping(sizes, order):
+    """The neighbours of an order that lie over each other; and the length of the slots."""
+    offsets, length = place_groups(sizes, order)
+    assert all(0 <= o <= o + n <= length for o, n in zip(offsets, sizes, strict=True))
+    pairs = {frozenset(pair) for pair in pairwise(order)}
+    found = [
+        tuple(pair)
+        for pair in (p for p in pairs if len(p) == 2)
+        if len(
+            {*range(offsets[a := min(pair)], offsets[a] + sizes[a])}
+            & {*range(offsets[b := max(pair)], offsets[b] + sizes[b])}
+        )
+    ]
+    return found, length
+
+
+def test_the_slots_of_a_chain_take_what_its_two_largest_neighbours_need():
+    """Not the largest of the even ones and the largest of the odd ones, 200 here."""
+    assert overlapping([100, 1, 1, 100], chain(4)) == ([], 101)
+    assert overlapping([3, 10, 8, 10], chain(4)) == ([], 18)
+    assert overlapping([7], chain(1)) == ([], 7)
+    assert place_groups([], []) == ([], 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_neighbours_of_any_chain_lie_apart(seed):
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 50, random.integers(1, 9)).tolist()
+    found, length = overlapping(sizes, chain(len(sizes)))
+    assert found == []
+    assert length == max([a + b for a, b in pairwise(sizes)], default=sizes[0])
+    assert length <= 2 * max(sizes)
+
+
+def tied(groups):
+    """The first group is visited before the turn again, and after it."""
+    return [*range(groups), 0, 0, *reversed(range(groups))]
+
+
+@pytest.mark.parametrize("groups", [2, 3, 4, 5, 6])
+def test_a_large_group_that_is_visited_twice_lies_apart_from_all(groups):
+    """A table of words beside the blocks: two blocks fit where a second table would."""
+    found, length = overlapping([100, *[30] * (groups - 1)], tied(groups))
+    assert found == []
+    assert length <= 200
+
+
+def test_where_three_equal_neighbours_meet_one_waits_for_its_turn():
+    found, length = overlapping([10, 10, 10], tied(3))
+    assert len(found) == 1
+    assert length == 20

@@ -1,0 +1,181 @@
+"""A step cut into visits: handmade kernels, and whole models whose layers do not stand in a row."""
+
+from dataclasses import dataclass
+
+import pytest
+from support.programs import Network, options_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler import compile_model
+from csrun.compiler.graph import LOSS, Array
+from csrun.compiler.kernels import Kernel, Phase
+from csrun.compiler.visits import Use, functions_of, with_frees
+from csrun.nn.tracer import Tracer
+
+NOTHING = Use()
+MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
+
+
+@dataclass(frozen=True)
+class Handmade(Kernel):
+    """A kernel that uses groups; `writes` are by name."""
+
+    phase: Phase = Phase.FORWARD
+    use: Use = NOTHING
+    reads: tuple[Array, ...] = ()
+    writes: tuple[Array, ...] = ()
+
+    def emit(self, name):
+        return []
+
+
+def forward(*weights, writes=()):
+    return Handmade("layer", Phase.FORWARD, Use(frozenset(weights)), (), writes)
+
+
+def backward(*weights, gives=()):
+    return Handmade("layer", Phase.BACKWARD, Use(frozenset(weights), frozenset(gives)))
+
+
+def visits_of(*kernels, trained=(0, 1, 2)):
+    functions = functions_of(kernels, lambda kernel: kernel.use, frozenset(trained))
+    assert [k for function in functions for k in function.kernels] == [*kernels]
+    return [function.visit for function in functions]
+
+
+def lines(visits):
+    """A line a visit: its function, then the gradients that are complete after it."""
+    return [" ".join([v.function, *map(str, v.completes)]) for v in visits]
+
+
+LOSS_KERNEL = forward(writes=(LOSS,))
+
+
+def test_a_chain_is_visited_forward_then_back():
+    assert lines(
+        visits_of(
+            forward(),
+            forward(0),
+            forward(),
+            forward(1),
+            LOSS_KERNEL,
+            backward(),
+            backward(1, gives=[1]),
+            backward(),
+            backward(gives=[0]),
+        )
+    ) == ["forward_0", "forward_1", "backward_1 1", "backward_0 0"]
+
+
+def test_a_tied_group_is_visited_twice_and_complete_once():
+    visits = visits_of(
+        forward(0),
+        forward(1),
+        forward(0),
+        LOSS_KERNEL,
+        backward(0, gives=[0]),
+        backward(1, gives=[1]),
+        backward(gives=[0]),
+    )
+    assert lines(visits) == [
+        "forward_0",
+        "forward_1",
+        "forward_0_again_2",
+        "backward_0",
+        "backward_1 1",
+        "backward_0_again_2 0",
+    ]
+    assert [visit.gradients for visit in visits] == [(), (), (), (0,), (1,), (0,)]
+
+
+def test_a_group_that_is_read_after_its_gradients_is_complete_after_that():
+    visits = visits_of(
+        forward(0),
+        forward(1),
+        LOSS_KERNEL,
+        backward(0, gives=[0]),
+        backward(1, gives=[1]),
+        backward(0),
+    )
+    assert lines(visits)[2:] == ["backward_0", "backward_1 1", "backward_0_again_2 0"]
+
+
+def test_nothing_is_complete_before_the_loss():
+    visits = visits_of(forward(0), forward(1), LOSS_KERNEL, trained=(0,))
+    assert lines(visits) == ["forward_0", "forward_1 0"]
+
+
+def test_what_is_not_trained_is_not_delivered():
+    visits = visits_of(forward(0), forward(1), LOSS_KERNEL, backward(1, gives=[1]), trained=(1, 7))
+    assert lines(visits) == ["forward_0", "forward_1", "backward_1 1"]
+
+
+def test_a_model_without_weights_is_one_visit_of_nothing():
+    assert lines(visits_of(forward(), forward())) == ["forward"]
+    assert visits_of() == []
+
+
+def test_a_buffer_is_freed_by_its_last_reader():
+    functions = functions_of(
+        [forward(0), forward(0), forward(1)], lambda kernel: kernel.use, frozenset()
+    )
+    assert [v.frees for v in with_frees(functions, {"a": 0, "b": 1, "c": 2, "kept": 3})] == [
+        ("a", "b"),
+        ("c",),
+    ]
+
+
+def gated(late: bool):
+    """A gate that is made before a chain of layers and multiplied with what they make."""
+    with Tracer() as tracer:
+        x = tracer.input("features", (8, 16), "float32")
+        labels = tracer.input("labels", (8,), "int32")
+        gate = nn.Dense(16, "sigmoid", name="gate")(x)
+        hidden = x
+        for index in range(3):
+            hidden = nn.Dense(16, "relu", name=f"h/d{index}")(hidden)
+        hidden = hidden * gate if late else hidden + gate
+        loss = nn.softmax_cross_entropy(nn.Dense(5, name="out")(hidden), labels)
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_layer_that_is_computed_early_and_read_late_leaves_the_groups_alone(tmp_path, late):
+    options = options_of(ExecutionMode.WEIGHT_STREAMING, group_bytes=1)
+    plan = compile_model(gated(late), tmp_path, options).executable.plan
+    names = ["gate", "h/d0", "h/d1", "h/d2", "out"]
+    assert [group.layers for group in plan.groups] == [(name,) for name in names]
+    assert sorted(plan.deliveries) == [0, 1, 2, 3, 4]
+    assert len(plan.visits) == 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_visit_uses_what_an_earlier_one_freed(tmp_path, mode):
+    executable = Network((12, 40, 30, 5), dropout=0.3).compile(tmp_path, mode, 1)
+    plan = executable.plan
+    listing = (executable.directory / "kernels.txt").read_text()
+    functions, current = {}, ""
+    for line in listing.splitlines():
+        if line.startswith(" "):
+            words = line.replace("->", ",").split(": ", 2)[2]
+            functions[current] |= {word.strip() for word in words.split(",")}
+        else:
+            current = line
+            functions[current] = set()
+    assert [*functions] == [visit.function for visit in plan.visits]
+    freed: set[str] = set()
+    for visit in plan.visits:
+        assert not freed & functions[visit.function]
+        freed |= {*visit.frees}
+    kept = {output.buffer for output in plan.outputs} | {plan.loss_buffer}
+    assert freed == {buffer.name for buffer in plan.buffers} - kept
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64, 64, 8), (64, 512, 16, 16, 512, 8)])
+def test_the_wafer_holds_at_most_two_of_the_largest_group_beside_the_activations(tmp_path, sizes):
+    plan = Network(sizes).compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1).plan
+    assert len(plan.groups) == len(sizes) - 1
+    slots = max(group.slot_offset_bytes + group.nbytes for group in plan.groups)
+    assert slots <= 2 * max(group.nbytes for group in plan.groups)
+    assert min(buffer.offset_bytes for buffer in plan.buffers) == slots
