@@ -20,6 +20,8 @@ ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the system that
 NO_SYSTEM = "-"
 ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # of cs_input_analyzer: where to leave what was measured
 PREPARATION = "CSRUN_PREPARATION"  # what the command's words ask for in place of a run
+#: For a process that forks: the threads of a BLAS do not survive it.
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,14 @@ class SlurmPlace:
     Of a heterogeneous job some of Slurm's variables are those of another component.
     """
 
-    rank: int
+    node_id: int
     node: str
     job_id: int
     launch_address: str  # of the node that srun was started on
 
 
 def slurm_place() -> SlurmPlace:
-    """The place of this process."""
+    """The place of this process, one of those that srun has started on each node."""
     variables = os.environ
     return SlurmPlace(
         int(variables[RANK]),

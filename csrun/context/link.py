@@ -21,9 +21,9 @@ REPORT_DIR = "reports"
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def link_name(rank: int) -> str:
-    """The name of the socket of a task that has one of its own, as on a cluster."""
-    return f"link-{rank}.sock"
+def link_name(node_id: int) -> str:
+    """The name of the socket of a node that has one of its own, as on a cluster."""
+    return f"link-{node_id}.sock"
 
 
 class TaskReportKind(StrEnum):
@@ -92,10 +92,10 @@ class JobLink:
     and nothing for `progress`.
     """
 
-    def __init__(self, job_dir: Path, rank: int) -> None:
+    def __init__(self, job_dir: Path, rank: int, node_id: int = 0) -> None:
         self._job_dir = job_dir
         self._rank = rank
-        own = link_name(rank)
+        own = link_name(node_id)
         self._name = own if (job_dir / own).exists() else LINK_SOCKET
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._encoder = msgspec.msgpack.Encoder()

@@ -79,7 +79,7 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     def link(self) -> JobLink:
         """A connection to this job's launcher."""
-        return JobLink(self.job_dir, self.rank)
+        return JobLink(self.job_dir, self.rank, self.entry.node_id)
 
 
 @lru_cache(maxsize=1)

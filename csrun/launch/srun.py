@@ -108,19 +108,16 @@ def step_words(
     layout: JobLayout, command: tuple[str, ...], resources: Resources, *, is_whole: bool = False
 ) -> tuple[str, ...]:
     """The srun that starts `command` on the nodes that a job has already: of a whole one, on its
-    nodes in turn, else on those of each component.
+    nodes in turn, else on those of each component. Its tasks are counted, else they were the job's.
     """
-    kept = [
-        [word for word in component if not word.startswith(_OF_AN_ALLOCATION)]
-        for component in _components(layout, replace(resources, every=(), first=()))
-    ]
-    if len(kept) > 1:
-        firsts = accumulate((nodes for nodes, _ in node_needs(layout, 0)), initial=0)
-        places = [
-            f"--relative={first}" if is_whole else f"--het-group={index}"
-            for index, first in enumerate(firsts)
-        ]
-        kept = [[place, *words] for place, words in zip(places, kept, strict=False)]
+    nodes = [each for each, _ in node_needs(layout, 0)]
+    components = _components(layout, replace(resources, every=(), first=()))
+    kept = []
+    for index, first in enumerate(accumulate(nodes[:-1], initial=0)):
+        tasks = sum(layout.tasks_by_node[first : first + nodes[index]])
+        words = [w for w in components[index] if not w.startswith(_OF_AN_ALLOCATION)]
+        place = f"--relative={first}" if is_whole else f"--het-group={index}"
+        kept.append([*([place] if len(nodes) > 1 else []), f"--ntasks={tasks}", *words])
     return _joined(kept, command)
 
 
@@ -166,10 +163,12 @@ def after_prolog(command: tuple[str, ...], prolog: Iterable[str]) -> tuple[str, 
 def _prolog(lines: Iterable[str]) -> list[str]:
     """Lines that end a script which they fail in, and say so as csrun does.
 
-    A login shell runs them, as only that one knows `module`.
+    A login shell runs them, as only that one knows `module`. It stays for a second: srun may hear
+    of an exit before it has read what was written, and shows no more of that step then.
     """
     return [
-        f"{line} || {{ echo {shlex.quote(f'csrun: prolog: {line}: failed')} >&2; exit 1; }}"
+        f"{line} || {{ echo {shlex.quote(f'csrun: prolog: {line}: failed')} >&2;"
+        " sleep 1; exit 1; }"
         for line in lines
     ]
 

@@ -81,6 +81,8 @@ def test_the_environment_is_slurms(place: Workplace) -> None:
         "SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NODEID": "3",
         "SLURM_NNODES": "4", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1",
         "SLURM_JOB_NODELIST": "node1,node2,node3,node4", "SLURMD_NODENAME": "node4",
+        "SLURM_NPROCS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_GTIDS": "4,5",
+        "SLURM_TASKS_PER_NODE": "1(x2),2(x2)", "SLURM_NTASKS_PER_NODE": "2",
         "CSRUN_SITE": "local", "CSRUN_JOB_DIR": str(place.jobs / "1"), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     assert {name: last[name] for name in expected} == expected

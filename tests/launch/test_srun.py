@@ -110,18 +110,19 @@ def test_the_srun_of_a_streaming_job() -> None:
 
 def test_the_step_of_a_batch_job_asks_for_nothing_that_the_job_has() -> None:
     assert shlex.join(step_words(STREAMING, QUOTED, ASKED)) == (
-        "srun --unbuffered --kill-on-bad-exit --het-group=0 --nodes=1 --tasks-per-node=1"
-        " --cpus-per-task=16 : --het-group=1 --nodes=1 --tasks-per-node=1 --cpus-per-task=16"
-        " : --het-group=2 --nodes=2 --tasks-per-node=8 --cpus-per-task=2 --distribution=cyclic"
-        " python-ws run.py -o 'a b'"
+        "srun --unbuffered --kill-on-bad-exit --het-group=0 --ntasks=1 --nodes=1 --tasks-per-node=1"
+        " --cpus-per-task=16 : --het-group=1 --ntasks=1 --nodes=1 --tasks-per-node=1"
+        " --cpus-per-task=16 : --het-group=2 --ntasks=16 --nodes=2 --tasks-per-node=8"
+        " --cpus-per-task=2 --distribution=cyclic python-ws run.py -o 'a b'"
     )
 
 
 def test_the_step_of_a_whole_job_is_on_its_nodes_in_turn() -> None:
     words = shlex.join(step_words(STREAMING, ("true",), ASKED, is_whole=True))
-    places = [part.split()[part.split().index("--nodes=1") - 1] for part in words.split(" : ")[:2]]
-    assert places == ["--relative=0", "--relative=1"]
-    assert " : --relative=2 --nodes=2 " in words
+    first, second, others = words.split(" : ")
+    assert " --relative=0 --ntasks=1 --nodes=1 " in first
+    assert second.startswith("--relative=1 --ntasks=1 --nodes=1 ")
+    assert others.startswith("--relative=2 --ntasks=16 --nodes=2 ")
     assert "--het-group" not in words
 
 
@@ -135,7 +136,7 @@ def test_the_salloc_that_asks_for_all_of_a_job() -> None:
 
 def test_one_node_is_no_heterogeneous_step() -> None:
     words = step_words(JobLayout(1, 3, 2, 0, cyclic=False), ("true",), Resources("cs:1", 8))
-    assert words == ("srun", "--unbuffered", "--kill-on-bad-exit", "--nodes=1",
+    assert words == ("srun", "--unbuffered", "--kill-on-bad-exit", "--ntasks=3", "--nodes=1",
                      "--tasks-per-node=3", "--cpus-per-task=2", "true")  # fmt: skip
 
 

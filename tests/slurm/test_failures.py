@@ -190,7 +190,7 @@ def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     there = replace(place, site=site, variables=(*place.variables, ("PATH", path)))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2, done.stderr
-    assert "rank 2 on node3: the job's folder" in done.stderr.splitlines()[-1]
+    assert "node3: the job's folder" in done.stderr.splitlines()[-1]
     assert "set jobs_dir in the site file" in done.stderr.splitlines()[-1]
     assert not list(place.path.glob("in*"))
 

@@ -1,5 +1,6 @@
 """One table of jobs, two schedulers, the same outcomes."""
 
+import json
 import re
 import signal
 import subprocess
@@ -152,6 +153,30 @@ def test_all_tasks_of_another_command_are_shown(place: Workplace) -> None:
     lines = sorted(done.stdout.splitlines()[1:])
     nodes = ["node1", "node2", "node3", "node3", "node4", "node4"]
     assert lines == [f"{rank}: {rank} {node}" for rank, node in enumerate(nodes)]
+
+
+def test_the_tasks_of_a_node_are_forks_of_one_process(
+    cluster_place: Workplace,
+) -> None:
+    """Each with its own place, as Slurm's variables have it, and what they import in common."""
+    cluster_place.script(
+        f"{RANK}import json\nhad_it = 'csrun.estimator' in sys.modules\n"
+        "found = {'parent': os.getppid(), 'had_it': had_it, **os.environ}\n"
+        "with open('env' + rank, 'w') as file:\n    json.dump(found, file)\n"
+        "if rank == '0':\n    import subprocess\n"
+        "    print(subprocess.check_output(['scontrol', 'show', 'step'], text=True))"
+    )
+    done = cluster_place.run(*THREE, "--cyclic", "python", "run.py")
+    assert done.returncode == 0, done.stderr
+    envs = [json.loads((cluster_place.path / f"env{rank}").read_text()) for rank in range(6)]
+    assert all(env["had_it"] for env in envs)
+    places = [(env["SLURMD_NODENAME"], env["SLURM_NODEID"], env["SLURM_LOCALID"]) for env in envs]
+    assert places == [("node1", "0", "0"), ("node2", "1", "0"), ("node3", "2", "0"),
+                      ("node4", "3", "0"), ("node3", "2", "1"), ("node4", "3", "1")]  # fmt: skip
+    assert {env["SLURM_GTIDS"] for env in envs} == {"0", "1", "2,4", "3,5"}
+    assert len({env["parent"] for env in envs}) == 4
+    assert "Tasks=2" in done.stdout  # of two nodes, in the last component
+    assert {env["SLURM_NTASKS"] for env in envs} == {"6"}
 
 
 def test_two_jobs_never_have_one_system(place: Workplace) -> None:

@@ -57,6 +57,7 @@ class JobLoop:
         output: TaskOutput,
         time_limit_s: int | None,
         on_restart: Callable[[str], None] = lambda cause: None,
+        asked_s: float | None = None,
     ) -> None:
         self._folder = folder
         self._told_in = job.told_in(folder.path)
@@ -72,9 +73,10 @@ class JobLoop:
         self._deadline_s: float | None = None
         self._is_finished = False
         self._output_error: OutputError | None = None
-        self._begun_s = monotonic()
+        begun_s = monotonic()
+        self._asked_s = begun_s if asked_s is None else asked_s  # for the tasks, to start
         self._time_limit_s = time_limit_s
-        self._limit_at_s = inf if time_limit_s is None else self._begun_s + time_limit_s
+        self._limit_at_s = inf if time_limit_s is None else begun_s + time_limit_s
 
     def run(self) -> Outcome:
         """Run to the end; nothing of the job lives when this returns.
@@ -181,7 +183,7 @@ class JobLoop:
                         message.is_lost,
                     )
                 case TasksReady():
-                    say_ready(message.tasks, message.time_s - self._begun_s)
+                    _say_ready(message.tasks, message.time_s - self._asked_s)
                 case Stopped():
                     yield Interrupted(message.signum, message.time_s, by_scheduler=True)
                 case SpawnWafer():
@@ -234,7 +236,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def say_ready(tasks: int, after_s: float) -> None:
+def _say_ready(tasks: int, after_s: float) -> None:
     """Say that all tasks live, when they are so many that a person wonders."""
     if tasks >= MANY_TASKS:
         say(f"csrun_wse: {tasks} tasks reported in after {after_s:.2f} s")

@@ -1,14 +1,18 @@
-"""What the processes that fork tasks have in common.
+"""The tasks of a job on one node: forked, signalled and reaped by the one process that has them.
 
-They are the fork server, for all of a job's tasks on one machine, and on a cluster the attendant of
-each task.
+It is the fork server, for all of a job's tasks on one machine, and on a cluster the attendant of
+each node. It has one thread, and has imported what the tasks want: they start in the time of a
+fork, and share its memory.
 """
 
+import gc
+import importlib
 import os
 import signal
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +24,9 @@ from csrun.base.errors import CsrunError
 from csrun.context import JobFile, SpawnWafer
 from csrun.context.job import RUNS_DIR, SECRET_FILE
 from csrun.context.link import UNREADABLE, Message
+from csrun.jobs.folder import JobFolder
 from csrun.launch.command import mode_of
+from csrun.launch.process.process_tree import kill_descendants, reap
 from csrun.launch.process.protocol import SignalTasks, StartTask
 
 
@@ -208,3 +214,77 @@ def _leave(handled: Iterable[signal.Signals], owned: Iterable[Closable]) -> None
     for each in owned:
         each.close()
     os.setpgid(0, 0)
+
+
+ALWAYS = ("numpy",)  # of what each Python of csrun's wants
+
+
+class NodeTasks:
+    """The tasks that live here, their link to us, their gate, and the signals that we get."""
+
+    def __init__(
+        self, folder: JobFolder, link: str, planned: int, handled: Collection[signal.Signals]
+    ) -> None:
+        self.link = bind_link(folder.path, link)
+        self.gate = Gate(planned)
+        self.signals, self._wakeup = signal_pipe(handled)
+        self._folder = folder
+        self._handled = handled
+        self._pid = os.getpid()
+        self._living: dict[int, StartTask] = {}
+        self._has_ended = False
+
+    def __len__(self) -> int:
+        """How many live, the wafers among them."""
+        return len(self._living)
+
+    def start(self, ordered: StartTask, job: JobFile, owned: Iterable[Closable] = ()) -> None:
+        """Fork a task, which closes what is `owned` by this process; the first that start again
+        find nothing of those that have ended.
+        """
+        # Here, as an attendant reports in before it imports what tasks want.
+        from csrun.launch.process.task_process import become_task
+
+        start = with_command(ordered, job, self._folder.path)
+        if self._has_ended and not self._living:
+            kill_descendants()
+            self._has_ended = False
+        pid = fork_task(
+            self._handled,
+            (*owned, self.link, self.signals, self._wakeup),
+            lambda: become_task(start, job, self._folder, self._pid, self.gate),
+        )
+        self._living[pid] = start
+
+    def send_signal(self, message: SignalTasks) -> None:
+        """Signal those that the message names."""
+        send_signal(self._living, message)
+
+    def heard(self, job: JobFile) -> Message | None:
+        """What a task has said, if it may."""
+        message = receive(self.link)
+        return message if message is not None and is_permitted(message, job) else None
+
+    def reap(self) -> list[tuple[StartTask, int]]:
+        """Those that have ended, each with its exit code; peers are told of who has ended well."""
+        ended = []
+        for pid, exit_code in reap().items():
+            if task := self._living.pop(pid, None):  # else an orphan that we adopted
+                self._has_ended = True
+                if exit_code == 0 and task.wafer is None:
+                    self._folder.mark_ended(task.rank)
+                ended.append((task, exit_code))
+        return ended
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import what the tasks will want, once for all that are forked from this process."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # a task that imports it fails in its own name, for the user to read
+            traceback.print_exc()
+    from csrun.launch.process.task_process import blas  # looks for NumPy's
+
+    blas()
+    gc.freeze()  # keeps the tasks' garbage collectors from copying our pages

@@ -22,7 +22,6 @@ MODULE = "csrun.launch.process.forkserver"
 END_S = 5.0  # for the server to kill and reap all, before we do it
 _POLL_S = 0.002
 _DECODER: "msgspec.msgpack.Decoder[ToLauncher]" = msgspec.msgpack.Decoder(ToLauncher)
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class TaskServer(Protocol):
@@ -104,7 +103,7 @@ def start_server(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment.inherited() | _ONE_THREAD,
+            env=environment.inherited() | environment.ONE_BLAS_THREAD,
             pass_fds=(theirs.fileno(), *lock_fds),
             process_group=0,
             cwd=os.getcwd(),

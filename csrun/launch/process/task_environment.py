@@ -1,7 +1,9 @@
 """The environment of a task, as a table: the same names whichever scheduler starts it."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from csrun.context import JobFile, TaskEntry
@@ -23,9 +25,35 @@ class TaskPlace:
         return ",".join(dict.fromkeys(self._names_by_id()))
 
     @property
+    def tasks(self) -> str:
+        """How many the job has."""
+        return str(len(self.job.tasks))
+
+    @property
+    def tasks_per_node(self) -> str:
+        """How many each node has, as Slurm has it: `1(x2),8(x12)`."""
+        runs = [(count, len([*same])) for count, same in groupby(self._counts_by_id())]
+        return ",".join(f"{count}(x{nodes})" if nodes > 1 else f"{count}" for count, nodes in runs)
+
+    @property
+    def tasks_of_most_nodes(self) -> str:
+        """How many a node has that does not carry one task alone."""
+        return str(self._counts_by_id()[-1])
+
+    @property
+    def ranks_here(self) -> str:
+        """Those of the task's node."""
+        node_id = self.entry.node_id
+        return ",".join(str(task.rank) for task in self.job.tasks if task.node_id == node_id)
+
+    @property
     def threads(self) -> str:
         """BLAS threads: one for each real CPU that the task may use."""
         return str(len(self.entry.cpus))
+
+    def _counts_by_id(self) -> list[int]:
+        counts = Counter(task.node_id for task in self.job.tasks)
+        return [counts[node_id] for node_id in sorted(counts)]
 
     def _names_by_id(self) -> list[str]:
         return [task.node for task in sorted(self.job.tasks, key=lambda task: task.node_id)]
@@ -36,7 +64,13 @@ Table = dict[str, Callable[[TaskPlace], str]]
 SLURM_VARIABLES: Table = {
     "SLURM_JOB_ID": lambda place: str(place.job.job_id),
     names.RANK: lambda place: str(place.entry.rank),
-    "SLURM_NTASKS": lambda place: str(len(place.job.tasks)),
+    "SLURM_NTASKS": lambda place: place.tasks,
+    "SLURM_NPROCS": lambda place: place.tasks,
+    "SLURM_STEP_NUM_TASKS": lambda place: place.tasks,
+    "SLURM_TASKS_PER_NODE": lambda place: place.tasks_per_node,
+    "SLURM_STEP_TASKS_PER_NODE": lambda place: place.tasks_per_node,
+    "SLURM_NTASKS_PER_NODE": lambda place: place.tasks_of_most_nodes,
+    "SLURM_GTIDS": lambda place: place.ranks_here,
     "SLURM_LOCALID": lambda place: str(place.entry.local_rank),
     "SLURM_NODEID": lambda place: str(place.entry.node_id),
     "SLURM_NNODES": lambda place: str(place.job.nodes),

@@ -1,10 +1,11 @@
-"""The attendant of one task on a cluster: what srun starts in the task's place.
+"""The attendant of a node on a cluster: the one process that srun starts there for a job.
 
-Started as `python -P -m csrun.launch.slurm.attendant JOB_DIR`, on the task's node. It reports in,
-forks the task when all have, passes signals and messages on, reaps the task, and reports how it
-ended; for the chief it does so for the wafers, too. It leaves with the task's exit code, after a
-failure only when csrun_wse lets it go: Slurm would end the whole job before its peers have spoken.
-In a job that may restart it always waits for that, and forks the task anew when it is told to.
+Started as `python -P -m csrun.launch.slurm.attendant JOB_DIR MODULES`. It imports MODULES (names
+with commas between them) for its tasks, reports in, forks them when all nodes have, passes signals
+and messages on, reaps the tasks, and reports how each ended; for the chief it does so for the
+wafers, too. It leaves when its tasks have ended well, after a failure only when csrun_wse lets it
+go: Slurm would end the whole job before the others have spoken. In a job that may restart it always
+waits for that, and forks the tasks anew when it is told to.
 """
 
 import os
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,10 +24,9 @@ from csrun.base.errors import shell_code
 from csrun.context import JobFile, Progress, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
-from csrun.launch.plan import cpu_set
-from csrun.launch.process import forking
-from csrun.launch.process.process_tree import become_subreaper, kill_descendants, reap, set_name
-from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
+from csrun.launch.process.forking import DATAGRAM_BYTES, NodeTasks, preload
+from csrun.launch.process.process_tree import become_subreaper, kill_descendants, set_name
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.slurm import mail
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -54,36 +55,36 @@ PLAN_FILE = "plan.json"
 BELL = b"\n"
 COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reason
 EXIT_NOT_SHARED = 2
+HEARD_S = 1.0  # srun may hear of an exit before it has read what was written
 PROGRESS_S = 1.0
 UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
 class Attendant:
-    """The loop of one attendant, and the task and wafers that live under it."""
+    """The loop of one attendant, and the tasks and wafers that live under it."""
 
-    def __init__(self, folder: JobFolder, place: environment.SlurmPlace) -> None:
+    def __init__(self, folder: JobFolder, node_id: int, ranks: Iterable[int]) -> None:
         self._folder = folder
-        self._rank = place.rank
-        self._box = mail.task_box(folder.path, place.rank)
+        self._ranks = frozenset(ranks)
+        self._box = mail.node_box(folder.path, node_id)
         self._orders = mail.Reader(
             mail.launcher_box(folder.path), msgspec.msgpack.Decoder(mail.ToAttendants)
         )
-        self._link = forking.bind_link(folder.path, link_name(place.rank))
-        self._signals, self._wakeup = forking.signal_pipe(_HANDLED)
-        self._tasks: dict[int, StartTask] = {}
+        self._tasks = NodeTasks(folder, link_name(node_id), len(self._ranks), _HANDLED)
         self._job: JobFile | None = None
         self._shows_progress = False
         self._next_progress_s = 0.0
-        self._exit_code = 0
+        self._exit_code = 0  # of the last task that failed
         self._is_let_go = False
 
-    def attend(self, ready: mail.TaskReady) -> int:
-        """Work until the task has ended well or csrun_wse lets go; the task's exit code."""
+    def attend(self, ready: mail.NodeReady) -> int:
+        """Work until the tasks have ended well or csrun_wse lets go; the exit code."""
         self._say(ready)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._link, selectors.EVENT_READ, self._forward)
-            selector.register(self._signals, selectors.EVENT_READ, self._take_signals)
+            selector.register(self._tasks.link, selectors.EVENT_READ, self._forward)
+            selector.register(self._tasks.gate, selectors.EVENT_READ, self._let_in)
+            selector.register(self._tasks.signals, selectors.EVENT_READ, self._take_signals)
             while not self._is_over():
                 for key, _ in selector.select(UNRUNG_S):
                     key.data()
@@ -100,9 +101,15 @@ class Attendant:
         with suppress(OSError):  # srun is gone, and we shall be
             os.write(1, BELL)
 
+    def _let_in(self) -> None:
+        if self._tasks.gate.take_arrivals():
+            self._say(TasksReady(len(self._ranks), time.time()))
+
     def _forward(self) -> None:
-        message = forking.receive(self._link)
-        if message is None or self._job is None or not forking.is_permitted(message, self._job):
+        if self._job is None:
+            return
+        message = self._tasks.heard(self._job)
+        if message is None:
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):
             self._say(message)
@@ -116,7 +123,7 @@ class Attendant:
         return is_due and self._shows_progress
 
     def _take_signals(self) -> None:
-        received = self._signals.recv(forking.DATAGRAM_BYTES)
+        received = self._tasks.signals.recv(DATAGRAM_BYTES)
         if signal.SIGTERM in received:  # of scancel, to all processes of the job
             self._say(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
@@ -129,43 +136,25 @@ class Attendant:
     def _obey(self, order: mail.ToAttendants) -> None:
         match order:
             case mail.StartAll(job, shows_progress):
-                if self._job is not None:
-                    kill_descendants()  # what the task has left behind that now starts again
                 self._job, self._shows_progress, self._exit_code = job, shows_progress, 0
-                self._start(StartTask(self._rank, job.command))
+                for rank in sorted(self._ranks):
+                    self._tasks.start(StartTask(rank, job.command), job)
             case StartTask():
-                if order.rank == self._rank:
-                    self._start(order)
+                if order.rank in self._ranks and self._job is not None:
+                    self._tasks.start(order, self._job)
             case SignalTasks():
-                forking.send_signal(self._tasks, order)
+                self._tasks.send_signal(order)
             case mail.LetGo():
                 self._is_let_go = True
 
-    def _start(self, ordered: StartTask) -> None:
-        from csrun.launch.process.task_process import (
-            become_task,  # after the report: it imports NumPy's companions
-        )
-
-        job, attendant = self._job, os.getpid()
-        assert job is not None
-        start = forking.with_command(ordered, job, self._folder.path)
-        owned = (self._link, self._signals, self._wakeup)
-        pid = forking.fork_task(
-            _HANDLED, owned, lambda: become_task(start, job, self._folder, attendant)
-        )
-        self._tasks[pid] = start
-
     def _reap(self) -> None:
         now_s = time.time()
-        for pid, exit_code in reap().items():
-            if task := self._tasks.pop(pid, None):  # else an orphan that we adopted
-                self._report(task, exit_code, now_s)
+        for task, exit_code in self._tasks.reap():
+            self._report_end(task, exit_code, now_s)
 
-    def _report(self, task: StartTask, exit_code: int, now_s: float) -> None:
-        if task.wafer is None:
+    def _report_end(self, task: StartTask, exit_code: int, now_s: float) -> None:
+        if task.wafer is None and exit_code != 0:
             self._exit_code = exit_code
-        if exit_code == 0 and task.wafer is None:
-            self._folder.mark_ended(task.rank)
         report = self._folder.report(task.report_name)
         if report is not None:
             since_s = time.monotonic() - report.time_s
@@ -174,27 +163,30 @@ class Attendant:
 
 
 def main(argv: list[str]) -> int:
-    """Attend the task that Slurm's variables name; see the module's text for the argument."""
-    folder = JobFolder(Path(argv[0]))
+    """Attend the node that Slurm's variables name; see the module's text for the arguments."""
+    folder, modules = JobFolder(Path(argv[0])), argv[1]
     place = environment.slurm_place()
     try:
         plan = msgspec.json.decode((folder.path / PLAN_FILE).read_bytes(), type=JobFile)
     except OSError as error:
         print(
-            f"{COMPLAINT}rank {place.rank} on {place.node}: the job's folder {folder.path} is not"
-            f" there ({error.strerror}): the nodes of the site must share it; set jobs_dir in the"
-            " site file to a folder that they do",
+            f"{COMPLAINT}{place.node}: the job's folder {folder.path} is not there"
+            f" ({error.strerror}): the nodes of the site must share it; set jobs_dir in the site"
+            " file to a folder that they do",
             file=sys.stderr,
+            flush=True,
         )
+        time.sleep(HEARD_S)
         return EXIT_NOT_SHARED
-    set_name(f"attendant-{place.rank}")
+    set_name(f"attendant-{place.node_id}")
     become_subreaper()
-    wanted = len(plan.tasks[place.rank].cpus)
-    first = plan.tasks[place.rank].local_rank * wanted
-    cpus = cpu_set(tuple(sorted(os.sched_getaffinity(0))), first, wanted)
+    environment.adopt(environment.ONE_BLAS_THREAD)
+    preload(filter(None, modules.split(",")))  # before the report: all nodes then fork together
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
     address = address_towards(place.launch_address)
-    ready = mail.TaskReady(place.rank, place.job_id, place.node, cpus, machine(), address)
-    code = Attendant(folder, place).attend(ready)
+    ready = mail.NodeReady(place.node_id, place.job_id, place.node, cpus, machine(), address)
+    ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
+    code = Attendant(folder, place.node_id, ranks).attend(ready)
     kill_descendants()
     return code
 

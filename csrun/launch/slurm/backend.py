@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 
-from csrun.base.errors import UsageError
-from csrun.context import Role, jobs_dir_of
+import msgspec
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.context import JobFile, Role, jobs_dir_of
 from csrun.context.job import JOB_FILE, LIVE_LOCK
 from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.jobs.overview import SystemStatus
@@ -51,7 +53,8 @@ class SlurmBackend(Backend):
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[squeue.SlurmJob]:
         """Those that Slurm still knows, whatever their state."""
-        return squeue.jobs(self._site) if job_id is None else [squeue.job(self._site, job_id)]
+        found = squeue.jobs(self._site) if job_id is None else [squeue.job(self._site, job_id)]
+        return [_counted(job, self._site) for job in found]
 
     def nodes(self) -> list[squeue.SlurmNode]:
         return squeue.nodes(self._site)
@@ -73,6 +76,18 @@ class SlurmBackend(Backend):
 
 
 BACKEND = SlurmBackend
+
+
+def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
+    """The job with the number of csrun's tasks, where this account has its plan: Slurm's own tasks
+    are one a node.
+    """
+    try:
+        folder = jobs_dir_of(site.name, site.jobs_dir, site.shared) / str(job.job_id)
+        tasks = len(JobFile.read(folder).tasks)
+    except (OSError, CsrunError):
+        return job
+    return msgspec.structs.replace(job, tasks=tasks)
 
 
 _ASK_S = 1.0  # squeue is a question to a controller that others ask, too

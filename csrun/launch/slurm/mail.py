@@ -17,17 +17,17 @@ import msgspec
 
 from csrun.base import framing
 from csrun.context import JobFile, Progress, SpawnWafer
-from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded
+from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 
 
-class TaskReady(msgspec.Struct, frozen=True, tag="task_ready"):
+class NodeReady(msgspec.Struct, frozen=True, tag="node_ready"):
     """An attendant lives and has found the job's folder; `job_id` is Slurm's.
 
-    `machine` is equal for tasks that can share memory and sockets, `address` is the IP address
-    under which other nodes reach this one.
+    `cpus` are those of all its tasks, `machine` is equal for nodes that can share memory and
+    sockets, `address` is the IP address under which other nodes reach this one.
     """
 
-    rank: int
+    node_id: int
     job_id: int
     node: str
     cpus: tuple[int, ...]
@@ -36,18 +36,21 @@ class TaskReady(msgspec.Struct, frozen=True, tag="task_ready"):
 
 
 class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
-    """Every planned task has reported in: start them. `shows_progress`: somebody would see it."""
+    """Every node has reported in: start the planned tasks.
+
+    `shows_progress`: somebody would see it.
+    """
 
     job: JobFile
     shows_progress: bool
 
 
 class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
-    """Nothing of the job lives any more: end with the task's exit code."""
+    """Nothing of the job lives any more: end."""
 
 
 ToAttendants = StartAll | StartTask | SignalTasks | LetGo
-FromAttendant = TaskReady | TaskEnded | SpawnWafer | Progress | Stopped
+FromAttendant = NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
 
 
 MAIL_DIR = "mail"
@@ -60,9 +63,9 @@ def launcher_box(job_dir: Path) -> Path:
     return job_dir / MAIL_DIR / "launcher"
 
 
-def task_box(job_dir: Path, rank: int) -> Path:
-    """The file of what the attendant of a rank says."""
-    return job_dir / MAIL_DIR / str(rank)
+def node_box(job_dir: Path, node_id: int) -> Path:
+    """The file of what the attendant of a node says."""
+    return job_dir / MAIL_DIR / str(node_id)
 
 
 def post(box: Path, message: msgspec.Struct) -> None:

@@ -21,13 +21,14 @@ from csrun.jobs.folder import JobFolder
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.command import named_system
-from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say, say_ready
-from csrun.launch.plan import JobPlan
+from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
+from csrun.launch.plan import JobPlan, cpu_set
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
+from csrun.launch.process.forking import ALWAYS
 from csrun.launch.process.task_output import show
 from csrun.launch.slurm import allocation, batch, folders, options, sinfo, squeue, timed_command
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
-from csrun.launch.slurm.mail import TaskReady
+from csrun.launch.slurm.mail import NodeReady
 from csrun.launch.slurm.step import LOG_NAME, Step
 from csrun.launch.slurm.waiting import QueueWatch
 from csrun.launch.srun import (
@@ -156,8 +157,8 @@ def _run_step(
             with _writing(folder):
                 folder.furnish()
                 (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
-            command = _attendant(request, site, folder)
-            words = _srun(job_plan, command, resources, given)
+            command = _attendant(request, job_plan, site, folder)
+            words = _srun(_one_a_node(job_plan), command, resources, given)
             with ending_signals() as signals:
                 owns_job = given is None or not given.is_users
                 return _Run(request, job, folder, words, signals, owns_job).run()
@@ -176,8 +177,19 @@ def _writing(folder: JobFolder) -> Iterator[None]:
         ) from error
 
 
-def _attendant(request: JobRequest, site: Site, folder: JobFolder) -> tuple[str, ...]:
-    attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path))
+def _one_a_node(job_plan: JobPlan) -> JobPlan:
+    """What srun starts: on each node one process, with the CPUs of all the tasks there."""
+    layout = job_plan.layout
+    cpus = layout.tasks_per_node * layout.cpus_per_task
+    whole = replace(layout, tasks_per_node=1, cpus_per_task=cpus, cyclic=False)
+    return replace(job_plan, layout=whole)
+
+
+def _attendant(
+    request: JobRequest, job_plan: JobPlan, site: Site, folder: JobFolder
+) -> tuple[str, ...]:
+    modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
+    attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path), ",".join(modules))
     mounts = (*_mounts(request, site), str(folder.path.parent))
     command = in_container(attendant, site.container, mounts)
     return after_prolog(command, site.prolog)
@@ -193,7 +205,7 @@ def _mounts(request: JobRequest, site: Site) -> tuple[str, ...]:
 
 
 class _Run:
-    """One srun of a job: until all tasks have reported in, and then as on one machine."""
+    """One srun of a job: until all nodes have reported in, and then as on one machine."""
 
     def __init__(
         self,
@@ -208,11 +220,11 @@ class _Run:
         self._planned = planned
         self._folder = folder
         self._signals = signals
-        self._ready: dict[int, TaskReady] = {}
+        self._ready: dict[int, NodeReady] = {}
         self._said_bytes = 0
         self._begun_s = monotonic()
         self._watch = QueueWatch(say)
-        self._step = Step(words, folder, len(planned.tasks), owns_job=owns_job)
+        self._step = Step(words, folder, planned.nodes, owns_job=owns_job)
 
     def run(self) -> int:
         """Run to the end; nothing of the job lives when this returns."""
@@ -228,7 +240,6 @@ class _Run:
 
     def _begin(self) -> JobLoop:
         """What runs the job from here on: all of its tasks wait to be started."""
-        say_ready(len(self._ready), monotonic() - self._begun_s)
         job = self._step.job = self._placed()
         with _writing(self._folder):
             job.write(self._folder.path)
@@ -236,14 +247,22 @@ class _Run:
         options = self._request.options
         named = replace(options, job_name=self._request.name)
         shown = show(job, folder, named, getpass.getuser(), self._request.label)
-        return JobLoop(job, folder, self._step, self._signals, shown, options.time_limit_s)
+        return JobLoop(
+            job,
+            folder,
+            self._step,
+            self._signals,
+            shown,
+            options.time_limit_s,
+            asked_s=self._begun_s,
+        )
 
     def _gather(self) -> None:
-        """Wait for all tasks to report in, and show meanwhile what srun has to say."""
+        """Wait for all nodes to report in, and show meanwhile what srun has to say."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._step, selectors.EVENT_READ)
             selector.register(self._signals, selectors.EVENT_READ)
-            while len(self._ready) < len(self._planned.tasks):
+            while len(self._ready) < self._planned.nodes:
                 for key, _ in selector.select(LOG_POLL_S):
                     if key.fileobj is self._signals:
                         raise EndedBySignalError(self._signals.recv(64)[0])
@@ -257,7 +276,7 @@ class _Run:
         if reports is None:
             self._show_srun()
             raise self._why_not()
-        self._ready.update((ready.rank, ready) for ready in reports)
+        self._ready.update((ready.node_id, ready) for ready in reports)
 
     def _why_not(self) -> CsrunError:
         code = self._step.end()
@@ -288,10 +307,9 @@ class _Run:
         return msgspec.structs.replace(self._planned, job_id=job_id, tasks=tasks, hosts=hosts)
 
     def _place(self, task: TaskEntry) -> TaskEntry:
-        ready = self._ready[task.rank]
-        return msgspec.structs.replace(
-            task, node=ready.node, cpus=ready.cpus, address=ready.address
-        )
+        ready, wanted = self._ready[task.node_id], len(task.cpus)
+        cpus = cpu_set(ready.cpus, task.local_rank * wanted, wanted)
+        return msgspec.structs.replace(task, node=ready.node, cpus=cpus, address=ready.address)
 
 
 def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:

@@ -31,18 +31,19 @@ class Step:
     name = "srun"
 
     def __init__(
-        self, words: Sequence[str], folder: JobFolder, tasks: int, *, owns_job: bool = True
+        self, words: Sequence[str], folder: JobFolder, nodes: int, *, owns_job: bool = True
     ) -> None:
         self._owns_job = owns_job
         (folder.path / mail.MAIL_DIR).mkdir(0o700)
         decoder = msgspec.msgpack.Decoder(mail.FromAttendant)
         self._box = mail.launcher_box(folder.path)
         self._readers = [
-            mail.Reader(mail.task_box(folder.path, rank), decoder) for rank in range(tasks)
+            mail.Reader(mail.node_box(folder.path, node_id), decoder) for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
-        self._stops: dict[int, float] = {}  # by rank: when Slurm told its attendant to end
+        self._stops: dict[int, float] = {}  # by node: when Slurm told its attendant to end
         self._first_stop_s = 0.0  # when we heard of that first
+        self._let_in: list[protocol.TasksReady] = []  # of each node whose tasks live
         self.job: JobFile | None = None
         self._silence: threading.Timer | None = None
         self._process = _start(words, folder)
@@ -52,20 +53,20 @@ class Step:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def reports(self) -> list[mail.TaskReady] | None:
+    def reports(self) -> list[mail.NodeReady] | None:
         """The attendants that have reported in since; None when srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
-        return [message for _, message in self._heard() if isinstance(message, mail.TaskReady)]
+        return [message for _, message in self._heard() if isinstance(message, mail.NodeReady)]
 
     def send(self, message: protocol.ToServer) -> None:
         """Order something; the planned tasks start together, when all were asked for."""
         match message:
             case protocol.StartTask():
-                self._unended[message.name] = message.rank
-                if message.wafer is None and len(self._unended) < len(self._readers):
-                    return
                 assert self.job is not None
+                self._unended[message.name] = message.rank
+                if message.wafer is None and len(self._unended) < len(self.job.tasks):
+                    return
                 start_all = mail.StartAll(self.job, sys.stdout.isatty())
                 self._order(start_all if message.wafer is None else message)
             case protocol.SignalTasks():
@@ -77,7 +78,7 @@ class Step:
         """What the attendants have said, and at srun's end which tasks were lost; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
         new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], protocol.Stopped))
-        heard = [known for rank, message in new for known in self._passed_on(rank, message)]
+        heard = [known for node_id, message in new for known in self._passed_on(node_id, message)]
         if heard or rung:
             return heard
         if self._unended and self._process.wait() >= 0:
@@ -114,32 +115,38 @@ class Step:
             _scancel("--signal=URG", str(self.job.job_id))
 
     def _heard(self) -> list[tuple[int, mail.FromAttendant]]:
-        return [(rank, said) for rank, box in enumerate(self._readers) for said in box.read()]
+        return [(node_id, said) for node_id, box in enumerate(self._readers) for said in box.read()]
 
-    def _passed_on(self, rank: int, message: mail.FromAttendant) -> list[protocol.ToLauncher]:
+    def _passed_on(self, node_id: int, message: mail.FromAttendant) -> list[protocol.ToLauncher]:
         match message:
-            case mail.TaskReady():
+            case mail.NodeReady():
                 return []
+            case protocol.TasksReady():
+                self._let_in.append(message)
+                return self._all_live() if len(self._let_in) == len(self._readers) else []
             case protocol.TaskEnded():
                 self._unended.pop(message.name, None)
                 if not self._unended:
                     self._break_silence()  # srun goes on, for tasks that may start again
-                return [self._after_its_stop(rank, _in_our_time(message))]
+                return [self._after_its_stop(node_id, _in_our_time(message))]
             case protocol.Stopped():
                 self._first_stop_s = self._first_stop_s or time.monotonic()
-                self._stops[rank] = message.time_s + _shift_s()
+                self._stops[node_id] = message.time_s + _shift_s()
                 is_first = len(self._stops) == 1
                 return [protocol.Stopped(message.signum, self._first_stop_s)] if is_first else []
         return [message]
 
-    def _after_its_stop(self, rank: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
+    def _all_live(self) -> list[protocol.ToLauncher]:
+        return [protocol.TasksReady(sum(each.tasks for each in self._let_in), time.monotonic())]
+
+    def _after_its_stop(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
         """The end of a task that Slurm has ended comes after the stop of the whole job.
 
         The nodes are told one after the other, and we hear of it in another order.
         """
-        if ended.time_s < self._stops.get(rank, ended.time_s + 1):
+        if ended.time_s < self._stops.get(node_id, ended.time_s + 1):
             return ended
-        return _shifted(ended, max(0.0, self._first_stop_s - self._stops[rank]))
+        return _shifted(ended, max(0.0, self._first_stop_s - self._stops[node_id]))
 
     def _lost(self) -> list[protocol.ToLauncher]:
         """The tasks of which nothing will be heard any more: their node died, or their attendant.
@@ -150,10 +157,14 @@ class Step:
         lost, self._unended = dict(sorted(self._unended.items())), {}
         return [
             protocol.TaskEnded(name, -signal.SIGKILL, time.monotonic(), is_lost=True)
-            if rank in self._stops
+            if self._node_id(rank) in self._stops
             else protocol.TaskEnded(name, 1, 0.0, self._loss(rank), is_lost=True)
             for name, rank in lost.items()
         ]
+
+    def _node_id(self, rank: int) -> int:
+        assert self.job is not None
+        return self.job.tasks[rank].node_id
 
     def _loss(self, rank: int) -> TaskReport:
         assert self.job is not None

@@ -242,7 +242,7 @@ def test_the_two_scripts_of_a_job_that_is_compiled_first() -> None:
     last = made.job.splitlines()[-3:]
     assert last[0] == (
         "module load apptainer || { echo 'csrun: prolog: module load apptainer: failed' >&2;"
-        " exit 1; }"
+        " sleep 1; exit 1; }"
     )
     assert last[2].startswith("exec env CSRUN_ALLOCATION=cs2-02 ")
 
@@ -435,11 +435,11 @@ def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) ->
     place = {"SLURM_PROCID": "3", "SLURMD_NODENAME": "node2", "SLURM_JOB_ID": "9",
              "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "csrun.launch.slurm.attendant", str(tmp_path / "none")],
+        [sys.executable, "-P", "-m", "csrun.launch.slurm.attendant", str(tmp_path / "none"), ""],
         env={**os.environ, **place}, capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"rank 3 on node2: the job's folder {tmp_path}/none is not there" in done.stderr
+    assert f"csrun: node2: the job's folder {tmp_path}/none is not there" in done.stderr
     assert "jobs_dir" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -10,7 +10,7 @@ from csrun.context import JobFile, Role, TaskEntry
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.protocol import SignalTasks, StartTask, TaskEnded
 from csrun.launch.slurm import step
-from csrun.launch.slurm.mail import post, task_box
+from csrun.launch.slurm.mail import node_box, post
 
 TASK = StartTask(0, ("true",))
 KILLED = TaskEnded(TASK.name, -signal.SIGKILL, 1.0)
@@ -41,7 +41,7 @@ def test_a_task_that_was_killed_and_starts_again_is_not_taken_for_a_silent_one(
     running = started(folder, "echo; exec sleep 60")
     try:
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
-        post(task_box(folder.path, 0), KILLED)
+        post(node_box(folder.path, 0), KILLED)
         (ended,) = running.receive() or ()
         assert isinstance(ended, TaskEnded)
         assert not ended.is_lost
