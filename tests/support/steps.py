@@ -88,14 +88,14 @@ class Copied:
     def __init__(self, plan: Plan, arena: np.ndarray, store: np.ndarray) -> None:
         self._plan, self._arena, self._store = plan, arena, store
 
-    def acquire(self, group: int) -> None:
+    def enter(self, visit: int) -> None:
         if self._plan.store_in_arena:
             return
-        found = self._plan.groups[group]
-        source = self._store[self._plan.store.weights_offset + found.offset_bytes :][: found.nbytes]
-        self._arena[found.slot_offset_bytes : found.slot_offset_bytes + found.nbytes] = source
-
-    reacquire = acquire
+        base = self._plan.store.weights_offset
+        for found in (self._plan.groups[group] for group in self._plan.visits[visit].groups):
+            source = self._store[base + found.offset_bytes :][: found.nbytes]
+            slot = self._arena[found.slot_offset_bytes :][: found.nbytes]
+            slot[...] = source
 
     def deliver(self, group: int, step: Step) -> None:
         pass

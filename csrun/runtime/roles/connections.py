@@ -24,12 +24,11 @@ from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.listener import Listener
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
-from csrun.runtime.wire.ring import RingReader, slot_bytes
+from csrun.runtime.wire.ring import BURST, LEAST_RING_SLOTS, RingReader, slot_bytes
 from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel
 
 BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
-LEAST_RING_SLOTS = 2  # one being read, one being filled
 RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each take less
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
 REMOTE_DESCRIPTORS = 4  # channel, bulk, and the counters of the ring that is made for it here
@@ -338,9 +337,13 @@ class ClusterMachine:
 
 
 def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
-    """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES."""
+    """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES.
+
+    To these come the slots of a burst, which are read already.
+    """
     in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
-    return max(LEAST_RING_SLOTS, min(in_bytes, BATCHES_AHEAD // streamers))
+    ahead = max(LEAST_RING_SLOTS, BATCHES_AHEAD // streamers)
+    return max(LEAST_RING_SLOTS, min(in_bytes, ahead + BURST))
 
 
 def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:

@@ -105,7 +105,7 @@ def _ring(plan: Plan, slots: int, control: Channel, turn: int) -> RingReader:
         control.send(messages.BatchAwaited(turn, waited_s, ring.entered()))
 
     _, (memory, filled, free) = control.expect(messages.AddRing, descriptors=3)
-    ring = RingReader((memory, filled, free), plan.inputs, slots, control, overdue)
+    ring = RingReader((memory, filled, free), plan.inputs, slots, control, overdue, turn)
     return ring
 
 

@@ -43,6 +43,7 @@ class Data:
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
+SLOTS = 6  # as of many streamers: of these, 4 go back at once
 KINDS = ["in process", "1 ring", "2 rings", "5 rings", "1 remote", "2 remote", "5 remote"]
 
 
@@ -63,11 +64,12 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
     for turn in range(rings):
         chief, control = channel_pair("streamer", "chief")
         start = first + (turn - first) % rings
-        chief.send(StartStreaming(INPUTS, start, rings, None, 2))
+        chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
         thread = threading.Thread(target=streamer.serve, args=(control, data))
         thread.start()
         _, parts = chief.expect(RingReady, descriptors=3)
-        readers.append(stack.enter_context(closing(RingReader(tuple(parts), INPUTS, 2, chief))))
+        reader = RingReader(tuple(parts), INPUTS, SLOTS, chief, turn=turn)
+        readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))
         stack.enter_context(closing(chief))
         stack.callback(thread.join)
@@ -80,17 +82,18 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
 def _remote_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
     """Streamers over TCP; the relay has the rings that the source reads."""
     readers = []
-    relay = BatchRelay(INPUTS, 2)
+    relay = BatchRelay(INPUTS, SLOTS)
     chiefs = []
     for turn in range(rings):
         chief, control = tcp_channel_pair("streamer", "chief")
         start = first + (turn - first) % rings
-        chief.send(StartStreaming(INPUTS, start, rings, None, 2))
+        chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
         thread = threading.Thread(target=streamer.serve, args=(control, data))
         thread.start()
         chief.expect(RingReady)
         parts = relay.add(chief.bulk)
-        readers.append(stack.enter_context(closing(RingReader(parts, INPUTS, 2, chief))))
+        reader = RingReader(parts, INPUTS, SLOTS, chief, turn=turn)
+        readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))
         stack.enter_context(closing(chief))
         stack.callback(thread.join)
@@ -151,6 +154,56 @@ def ring():
         parts = tuple(os.dup(d) for d in writer.descriptors)
         reader = stack.enter_context(closing(RingReader(parts, INPUTS, 2, ends[3])))
         yield writer, reader, ends
+
+
+@pytest.mark.parametrize(
+    ("slots", "turn", "given_back"),
+    [
+        (2, 5, [1, 1, 1, 1, 1, 1, 1, 1]),
+        (4, 0, [0, 2, 0, 2, 0, 2, 0, 2]),
+        (20, 0, [0, 0, 0, 4, 0, 0, 0, 4]),
+        (20, 1, [0, 0, 3, 0, 0, 0, 4, 0]),
+        (20, 7, [1, 0, 0, 0, 4, 0, 0, 0]),
+    ],
+)
+def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
+    """What the writer is given after each batch: all but two of a short ring, at most four."""
+    chief, control = channel_pair("streamer", "chief")
+    with closing(chief), closing(control), closing(RingWriter(INPUTS, slots, control)) as writer:
+        free = writer.descriptors[2]
+        parts = tuple(os.dup(d) for d in writer.descriptors)
+        assert _count(free) == slots
+        found = []
+        with closing(RingReader(parts, INPUTS, slots, chief, turn=turn)) as reader:
+            for index in range(len(given_back)):
+                writer.publish(4, index)
+                assert reader.take().header[1] == index
+                reader.release()
+                found.append(_count(free))
+    assert found == given_back
+
+
+def test_a_streamer_does_not_interrupt_who_computes():
+    """Its thread's policy, as the kernel has it when it makes a batch; this one's is as it was."""
+    found = []
+
+    class Watched(Data):
+        def deliveries(self, start, stride):
+            found.append(os.sched_getscheduler(0))
+            return super().deliveries(start, stride)
+
+    with ExitStack() as stack:
+        source = _ring_source(stack, Watched(3), 0, 1)
+        assert source.take() is not None
+    assert found == [os.SCHED_BATCH]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def _count(counter: int) -> int:
+    try:
+        return os.eventfd_read(counter)
+    except BlockingIOError:
+        return 0
 
 
 def test_a_full_ring_waits_for_its_reader(ring):
@@ -215,9 +268,11 @@ def test_the_source_tells_what_each_streamers_batches_took(open_source):
 
 @pytest.mark.parametrize(
     ("streamers", "megabytes", "slots"),
-    [(1, 1, 16), (2, 1, 8), (8, 1, 2), (96, 1, 2), (1, 64, 7), (1, 400, 2), (4, 100, 2)],
+    [(1, 1, 20), (2, 1, 12), (8, 1, 6), (96, 1, 5), (1, 64, 7), (1, 400, 2), (4, 100, 2)],
 )
 def test_rings_are_deep_and_bounded_in_bytes(streamers, megabytes, slots):
-    """16 batches over all rings, in 512 MiB at most, two a ring at least; a slot has a header."""
+    """16 batches over all rings, and 4 a ring that go back at once; in 512 MiB at most, two a ring
+    at least; a slot has a header.
+    """
     batch = (InputSpec("features", (megabytes, 1 << 18), "float32"),)
     assert ring_slots_for(streamers, batch) == slots
