@@ -36,6 +36,7 @@ from csrun.nn.functions import (
 from csrun.nn.layers import Dense, Dropout
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
 from csrun.nn.tensor import Tensor
+from csrun.nn.tracer import scope
 
 TRAIN = RunMode.TRAIN
 EVAL = RunMode.EVAL
@@ -68,6 +69,7 @@ __all__ = [
     "relu",
     "relu6",
     "schedules",
+    "scope",
     "selu",
     "sigmoid",
     "silu",

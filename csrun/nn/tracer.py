@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import count
 from typing import Self
 
@@ -23,7 +24,9 @@ from csrun.nn.optimizer import TrainOp
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tensor import Tensor
 
-LAYER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(/[A-Za-z_][A-Za-z0-9_.]*)*")
+_PART = r"([A-Za-z_][A-Za-z0-9_.]*|[0-9]+)"
+LAYER_NAME = re.compile(f"{_PART}(/{_PART})*")
+_traced: ContextVar["Tracer"] = ContextVar("traced")  # whose model is being built
 
 
 class LayerNames:
@@ -46,13 +49,8 @@ class LayerNames:
     def claim(self, name: str) -> str:
         """A name that the user chose.
 
-        Raises: TraceError when it is malformed or taken
+        Raises: TraceError when it is taken
         """
-        if not LAYER_NAME.fullmatch(name):
-            raise TraceError(
-                f"{user_line()}: a layer's name must be letters, digits, '_', '.' and '/', "
-                f"got {name!r}"
-            )
         if name in self._given:
             raise TraceError(
                 f"{user_line()}: layer names must be unique, {name!r} is taken: "
@@ -60,6 +58,31 @@ class LayerNames:
             )
         self._given.add(name)
         return name
+
+
+def well_formed(name: str) -> str:
+    """A part of a name that the user chose. Raises: TraceError when it is malformed"""
+    if not LAYER_NAME.fullmatch(name):
+        raise TraceError(
+            f"{user_line()}: a name must be letters, digits, '_', '.' and '/', each part a number "
+            f"or begun by a letter or '_', got {name!r}"
+        )
+    return name
+
+
+@contextmanager
+def scope(name: str | int) -> Iterator[str]:
+    """Layers that are made inside are named `<name>/<their own name>`; scopes nest.
+
+    Gives the scope's whole name. A scope may be entered again: its layers are numbered on.
+
+    Raises: TraceError for a malformed name, or where no model is being built
+    """
+    tracer = _traced.get(None)
+    if tracer is None:
+        raise TraceError(f"{user_line()}: nn.scope({name!r}) must stand in a model function")
+    with tracer.in_scope(str(name)) as whole:
+        yield whole
 
 
 class Tracer:
@@ -71,15 +94,18 @@ class Tracer:
         self.module = new_module(precision, RunMode.PREDICT)
         self.builder = Builder(InsertPoint.at_end(self.module.body.block), locate=user_location)
         self._inputs: dict[object, InputOp] = {}
+        self._parameters: set[str] = set()
         self._streams = count()
         self._dependences: Dependences = {}
         self.summaries: dict[str, tuple[SummaryKind, Tensor]] = {}
 
     def __enter__(self) -> Self:
+        """The with block marks where the model is built."""
+        self._before = _traced.set(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing to give back; the with block marks where the model is built."""
+        _traced.reset(self._before)
 
     def input(
         self, name: str, shape: Sequence[int], dtype: str, classes: int | None = None
@@ -99,8 +125,16 @@ class Tracer:
         return Tensor(self, value)
 
     def parameter(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
-        """A weight tensor of the layer in whose scope this is called, named `<layer>/<name>`."""
+        """A weight tensor of the layer in whose scope this is called, named `<layer>/<name>`.
+
+        Raises: TraceError for a name that is taken
+        """
         full_name = f"{self.builder.scope}/{name}"
+        if full_name in self._parameters:
+            raise TraceError(
+                f"{user_line()}: parameter names must be unique, {full_name!r} is taken"
+            )
+        self._parameters.add(full_name)
         kind = tensor_type(shape, self.precision)
         value = self.builder.leaf(ParameterOp, kind, symbol=full_name, initializer=initializer)
         value.name_hint = full_name.replace("/", "_")
@@ -135,10 +169,26 @@ class Tracer:
 
     @contextmanager
     def layer(self, base: str, name: str | None) -> Iterator[str]:
-        """The scope of a layer; `name` is the user's, `base` is numbered when there is none."""
-        scope = self.names.unique(base) if name is None else self.names.claim(name)
+        """The scope of a layer; `name` is the user's, `base` is numbered when there is none.
+
+        Both are within the scope that this is called in.
+        """
+        if name is None:
+            scope = self.names.unique(self._nested(base))
+        else:
+            scope = self.names.claim(self._nested(well_formed(name)))
         with self.builder.in_scope(scope), located(f"layer {scope}"):
             yield scope
+
+    @contextmanager
+    def in_scope(self, name: str) -> Iterator[str]:
+        """A scope of the user's around layers."""
+        scope = self._nested(well_formed(name))
+        with self.builder.in_scope(scope):
+            yield scope
+
+    def _nested(self, name: str) -> str:
+        return f"{self.builder.scope}/{name}" if self.builder.scope else name
 
     def set_classes(self, labels: Tensor, classes: int) -> None:
         """Note, for an input of integer labels, how many classes there are."""

@@ -10,6 +10,7 @@ from csrun.cirh import parse_module, print_module
 from csrun.cirh.ops.learning import MinimizeOp
 from csrun.cirh.ops.model import InputOp, OutputOp, ParameterOp
 from csrun.cirh.types import shape_of, type_of
+from csrun.nn.errors import TraceError
 from csrun.nn.tracer import Tracer
 
 
@@ -46,6 +47,71 @@ def test_a_chosen_name_is_kept_and_a_made_one_steps_aside():
     module = trace(lambda x: nn.Dense(2)(nn.Dense(3)(nn.Dense(4, name="dense_1")(x))))
     names = [name for name in parameters(module) if name.endswith("kernel")]
     assert names == ["dense_1/kernel", "dense/kernel", "dense_2/kernel"]
+
+
+def test_scopes_nest_and_number_their_own_layers():
+    def build(x):
+        x = nn.Dense(4)(x)
+        for index in range(2):
+            with nn.scope("h"), nn.scope(index) as scope:
+                assert scope == f"h/{index}"
+                x = nn.Dense(4, name="attn/qkv")(x)
+                x = nn.Dense(4)(nn.Dense(4)(x))
+        with nn.scope("h/0"):
+            x = nn.Dense(4)(x)
+        return nn.Dense(4)(x)
+
+    names = [n.removesuffix("/kernel") for n in parameters(trace(build)) if n.endswith("kernel")]
+    blocks = [f"h/{i}/{n}" for i in range(2) for n in ("attn/qkv", "dense", "dense_1")]
+    assert names == ["dense", *blocks, "h/0/dense_2", "dense_1"]
+
+
+def test_a_layer_inside_a_layer_has_both_names():
+    with Tracer() as tracer:
+        x = tracer.input("x", (4, 6), "float32")
+        with tracer.layer("block", None), tracer.layer("attn", "attn"):
+            y = nn.relu(nn.Dense(3)(x))
+        assert tracer.builder.scope == ""
+    assert y.value.owner.where == "block/attn"
+    assert [*parameters(tracer.module)] == ["block/attn/dense/kernel", "block/attn/dense/bias"]
+
+
+def test_a_name_is_unique_in_its_scope_alone():
+    with Tracer() as tracer:
+        x = tracer.input("x", (4, 6), "float32")
+        with nn.scope("a"):
+            nn.Dense(6, name="fc")(x)
+        with nn.scope("b"):
+            nn.Dense(6, name="fc")(x)
+        with nn.scope("a"), pytest.raises(TraceError, match="'a/fc' is taken"):
+            nn.Dense(6, name="fc")(x)
+
+
+def test_a_parameter_of_a_name_that_is_taken_is_refused():
+    with Tracer() as tracer, nn.scope("table"):
+        tracer.parameter("weight", (2, 3), nn.initializers.ones((2, 3)))
+        with pytest.raises(TraceError, match="parameter names must be unique, 'table/weight'"):
+            tracer.parameter("weight", (2, 3), nn.initializers.ones((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "/a", "a/", "1st", -1])
+def test_a_malformed_scope(name):
+    with (
+        Tracer(),
+        pytest.raises(TraceError, match="a name must be letters, digits"),
+        nn.scope(name),
+    ):
+        pass
+
+
+def test_a_scope_outside_a_model_says_so():
+    with (
+        pytest.raises(
+            TraceError, match=r"test_tracer.py:\d+: nn.scope\('h'\) must stand in a model"
+        ),
+        nn.scope("h"),
+    ):
+        pass
 
 
 def test_without_bias_there_is_a_kernel_only():
