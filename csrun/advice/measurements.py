@@ -14,8 +14,8 @@ from typing import ClassVar, Self
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import UsageError
-from csrun.base.files import write_whole
 from csrun.context import jobs_dir_of
 from csrun.context.job import LIVE_LOCK
 from csrun.site import Site
@@ -31,14 +31,17 @@ class Left(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def write(self, folder: Path) -> None:
         """Leave it in a folder."""
-        text = msgspec.json.format(msgspec.json.encode(self), indent=2)
-        write_whole(folder / self.FILE, text, durable=False)
+        stored.write(folder / self.FILE, self, durable=False)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """What was left in a folder; None when nothing was."""
-        path = folder / cls.FILE
-        return msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else None
+        """What was left in a folder; None when nothing was.
+
+        Raises: CsrunError for what is not what was left
+        """
+        with suppress(FileNotFoundError):
+            return stored.read(folder / cls.FILE, cls, "what was measured", "analyze again")
+        return None
 
 
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 """The errors that a user sees as one clear line; all else is a bug and keeps its traceback."""
 
+import re
 import signal
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -10,6 +11,27 @@ def shell_code(exit_code: int) -> int:
     return 128 - exit_code if exit_code < 0 else exit_code
 
 
+LONGEST_MESSAGE = 4000  # characters: a few paths, each as long as Linux lets it be, are not hurt
+_LONGEST_WORD = 1000
+_KEPT = 200
+
+
+def brief(message: str) -> str:
+    """A message that a person can read: of a word without end, as a damaged file has it, the start.
+
+    All that is longer than LONGEST_MESSAGE is cut as well.
+    """
+    text = _ENDLESS.sub(lambda word: _cut(word[0], _KEPT), message)
+    return text if len(text) <= LONGEST_MESSAGE else _cut(text, LONGEST_MESSAGE)
+
+
+_ENDLESS = re.compile(rf"\S{{{_LONGEST_WORD},}}")
+
+
+def _cut(text: str, kept: int) -> str:
+    return f"{text[:kept]}… ({len(text) - kept:,} characters more)"
+
+
 class CsrunError(Exception):
     """A failure with a cause the user can act on: where, rule, got, remedy.
 
@@ -17,6 +39,9 @@ class CsrunError(Exception):
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return brief(super().__str__())
 
 
 class UsageError(CsrunError):

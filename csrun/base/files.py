@@ -11,7 +11,9 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from csrun.base.errors import CsrunError, UsageError
 
@@ -19,15 +21,53 @@ SMALL_FILE_BYTES = 16 << 20  # what csrun writes as one file of plain values has
 _TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
 
 
-def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
-    """A small file that csrun wrote; links are followed.
+@dataclass(frozen=True)
+class Found:
+    """What a file holds, whose it is, and who may do what with it."""
+
+    data: bytes
+    uid: int
+    mode: int
+
+
+def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True) -> Found:
+    """A small file that csrun wrote; without `follow`, no link to one.
 
     Raises: FileNotFoundError; another OSError when it cannot be read, is no regular file (a FIFO
     is not waited for), or has more than `limit_bytes`
     """
     # Without O_NONBLOCK the open of a FIFO would wait for its writer, for ever.
-    with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        data = file.read(limit_bytes + 1)
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    with open(open_regular(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        return Found(_up_to(file, limit_bytes, path), status.st_uid, status.st_mode)
+
+
+def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
+    """The bytes of a small file that csrun wrote; links are followed. Raises: OSError as `find`."""
+    return find(path, limit_bytes).data
+
+
+def read_given(path: Path, limit_bytes: int) -> bytes:
+    """What a user has named: a file, or a pipe, which is read once, up to its end.
+
+    Raises: OSError, also for more than `limit_bytes`
+    """
+    with open(path, "rb") as file:
+        return _up_to(file, limit_bytes, path)
+
+
+def read_start(path: Path, count: int) -> str:
+    """The first bytes of a file as text, for people; empty when there are none to be read."""
+    try:
+        with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+            return file.read(count).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
+    data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))
     return data

@@ -16,6 +16,7 @@ from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
 from csrun.base.errors import UsageError
+from csrun.base.files import read_given
 
 MAX_BYTES = 1 << 20  # the largest params file seen in the field has 12 KB
 MAX_DEPTH = 64  # levels; the parser takes a few frames of Python's stack for each
@@ -169,10 +170,7 @@ def read(path: Path) -> Any:
     Raises: UsageError when it cannot be read, is not YAML, is too large, or gives a key twice
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(f"{path}: must be at most {MAX_BYTES:,} bytes of YAML, and is larger")
+        content = read_given(path, MAX_BYTES)
         return yaml.load(content, _Loader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error

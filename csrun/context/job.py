@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError
-from csrun.base.files import account_name, open_regular, write_whole
+from csrun.base.files import account_name, find
 from csrun.base.mode import GRACE_S, ExecutionMode
-from csrun.context.link import UNREADABLE
 
 JOB_FILE = "job.json"
 SECRET_FILE = "secret"
+SECRET_BYTES = 32
 ENDED_DIR = "ended"
 RUNS_DIR = "runs"
 LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
@@ -28,15 +29,18 @@ SHOWN_MODE = 0o640  # whatever the umask: on a board the group reads it, a job's
 def read_secret(path: Path) -> bytes:
     """The secret of a job, from its file.
 
-    Raises: CsrunError for one that another account can have written, or read
+    Raises: CsrunError for one that another account can have written, or read, and for none
     """
-    with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        found = os.fstat(file.fileno())
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o077:
-            return file.read()
+    try:
+        found = find(path, SECRET_BYTES, follow=False)
+    except OSError as error:
+        raise CsrunError(f"{path}: the job's secret cannot be read: {error.strerror}") from error
+    if found.uid == os.geteuid() and not found.mode & 0o077 and len(found.data) == SECRET_BYTES:
+        return found.data
     raise CsrunError(
-        f"{path}: the job's secret must be its owner's alone, it is {account_name(found.st_uid)}'s"
-        f" with mode {found.st_mode & 0o777:04o}: another account has been in the job's folder"
+        f"{path}: the job's secret must be its owner's alone, of {SECRET_BYTES} bytes, it is"
+        f" {account_name(found.uid)}'s with mode {found.mode & 0o777:04o}, of {len(found.data)}:"
+        " another account has been in the job's folder"
     )
 
 
@@ -128,20 +132,21 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
-        text = msgspec.json.format(msgspec.json.encode(self), indent=1)
-        write_whole(job_dir / JOB_FILE, text + b"\n", durable=False)
+        stored.write(job_dir / JOB_FILE, self, durable=False)
 
     @staticmethod
     def read(job_dir: Path) -> "JobFile":
         """Read the file of a job's folder.
 
-        Raises: CsrunError for one that a crash of the machine has damaged
+        Raises: CsrunError for one that a crash of the machine has damaged, and for none
         """
         path = job_dir / JOB_FILE
         try:
-            return msgspec.json.decode(path.read_bytes(), type=JobFile)
-        except UNREADABLE as error:
-            raise CsrunError(f"{path}: the job's plan is damaged: {error}") from error
+            return stored.read(path, JobFile, "the job's plan", "start the job again")
+        except FileNotFoundError as error:
+            raise CsrunError(
+                f"{path}: the job's plan is not there: its folder is removed when it has ended"
+            ) from error
 
 
 class Telemetry(msgspec.Struct, frozen=True):
@@ -163,16 +168,14 @@ class Telemetry(msgspec.Struct, frozen=True):
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""
-        text = msgspec.json.encode(self) + b"\n"
-        write_whole(job_dir / TELEMETRY_FILE, text, durable=False, mode=SHOWN_MODE)
+        stored.write(job_dir / TELEMETRY_FILE, self, durable=False, mode=SHOWN_MODE)
 
     @staticmethod
     def read(job_dir: Path) -> "Telemetry | None":
         """Read the file of a job's folder; None when there is none, or not one like this."""
-        try:
-            return msgspec.json.decode((job_dir / TELEMETRY_FILE).read_bytes(), type=Telemetry)
-        except (FileNotFoundError, *UNREADABLE):
-            return None
+        with suppress(FileNotFoundError, CsrunError):
+            return stored.read_owned(job_dir / TELEMETRY_FILE, Telemetry, "the telemetry").value
+        return None
 
 
 USES_FILE = "systems.json"
@@ -185,6 +188,12 @@ class SystemUse(msgspec.Struct, frozen=True):
     asked: datetime
     taken: datetime | None = None
     given_back: datetime | None = None
+
+
+class SystemUses(msgspec.Struct, frozen=True):
+    """`systems.json`: the leases of a job, in their order."""
+
+    uses: tuple[SystemUse, ...]
 
 
 class UseLog:
@@ -214,17 +223,15 @@ class UseLog:
 
     def _write(self) -> None:
         with suppress(OSError):
-            text = msgspec.json.encode(self._uses) + b"\n"
-            write_whole(self._path, text, durable=False, mode=SHOWN_MODE)
+            uses = SystemUses(tuple(self._uses))
+            stored.write(self._path, uses, durable=False, mode=SHOWN_MODE)
 
 
 def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:
     """What a job's chief has told so far; nothing when a crash of the machine has damaged it."""
-    try:
-        data = (job_dir / USES_FILE).read_bytes()
-        return msgspec.json.decode(data, type=tuple[SystemUse, ...])
-    except (FileNotFoundError, *UNREADABLE):
-        return ()
+    with suppress(FileNotFoundError, CsrunError):
+        return stored.read_owned(job_dir / USES_FILE, SystemUses, "the leases").value.uses
+    return ()
 
 
 def now() -> datetime:

@@ -6,19 +6,18 @@ and under Slurm no launcher process may be listening.
 
 import os
 import socket
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.base.files import write_whole
 
 LINK_SOCKET = "link.sock"
 REPORT_DIR = "reports"
-#: What msgspec raises for bytes that are no message: anybody may send any.
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def link_name(node_id: int) -> str:
@@ -58,7 +57,14 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder = job_dir / REPORT_DIR
         folder.mkdir(0o700, exist_ok=True)
         path = folder / f"{name or self.rank}.json"
-        write_whole(path, msgspec.json.encode(self) + b"\n", durable=False)
+        stored.write(path, self, durable=False)
+
+    @staticmethod
+    def read(job_dir: Path, name: str) -> "TaskReport | None":
+        """What a task has left in the job's folder; None when it is nothing that can be read."""
+        with suppress(FileNotFoundError, CsrunError):
+            return stored.read(job_dir / REPORT_DIR / f"{name}.json", TaskReport, "the report")
+        return None
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from csrun.base.errors import UsageError
 from csrun.base.files import SHOWN, make_for_group, make_private, require_own
 from csrun.context import JobFile, TaskReport, jobs_dir_of, site_state_dir, state_dir
@@ -16,6 +14,7 @@ from csrun.context.job import (
     ENDED_DIR,
     LIVE_LOCK,
     RUNS_DIR,
+    SECRET_BYTES,
     SECRET_FILE,
     TELEMETRY_FILE,
     ended_file,
@@ -25,7 +24,6 @@ from csrun.site import Site
 from csrun.system import FileLock, lock, try_lock
 
 KEPT_JOBS = 20
-SECRET_BYTES = 32
 TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
 
@@ -46,11 +44,7 @@ class JobFolder:
 
     def report(self, report_name: str) -> TaskReport | None:
         """A task's report on its failure, if it has written one."""
-        try:
-            data = (self.path / REPORT_DIR / f"{report_name}.json").read_bytes()
-        except FileNotFoundError:
-            return None
-        return msgspec.json.decode(data, type=TaskReport)
+        return TaskReport.read(self.path, report_name)
 
     def prepare(self, job: JobFile) -> None:
         """Fill the folder with all that a task needs at its start."""

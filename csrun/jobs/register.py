@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import SMALL_FILE_BYTES, make_private, open_regular, write_whole
+from csrun.base.files import make_private
 from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
-from csrun.context.link import UNREADABLE
 from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, told_in
 from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.site import Site
@@ -32,14 +32,10 @@ def write(site: Site, record: JobRecord, *, durable: bool = True) -> None:
     """Keep this account's record of a job; what others may know of it goes on the board, too."""
     path = _folder(site) / f"{record.job_id}.json"
     make_private(path.parent)
-    write_whole(path, _text(record), durable=durable)
+    stored.write(path, record, durable=durable)
     if site.shared:
         shown = board_of(site, record.job_id) / RECORD_FILE
-        write_whole(shown, _text(_without_words(record)), durable=durable, mode=0o640)
-
-
-def _text(record: JobRecord) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+        stored.write(shown, _without_words(record), durable=durable, mode=0o640)
 
 
 def _without_words(record: JobRecord) -> JobRecord:
@@ -164,16 +160,8 @@ def _read(path: Path) -> JobRecord:
 
     Raises: FileNotFoundError; CsrunError for one that cannot be read
     """
-    try:
-        with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            record = msgspec.json.decode(file.read(SMALL_FILE_BYTES), type=JobRecord)
-            return msgspec.structs.replace(record, uid=os.fstat(file.fileno()).st_uid)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise CsrunError(f"{path}: the record cannot be read: {error.strerror}") from error
-    except UNREADABLE as error:
-        raise CsrunError(f"{path}: the record is damaged: {error}; remove the file") from error
+    found = stored.read_owned(path, JobRecord, "the record")
+    return msgspec.structs.replace(found.value, uid=found.uid)
 
 
 def _folder(site: Site) -> Path:

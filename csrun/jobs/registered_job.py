@@ -5,14 +5,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, UsageError
-from csrun.base.files import account_name, make_private, write_whole
+from csrun.base.files import account_name, make_private
 from csrun.context import account_state_dir, site_state_dir, state_dir
 from csrun.context.job import now, read_uses
 from csrun.jobs import register
@@ -32,6 +33,12 @@ from csrun.jobs.request import JobOptions, name_of
 from csrun.jobs.signals import DeferredSignals, EndedBySignalError
 from csrun.site import Site
 from csrun.system import FileLock, lock, make_site_folders
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """`last_job`: the number that was drawn last."""
+
+    last_job: int
 
 
 @dataclass
@@ -206,14 +213,15 @@ def _next_number(site: Site) -> int:
     known = (*job_ids(jobs_dir(site)), *register.record_ids(site))
     number = 1 + max(_number_in(counter), *known, 0)
     mode = 0o660 if site.shared else None
-    write_whole(counter, str(number).encode(), durable=False, mode=mode)
+    stored.write(counter, Counter(number), durable=False, mode=mode)
     return number
 
 
 def _number_in(counter: Path) -> int:
     """The number last drawn; 0 when the file is lost, or damaged by a crash of the machine."""
-    text = counter.read_bytes() if counter.exists() else b""
-    return int(text) if text.isdigit() else 0
+    with suppress(FileNotFoundError, stored.DamagedError):
+        return stored.read(counter, Counter, "the number of the last job").last_job
+    return 0
 
 
 def _outcome_of(error: BaseException) -> Outcome:

@@ -16,17 +16,19 @@ from pathlib import Path
 from time import sleep
 from typing import Self, TypeVar
 
-from csrun.base.errors import UsageError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import (
     SHARED,
     account_name,
     create_new,
     make_for_group,
     make_private,
+    read_start,
     temporary_beside,
 )
 
 _HOLDER_BYTES = 200
+_NO_LOCK = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)  # nobody can hold one there
 _PAUSES_S = tuple(0.001 * 2**n for n in range(10))  # a second in all, then it is worth a word
 
 
@@ -147,11 +149,16 @@ def is_held(path: Path) -> bool:
     """True when somebody holds the lock at `path`, now.
 
     The look itself is a shared lock: for its moment a `try_lock` of another process may fail.
+
+    Raises: CsrunError when nobody can tell
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        # Without O_NONBLOCK the open of a FIFO would wait for its writer, for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NO_LOCK:
+            return False
+        raise CsrunError(f"{path}: cannot be looked at: {error.strerror}; remove it") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -163,10 +170,7 @@ def is_held(path: Path) -> bool:
 
 def holder_of(path: Path) -> str:
     """Who holds, or held last, the lock at `path`; empty when nobody ever did."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
+    return read_start(path, _HOLDER_BYTES)
 
 
 def _lock(path: Path, holder: str, operation: int, shared: bool) -> FileLock | None:

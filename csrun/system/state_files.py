@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
+from csrun.base import stored
 from csrun.base.errors import CsrunError
-from csrun.base.files import SHARED, SHARED_STICKY, make_for_group, make_private, write_whole
+from csrun.base.files import SHARED, SHARED_STICKY, make_for_group, make_private
 from csrun.context import site_state_dir
-from csrun.context.link import UNREADABLE
 from csrun.site import Site, System
 from csrun.system.lock import FileLock, WaitingLine, lock, lock_errors, try_lock
 from csrun.system.power import Power, SystemState
@@ -39,7 +37,7 @@ def load_state(site: Site, system: System) -> SystemState:
     """
     try:
         return _read(site, system)
-    except UNREADABLE:
+    except stored.DamagedError:
         with changing(site, system):
             return load_to_change(site, system)
 
@@ -48,7 +46,7 @@ def load_to_change(site: Site, system: System) -> SystemState:
     """The same, for one who is `changing` the system."""
     try:
         return _read(site, system)
-    except UNREADABLE as error:
+    except stored.DamagedError as error:
         return _rebuild(site, system, error)
 
 
@@ -61,7 +59,7 @@ def save_state(site: Site, system: System, state: SystemState) -> None:
     with _writing(path, system):
         make_site_folders(site)
         mode = 0o660 if site.shared else None
-        write_whole(path, msgspec.json.encode(state) + b"\n", mode=mode)
+        stored.write(path, state, mode=mode)
 
 
 def changing(site: Site, system: System) -> FileLock:
@@ -115,16 +113,12 @@ def line_of(site: Site, system: System) -> WaitingLine:
 
 def _read(site: Site, system: System) -> SystemState:
     path = _state_file(site, system)
+    remedy = "allow it, or set CSRUN_STATE_DIR to a folder that can be written"
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=SystemState)
+        state = stored.read(path, SystemState, f"the state of {system.name}", remedy)
     except FileNotFoundError:
         return SystemState(Power.ACTIVE, system.mode)
-    except OSError as error:
-        raise CsrunError(
-            f"{path}: the state of {system.name} cannot be read: {error.strerror}; allow it, or set"
-            " CSRUN_STATE_DIR to a folder that can be written"
-        ) from error
-    return stored.at(time.time())
+    return state.at(time.time())
 
 
 def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
@@ -136,7 +130,7 @@ def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
     with _writing(path, system), _kept_as(aside, path):
         save_state(site, system, state)
     logging.getLogger("csrun").warning(
-        f"{path}: the stored state of {system.name} is damaged ({error}); it is kept as "
+        f"{path}: the stored state of {system.name} is damaged ({error.__cause__}); it is kept as "
         f"{aside.name}, and {system.name} is {state.power} in {state.mode} mode, as in its site "
         "file: check that this is what you want"
     )

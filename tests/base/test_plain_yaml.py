@@ -117,5 +117,5 @@ def test_a_pipe_is_read_once(tmp_path):
 
 def test_a_file_that_is_too_large_is_not_read_whole(path):
     path.write_bytes(b"# " + b"x" * MAX_BYTES)
-    with pytest.raises(UsageError, match="at most 1,048,576 bytes of YAML, and is larger"):
+    with pytest.raises(UsageError, match="cannot be read: more than 1,048,576 bytes"):
         read(path)

@@ -13,6 +13,7 @@ from support.fc_mnist import MANY_STEPS, FcMnist
 from support.jobs import Workplace, gone, until
 from support.terminals import terminal
 
+from csrun.base import stored
 from csrun.system import is_held
 
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
@@ -226,7 +227,7 @@ def test_old_jobs_are_shown_when_they_are_asked_for(place: Workplace) -> None:
     records = place.jobs.parent / "records"
     for job_id in range(2, 31):
         record = place.record(1) | {"job_id": job_id}
-        (records / f"{job_id}.json").write_text(json.dumps(record))
+        (records / f"{job_id}.json").write_bytes(stored.text_of(record))
     assert [job["job_id"] for job in shown(place, "jobs")] == list(range(21, 31))
     everything = place.csctl("get", "jobs", "--all").stdout.splitlines()
     assert [line.split()[0] for line in everything] == ["JOB", *map(str, range(1, 31))]

@@ -6,6 +6,7 @@ import shutil
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -13,6 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from threadpoolctl import threadpool_info
 
 from csrun import nn
+from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
@@ -142,6 +144,12 @@ def test_a_resumed_training_says_what_has_changed(trained, tmp_path, caplog):
     ]
 
 
+def change_identity(path, **changes):
+    manifest = stored.read(path, checkpoints.Manifest, "the manifest")
+    identity = manifest.identity | changes
+    stored.write(path, msgspec.structs.replace(manifest, identity=identity))
+
+
 def test_a_training_that_goes_on_elsewhere_says_that_its_digits_differ(trained, tmp_path, caplog):
     """A checkpoint tells all that its bits depend on: this machine's NumPy, BLAS and threads."""
     folder = shutil.copytree(trained, tmp_path / "m")
@@ -151,8 +159,7 @@ def test_a_training_that_goes_on_elsewhere_says_that_its_digits_differ(trained, 
     (blas,) = (info for info in threadpool_info() if info["user_api"] == "blas")
     assert plain["identity"]["blas"].endswith(f"{blas['version']} {blas['architecture']}")
     assert plain["identity"]["threads"] == "1"
-    plain["identity"] |= {"blas": "openblas 0.3 Prescott"}
-    manifest.write_text(json.dumps(plain))
+    change_identity(manifest, blas="openblas 0.3 Prescott")
     estimator(folder).train(train_input, max_steps=31)
     (line,) = warnings(caplog)
     assert line.startswith(
@@ -167,8 +174,7 @@ def test_a_training_in_another_order_of_the_data_is_not_gone_on_with(trained, tm
     manifest = folder / "model-ckpt-30.json"
     plain = json.loads(manifest.read_text())
     assert plain["identity"]["order"] == ORDER
-    plain["identity"] |= {"order": "as in a deck of cards"}
-    manifest.write_text(json.dumps(plain))
+    change_identity(manifest, order="as in a deck of cards")
     said = r"model-ckpt-30.safetensors: its run shuffled .* order .* than .*warm_start"
     with pytest.raises(UsageError, match=said):
         estimator(folder).train(train_input, max_steps=31)

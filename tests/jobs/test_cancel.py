@@ -1,6 +1,5 @@
 """csctl cancel: who is asked, who may ask, and what must never be hit."""
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from support.jobs import Workplace, gone, until
 from support.terminals import terminal
 from support.testbed import site_file
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError
 from csrun.jobs import cancel
 from csrun.site import load
@@ -205,4 +205,4 @@ def bystander() -> Iterator["subprocess.Popen[bytes]"]:
 
 def change_record(place: Workplace, **changes: object) -> None:
     path = place.jobs.parent / "records" / "1.json"
-    path.write_text(json.dumps(place.record(1) | changes))
+    path.write_bytes(stored.text_of(place.record(1) | changes))

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from support.jobs import Workplace
 
+from csrun.base import stored
+from csrun.jobs.registered_job import Counter
+
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
 
 
@@ -24,7 +27,7 @@ def job_id(place: Workplace) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"\0\0", b"1"], ids=repr)
+@pytest.mark.parametrize("damage", [None, b"", b"\0\0", b"1" * 5000], ids=repr)
 def test_a_lost_counter_goes_on_after_the_newest_folder(
     damage: bytes | None, place: Workplace
 ) -> None:
@@ -38,7 +41,7 @@ def test_a_lost_counter_goes_on_after_the_newest_folder(
 
 def test_a_counter_is_believed_when_folders_are_gone(place: Workplace) -> None:
     place.jobs.parent.mkdir(parents=True)
-    (place.jobs.parent / "last_job").write_text("41")
+    stored.write(place.jobs.parent / "last_job", Counter(41))
     assert job_id(place) == 42
 
 

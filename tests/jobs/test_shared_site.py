@@ -14,6 +14,7 @@ import pytest
 from support.accounts import account_at_work, as_account, needs_two_accounts
 
 from csrun import system
+from csrun.base import stored
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.cli import cs, csctl, frame
@@ -143,7 +144,7 @@ def test_a_forged_record_is_its_forgers_and_ends_nothing(adas_job: int) -> None:
         record = msgspec.structs.replace(register.read(SITE, 1), job_id=7, uid=ADA)
         folder = TOP / "board" / str(BOB) / "7"
         folder.mkdir(parents=True)
-        (folder / register.RECORD_FILE).write_bytes(msgspec.json.encode(record))
+        (folder / register.RECORD_FILE).write_bytes(stored.text_of(record))
         for shown in (folder / register.RECORD_FILE, folder, folder.parent):
             shown.chmod(0o755)
 

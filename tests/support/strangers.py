@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from csrun.base import stored
 from csrun.runtime.wire.handshake import Challenge, Hello, Proof
 from csrun.runtime.wire.rendezvous import Endpoint
 
@@ -67,7 +68,7 @@ class Strangers:
     """
 
     def __init__(self, run: Path, per_s: float) -> None:
-        self._endpoint = msgspec.json.decode((run / "endpoint").read_bytes(), type=Endpoint)
+        self._endpoint = stored.read(run / "endpoint", Endpoint, "the address")
         self._link = run.parent.parent / "link.sock"
         self._held: deque[socket.socket] = deque()
         self._pause_s = 1 / per_s

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from support.jobs import until
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import site_state_dir
@@ -175,7 +176,7 @@ def test_a_kill_at_any_point_leaves_a_whole_state_and_no_lock() -> None:
     for _ in range(KILLS):
         kill_at_random_time(chance)
         if path.exists():
-            msgspec.json.decode(path.read_bytes(), type=SystemState)
+            stored.read(path, SystemState, "the state")
         if load_state(SITE, SYSTEM).power is Power.STANDBY:
             change(SITE, SYSTEM, Command.ACTIVATE)
         with acquire(SITE, SYSTEM, load_state(SITE, SYSTEM).mode, "job 1", pytest.fail):

@@ -21,9 +21,10 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from csrun.base.errors import CsrunError
+from csrun.base.stored import UNREADABLE
 from csrun.context import JobFile, SpawnWafer
 from csrun.context.job import RUNS_DIR, SECRET_FILE
-from csrun.context.link import UNREADABLE, Message
+from csrun.context.link import Message
 from csrun.jobs.folder import JobFolder
 from csrun.launch.command import mode_of
 from csrun.launch.process.process_tree import kill_descendants, reap

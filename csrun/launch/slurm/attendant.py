@@ -20,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.base.errors import shell_code
+from csrun.base import stored
+from csrun.base.errors import CsrunError, shell_code
 from csrun.context import JobFile, Progress, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
@@ -167,11 +168,12 @@ def main(argv: list[str]) -> int:
     folder, modules = JobFolder(Path(argv[0])), argv[1]
     place = environment.slurm_place()
     try:
-        plan = msgspec.json.decode((folder.path / PLAN_FILE).read_bytes(), type=JobFile)
-    except OSError as error:
+        plan = stored.read(folder.path / PLAN_FILE, JobFile, "the job's plan", "start it again")
+    except (FileNotFoundError, CsrunError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         print(
             f"{COMPLAINT}{place.node}: the job's folder {folder.path} is not there"
-            f" ({error.strerror}): the nodes of the site must share it; set jobs_dir in the site"
+            f" ({why}): the nodes of the site must share it; set jobs_dir in the site"
             " file to a folder that they do",
             file=sys.stderr,
             flush=True,

@@ -15,6 +15,7 @@ from time import monotonic
 import msgspec
 
 from csrun import system
+from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
 from csrun.jobs.folder import JobFolder
@@ -156,7 +157,7 @@ def _run_step(
             job = _planned(request, job_plan, system)
             with _writing(folder):
                 folder.furnish()
-                (folder.path / PLAN_FILE).write_bytes(msgspec.json.encode(job))
+                stored.write(folder.path / PLAN_FILE, job, durable=False)
             command = _attendant(request, job_plan, site, folder)
             words = _srun(_one_a_node(job_plan), command, resources, given)
             with ending_signals() as signals:

@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from csrun.base.errors import CsrunError
-from csrun.base.files import read_whole
+from csrun.base import stored
 
 Array = npt.NDArray[Any]
 
@@ -75,15 +74,14 @@ def read_index(model_dir: Path) -> Index | None:
     Raises: CsrunError when it cannot be read, or names anything but checkpoints
     """
     path = model_dir / INDEX_FILE
+    remedy = (
+        "give a checkpoint as checkpoint_path, or remove this file: the newest checkpoint that is "
+        "whole is then taken"
+    )
     try:
-        return msgspec.json.decode(read_whole(path), type=Index)
+        return stored.read(path, Index, "the index", remedy)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
-        raise CsrunError(
-            f"{path}: cannot be read: {error}; give a checkpoint as checkpoint_path, or remove "
-            "this file: the newest checkpoint that is whole is then taken"
-        ) from error
 
 
 def kept_steps(model_dir: Path) -> tuple[int, ...]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import read_whole
+from csrun.base.files import open_regular, read_whole
 from csrun.records.checkpoints import parts
 from csrun.records.checkpoints.parts import Array
 
@@ -159,10 +159,8 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
 def _newest_named(model_dir: Path, index: parts.Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
-        if (
-            parts.manifest_path(model_dir, name).exists()
-            or parts.tensors_path(model_dir, name).exists()
-        ):
+        files = (parts.manifest_path(model_dir, name), parts.tensors_path(model_dir, name))
+        if any(map(os.path.lexists, files)):
             return _open_named(model_dir, name)
         log.warning("%s: its index names %s, of which there is no file", model_dir, name)
     return None
@@ -193,9 +191,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises: UsageError when there is none; CsrunError when it is damaged.
     """
     folder, name = path.parent, path.name.removesuffix(".safetensors").removesuffix(".json")
-    if path.is_dir():
+    if os.path.isdir(path):
         folder, found = path, latest(path)
-    elif parts.manifest_path(folder, name).exists():
+    elif os.path.lexists(parts.manifest_path(folder, name)):
         found = _open_named(folder, name)
     else:
         found = None
@@ -222,13 +220,12 @@ def _open_named(model_dir: Path, name: str) -> Checkpoint:
 def _checked(model_dir: Path, name: str) -> Checkpoint:
     """A checkpoint whose manifest reads and whose tensors' file has the right size."""
     try:
-        manifest = msgspec.json.decode(
-            read_whole(parts.manifest_path(model_dir, name)), type=parts.Manifest
-        )
+        text = read_whole(parts.manifest_path(model_dir, name))
+        manifest = stored.value_of(text, parts.Manifest)
         path = parts.tensors_path(model_dir, name)
         head, size = _head_and_size(path)
         wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
-    except (msgspec.MsgspecError, OSError, ValueError, TypeError) as error:
+    except (stored.DamagedError, OSError, ValueError, TypeError) as error:
         raise DamagedError(str(error)) from error
     if parts.name_of(manifest.step) != name:
         raise DamagedError(f"its manifest is of step {manifest.step}")
@@ -240,7 +237,7 @@ def _checked(model_dir: Path, name: str) -> Checkpoint:
 def _head_and_size(path: Path) -> tuple[int, int]:
     """Bytes before the tensors in a file of them, and bytes in all."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             head = 8 + int.from_bytes(file.read(8), "little")
             return head, os.fstat(file.fileno()).st_size
     except FileNotFoundError as error:

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 
-import msgspec
-
-from csrun.base import files
+from csrun.base import files, stored
 from csrun.base.errors import CsrunError
 from csrun.records.checkpoints import parts
 from csrun.records.checkpoints.parts import Array
@@ -49,7 +47,7 @@ class Writer:
             temporary.replace(path)
             files.sync_folder(self._model_dir)
             manifest = parts.Manifest(step, self._identity, entries)
-            files.write_whole(parts.manifest_path(self._model_dir, name), _text(manifest))
+            stored.write(parts.manifest_path(self._model_dir, name), manifest)
             self._name(name, superseded)
         except OSError as error:
             temporary.unlink(missing_ok=True)  # before the free bytes are counted
@@ -80,9 +78,7 @@ class Writer:
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
-        files.write_whole(
-            self._model_dir / parts.INDEX_FILE, _text(parts.Index(kept[-1], tuple(kept)))
-        )
+        stored.write(self._model_dir / parts.INDEX_FILE, parts.Index(kept[-1], tuple(kept)))
         self._kept = kept
 
 
@@ -149,10 +145,6 @@ def _remove(model_dir: Path, names: Iterable[str]) -> None:
                     log.warning("%s: cannot be removed: %s", path, error.strerror)
     finally:
         os.close(folder)
-
-
-def _text(record: parts.Index | parts.Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1)
 
 
 def _failed(path: Path, tensors: Mapping[str, Array], error: OSError) -> CsrunError:

@@ -12,9 +12,10 @@ from time import monotonic
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.base.files import make_private, write_whole
-from csrun.context.link import UNREADABLE
+from csrun.base.files import make_private
+from csrun.base.stored import UNREADABLE
 from csrun.runtime.wire import handshake
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.rendezvous import (
@@ -68,7 +69,7 @@ class Listener:
                     f"{error.strerror}; check the node's address"
                 ) from error
         endpoint = Endpoint(unix, folder.host, port)
-        write_whole(folder.endpoint, msgspec.json.encode(endpoint), durable=False)
+        stored.write(folder.endpoint, endpoint, durable=False)
 
     def accept(self, expected: set[str]) -> dict[str, Channel]:
         """Wait until all expected peers have joined, those of other machines with their bulk.

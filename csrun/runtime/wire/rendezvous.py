@@ -19,12 +19,13 @@ from time import sleep
 
 import msgspec
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, PeerLost, UsageError
-from csrun.base.files import make_private, write_whole
+from csrun.base.files import make_private
+from csrun.base.stored import UNREADABLE
 from csrun.context import Host, Role
 from csrun.context.ending import DeferredEnding
 from csrun.context.job import peer_name
-from csrun.context.link import UNREADABLE
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
 from csrun.runtime.wire.messages import Results
@@ -88,11 +89,18 @@ RAREST_LOOK_S = 0.25
 RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being turned away by strangers
 CHIEF = "chief"
 MEMORYX = peer_name(Role.MEMORYX)
+_RUN_AGAIN = "start the job again"
 SAME_CALLS = "every task must make the same calls of the estimator"
 
 
 class ChiefRefused(UsageError, PeerLost):  # noqa: N818  an event, not an error
     """The chief's UsageError, as the other tasks see it: never the first cause of a failure."""
+
+
+class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """done.json: the results of a run; as texts, since JSON has no word for a NaN."""
+
+    results: dict[str, str]
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,7 +147,8 @@ class RunFolder:
 def announce_done(folder: RunFolder, results: Results) -> None:
     """Leave the run's results for tasks that come late."""
     make_private(folder.path)
-    write_whole(folder.done, msgspec.json.encode(results), durable=False)
+    exact = {name: str(value) for name, value in results.items()}
+    stored.write(folder.done, Done(exact), durable=False)
 
 
 def announce_failed(folder: RunFolder, error: Exception) -> None:
@@ -148,7 +157,7 @@ def announce_failed(folder: RunFolder, error: Exception) -> None:
     with suppress(OSError):  # the error itself is what the user must see
         make_private(folder.path)
         failure = Failure(message, isinstance(error, UsageError))
-        write_whole(folder.failed, msgspec.json.encode(failure), durable=False)
+        stored.write(folder.failed, failure, durable=False)
 
 
 def join(folder: RunFolder, me: str) -> Channel | Results:
@@ -160,10 +169,10 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
     pause = FIRST_LOOK_S
     while True:
         is_too_late = folder.has_ended(CHIEF)  # asked first: what it left is there by then
-        if folder.done.exists():
-            return msgspec.json.decode(folder.done.read_bytes(), type=Results)
+        if (results := _results(folder)) is not None:
+            return results
         _raise_failure(folder)
-        if folder.endpoint.exists():
+        if os.path.lexists(folder.endpoint):
             return _connect(folder, me)
         if is_too_late:
             raise PeerLost(f"{me}: the chief has ended without this run: {SAME_CALLS}", CHIEF)
@@ -171,10 +180,19 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
         pause = min(2 * pause, RAREST_LOOK_S)
 
 
+def _results(folder: RunFolder) -> Results | None:
+    """What the chief has left of a run that is over."""
+    try:
+        done = stored.read(folder.done, Done, "the run's results", _RUN_AGAIN)
+    except FileNotFoundError:
+        return None
+    return {name: float(value) for name, value in done.results.items()}
+
+
 def _raise_failure(folder: RunFolder) -> None:
     """Raise what the chief has left, if it has given the run up."""
-    if folder.failed.exists():
-        failure = msgspec.json.decode(folder.failed.read_bytes(), type=Failure)
+    with suppress(FileNotFoundError):
+        failure = stored.read(folder.failed, Failure, "the chief's last word", _RUN_AGAIN)
         raise (ChiefRefused if failure.is_usage_error else PeerLost)(failure.message)
 
 
@@ -190,8 +208,8 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
             channel.close()
             raise
     except (OSError, *UNREADABLE) as error:
-        if folder.done.exists():
-            return msgspec.json.decode(folder.done.read_bytes(), type=Results)
+        if (results := _results(folder)) is not None:
+            return results
         _raise_failure(folder)
         message = f"{me}: lost the connection to the chief while joining: {error}"
         raise PeerLost(message, CHIEF) from error
@@ -200,7 +218,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
 
 def _proven(folder: RunFolder, name: str) -> socket.socket:
     """A connection that has passed the challenge; one turned away by strangers is tried again."""
-    endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
+    endpoint = stored.read(folder.endpoint, Endpoint, "the chief's address", _RUN_AGAIN)
     for pause_s in RETRY_PAUSES_S:
         try:
             return _prove(endpoint, folder, name)

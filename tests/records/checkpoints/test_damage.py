@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError
 from csrun.records import checkpoints
 from csrun.records.checkpoints import parts
@@ -46,6 +47,10 @@ def relabel(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
+def manifest_of(step: int) -> bytes:
+    return stored.text_of(parts.Manifest(step, {}, {}))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "cut": (lambda tensors, _: truncate(tensors, 40), r"the file has 40 bytes, \d+ were written"),
     "cut-to-nothing": (lambda tensors, _: truncate(tensors, 0), "the file has 0 bytes"),
@@ -55,8 +60,8 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "header": (lambda tensors, _: flip(tensors, 9), "damaged"),
     "no-manifest": (lambda _, manifest: manifest.unlink(), "No such file"),
     "manifest-cut": (lambda _, manifest: truncate(manifest, 30), "damaged"),
-    "manifest-type": (lambda _, m: relabel(m, "float32", "gloat32"), "gloat32"),
-    "manifest-step": (lambda _, m: relabel(m, '"step": 200', '"step": 201'), "of step 201"),
+    "manifest-type": (lambda _, m: relabel(m, "float32", "gloat32"), "its checksum"),
+    "manifest-step": (lambda _, m: m.write_bytes(manifest_of(201)), "of step 201"),
 }
 
 
@@ -132,7 +137,7 @@ def test_the_last_one_damaged_leaves_nothing_to_offer(folder: Path) -> None:
 
 def test_a_broken_index_is_named(folder: Path) -> None:
     (folder / "checkpoint").write_text("{")
-    with pytest.raises(CsrunError, match=r"checkpoint: cannot be read.*as checkpoint_path"):
+    with pytest.raises(CsrunError, match=r"checkpoint: the index is damaged.*as checkpoint_path"):
         checkpoints.latest(folder)
 
 
@@ -155,9 +160,9 @@ def test_an_index_names_nothing_but_checkpoints(folder: Path, name: str) -> None
     (victim / "precious.safetensors").touch()
     (folder / "precious.safetensors").touch()
     index = {"latest": "model-ckpt-200", "kept": [name, "model-ckpt-200"]}
-    (folder / "checkpoint").write_text(json.dumps(index))
+    (folder / "checkpoint").write_bytes(stored.text_of(index))
     for use in (checkpoints.latest, lambda where: checkpoints.write(where, 300, TENSORS, {}, 1)):
-        with pytest.raises(CsrunError, match=r"checkpoint: cannot be read.*remove this file"):
+        with pytest.raises(CsrunError, match=r"checkpoint: the index is damaged.*remove this file"):
             use(folder)
     assert (victim / "precious.safetensors").exists()
     assert (folder / "precious.safetensors").exists()

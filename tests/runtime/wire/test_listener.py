@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from support.accounts import OTHER, as_account, needs_two_accounts
 
+from csrun.base import stored
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.context import Host
 from csrun.runtime.wire.channel import Channel
@@ -74,7 +75,7 @@ def in_thread(function, *args):
 
 def raw_connection(folder: RunFolder) -> socket.socket:
     """A connection to the door that peers of `folder` come to."""
-    endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
+    endpoint = stored.read(folder.endpoint, Endpoint, "the address")
     return endpoint.connect(folder.host, 5)
 
 
@@ -257,7 +258,7 @@ def test_a_chief_that_has_ended_leaves_its_results(folder):
 def test_another_account_is_sent_away_though_it_has_the_secret(tmp_path):
     folder = RunFolder(tmp_path / "run", "12", b"the secret")
     with closing(Listener(folder)) as listener:
-        endpoint = msgspec.json.decode(folder.endpoint.read_bytes(), type=Endpoint)
+        endpoint = stored.read(folder.endpoint, Endpoint, "the address")
         joined = {}
         accepting = threading.Thread(target=lambda: joined.update(listener.accept({"streamer 1"})))
         accepting.start()
