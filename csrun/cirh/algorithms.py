@@ -102,6 +102,8 @@ class SgdAttr(ParametrizedAttribute):
 
     def for_parameter(self, name: str) -> Self:
         """The algorithm of one parameter, where nothing is left to exclude."""
+        if not self.exclude.data:
+            return self
         decay = _decay_of(name, self.weight_decay, self.exclude)
         plain = _patterns(())
         return type(self)(self.learning_rate, self.momentum, self.nesterov, decay, plain)
@@ -154,6 +156,8 @@ class AdamAttr(ParametrizedAttribute):
 
     def for_parameter(self, name: str) -> Self:
         """The algorithm of one parameter, where nothing is left to exclude."""
+        if not self.exclude.data:
+            return self
         decay = _decay_of(name, self.weight_decay, self.exclude)
         return type(self)(
             self.learning_rate,

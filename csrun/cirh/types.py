@@ -1,6 +1,7 @@
 """Tensor types of CIRH and their NumPy names."""
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -29,10 +30,15 @@ _NAMES = {element: name for name, element in ELEMENT_TYPES.items()}
 
 
 def tensor_type(shape: Sequence[int], dtype: str) -> Tensor:
-    """The type of a tensor of this shape.
+    """The type of a tensor of this shape; equal ones are one object.
 
     Raises: VerifyException for an element type that CIRH does not have
     """
+    return _tensor_type(tuple(shape), dtype)
+
+
+@cache
+def _tensor_type(shape: tuple[int, ...], dtype: str) -> Tensor:
     if dtype not in ELEMENT_TYPES:
         raise VerifyException(
             f"element type must be one of {', '.join(ELEMENT_TYPES)}, got {dtype}"

@@ -4,19 +4,18 @@ from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError
 from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Begin, Show, Stage
+from csrun.compiler.passes import Stage, Watch
 from csrun.compiler.passes.run import STAGES
 from csrun.compiler.replicas import Choice, choose_replicas
 
 __all__ = [
     "STAGES",
-    "Begin",
     "Choice",
     "CompileError",
     "CompileOptions",
     "CompileResult",
-    "Show",
     "Stage",
+    "Watch",
     "choose_replicas",
     "compile_model",
     "validate_model",

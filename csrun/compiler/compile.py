@@ -1,7 +1,7 @@
 """CIRH to an Executable on disk: the stages in their order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
-from csrun.cirh import precision_of
+from csrun.cirh import precision_of, print_module
 from csrun.cirh.batch_axes import Over
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
@@ -22,7 +22,7 @@ from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Begin, Show, Stage, no_progress, run_passes
+from csrun.compiler.passes import NOBODY, Stage, Watch, run_passes
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
@@ -62,20 +62,19 @@ def compile_model(
     module: ModuleOp,
     root: Path,
     options: CompileOptions,
-    show: Show | None = None,
-    begin: Begin = no_progress,
+    watch: Watch = NOBODY,
     private: Path | None = None,
 ) -> CompileResult:
     """Compile a traced module into `<root>/tfcs_<checksum>/`, or take what lies there.
 
-    What others own or may write is not taken, but kept in `private`, this account's own folder.
-    `module` is changed; `show` gets each stage of the passes, `begin` the name of each
-    stage that begins.
+    What lies there is known by the module's text, before any pass: to take it costs a print and a
+    look. What others own or may write is not taken, but kept in `private`, this account's own
+    folder. `module` is changed.
 
     Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
     """
-    stages = run_passes(module, show=show, begin=begin)
-    checksum = compile_directory.checksum_of(stages.canonical_text, options)
+    text = print_module(module)
+    checksum = compile_directory.checksum_of(text, options)
     target = compile_directory.path_of(root, checksum)
     found = compile_directory.read(target)
     # A private one counts only in a foreign one's place: every root has, or gets, its own.
@@ -85,12 +84,13 @@ def compile_model(
     if found is not None:
         return CompileResult(found, cached=True, foreign=foreign)
     replaced = target.exists()
-    begin(MATCHING)
+    stages = run_passes(module, watch=replace(watch, texts=True), trace=text)
+    watch.begin(MATCHING)
     model = match_kernels(module)
     _check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
-    files = _back_end(module, model, options, checksum, stages.stages, begin)
+    files = _back_end(module, model, options, checksum, stages.stages, watch)
     files |= {MANIFEST_FILE: manifest_of(files)}
     texts = {**stages.with_stage(lair).files, **files}
     executable = compile_directory.keep(root, private or root, checksum, texts)
@@ -104,19 +104,19 @@ def _back_end(
     options: CompileOptions,
     checksum: str,
     stages: tuple[Stage, ...],
-    begin: Begin,
+    watch: Watch,
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
-    begin(PLACING)
+    watch.begin(PLACING)
     several = options.minibatches > 1
     layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
     placed = place_model(model, layout, options, batch)
-    begin(GENERATING)
+    watch.begin(GENERATING)
     program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum)
-    begin(REPORT)
+    watch.begin(REPORT)
     kernels = _listing(placed.layout)
     report = Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
     return {

@@ -23,8 +23,8 @@ from csrun.executable import Executable, ForeignError, UnreadableError, executab
 CHECKSUM_DIGITS = 16
 
 
-def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
-    """The name of a compile: the canonical IR, the options with the system's geometry, ourselves.
+def checksum_of(traced_ir: str, options: CompileOptions) -> str:
+    """The name of a compile: the traced IR, the options with the system's geometry, ourselves.
 
     The system's name and address do not count: equal systems share artifacts.
     """
@@ -32,7 +32,7 @@ def checksum_of(canonical_ir: str, options: CompileOptions) -> str:
     plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
     wanted = msgspec.json.encode(plain, order="sorted").decode()
-    for part in (VERSION, _sources(), canonical_ir, wanted):
+    for part in (VERSION, _sources(), traced_ir, wanted):
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()[:CHECKSUM_DIGITS]
 

@@ -54,6 +54,10 @@ class Graph:
         self._root = 0
         loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
         self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
+        self._literals: dict[SSAValue, str] = {}
+        for op in self.operations:
+            if op.results and (text := self._find_literal(op)) is not None:
+                self._literals[op.results[0]] = text
         self._names: dict[SSAValue, str] = {}
         self._counts: dict[str, int] = {}
 
@@ -105,7 +109,11 @@ class Graph:
 
     def literal(self, value: SSAValue) -> str | None:
         """The text of a value that is one number, made of constants and the batch's rows."""
-        match value.owner:
+        return self._literals.get(value)
+
+    def _find_literal(self, op: Operation) -> str | None:
+        """The text of an operator's result; those before it in the program are known."""
+        match op:
             case FullOp() as full:
                 return _text(float(full.value.value.data))
             case RowsOp():

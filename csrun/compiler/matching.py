@@ -17,7 +17,7 @@ from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.optimizers import Optimizer, optimizer_of
-from csrun.compiler.passes import Begin, Show, no_progress, run_passes
+from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.run import MATCHING
 
 _LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, ViewOp)
@@ -55,18 +55,15 @@ class MatchedModel:
         return self.loss_dependence is not None
 
 
-def validate_model(
-    module: ModuleOp, show: Show | None = None, begin: Begin = no_progress
-) -> MatchedModel:
+def validate_model(module: ModuleOp, watch: Watch = NOBODY) -> MatchedModel:
     """Run the passes and match kernels; nothing is placed, planned or written.
 
-    `module` is changed. `show` gets each stage of the passes, `begin` the name of each
-    stage that begins.
+    `module` is changed.
 
     Raises: CompileError naming operator, layer and the user's line when no kernel matches
     """
-    run_passes(module, show=show, begin=begin)
-    begin(MATCHING)
+    run_passes(module, watch=watch)
+    watch.begin(MATCHING)
     return match_kernels(module)
 
 

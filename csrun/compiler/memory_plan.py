@@ -4,10 +4,10 @@ Buffers whose lives do not overlap share memory. A life is counted in kernels, f
 backward; what the host reads after the step lives to its end.
 """
 
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+
+import numpy as np
 
 from csrun.compiler.graph import GRADIENT, INPUT, Array
 from csrun.compiler.kernels import Kernel
@@ -65,17 +65,36 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
     Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
     inference, section 5
     """
-    placed: list[tuple[int, int, Life]] = []  # (start, end, life), by start
+    placed = _Placed(len(alive))
+    offsets = {}
     for life in sorted(alive, key=lambda life: -life.nbytes):
-        offset, nbytes = base, life.nbytes
-        for start, end, other in placed:
-            if start >= offset + nbytes:
-                break
-            if end > offset and life.meets(other):
-                offset = end
-        insort(placed, (offset, offset + nbytes, life), key=itemgetter(0))
-    offsets = {life.array.name: start for start, _, life in placed}
+        offsets[life.array.name] = placed.add(life, base)
     buffers = [
         Buffer(a.name, offsets[a.name], a.shape, a.dtype) for a in (life.array for life in alive)
     ]
-    return buffers, max((end for _, end, _ in placed), default=base)
+    return buffers, max((offsets[a.array.name] + a.nbytes for a in alive), default=base)
+
+
+class _Placed:
+    """Buffers that have their place, by its start: a column each, as deep models have thousands."""
+
+    def __init__(self, most: int) -> None:
+        self._count = 0
+        self._columns = np.empty((4, most), np.int64)  # start, end, first, last
+
+    def add(self, life: Life, base: int) -> int:
+        """The lowest place from `base` on that is free while an array lives; it is taken."""
+        start, end, first, last = self._columns[:, : self._count]
+        meets = (first <= life.last) & (last >= life.first)
+        # Up to where the arrays are that it must not meet, from each of them on.
+        taken = np.maximum.accumulate(np.concatenate(([base], end[meets])))
+        gaps = np.flatnonzero(start[meets] >= taken[:-1] + life.nbytes)
+        offset = int(taken[gaps[0]] if len(gaps) else taken[-1])
+        self._insert(np.searchsorted(start, offset), (offset, offset + life.nbytes), life)
+        return offset
+
+    def _insert(self, place: np.intp, where: tuple[int, int], life: Life) -> None:
+        rest = self._columns[:, place : self._count + 1]
+        rest[:, 1:] = rest[:, :-1].copy()
+        rest[:, 0] = (*where, life.first, life.last)
+        self._count += 1

@@ -18,6 +18,7 @@ from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import MatchedModel, validate_model
 from csrun.compiler.memory_plan import Life
 from csrun.compiler.options import CompileOptions
+from csrun.compiler.passes import NOBODY, Watch
 from csrun.executable import InputSpec, Layer
 
 AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none
@@ -35,7 +36,7 @@ class Choice:
     gain: float
 
 
-def choose_replicas(module: ModuleOp, options: CompileOptions) -> Choice:
+def choose_replicas(module: ModuleOp, options: CompileOptions, watch: Watch = NOBODY) -> Choice:
     """The fewest replicas that are about as fast as any number is estimated to be.
 
     `module`, traced for one replica, is left as it is. A model that does not even fit once gets
@@ -43,7 +44,7 @@ def choose_replicas(module: ModuleOp, options: CompileOptions) -> Choice:
 
     Raises: UsageError for an operator without kernel
     """
-    model = validate_model(module.clone())
+    model = validate_model(module.clone(), watch)
     layout = lay_out(model, 0)
     if not layout.layers:
         return Choice(1, 1, 1.0)

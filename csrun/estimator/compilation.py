@@ -12,13 +12,20 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
-from csrun.compiler import Begin, Choice, CompileOptions, Stage, choose_replicas, compile_model
+from csrun.compiler import (
+    Choice,
+    CompileOptions,
+    Stage,
+    Watch,
+    choose_replicas,
+    compile_model,
+)
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.place import Target
-from csrun.estimator.progress import compile_display
+from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.trace import TracedModel, trace_model
 from csrun.executable import Executable, RunMode
@@ -113,7 +120,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
 
 def with_replicas(module: ModuleOp, options: CompileOptions) -> CompileOptions:
     """The options with as many replicas as pay of the module, which was traced for one."""
-    choice = choose_replicas(module, options)
+    choice = choose_replicas(module, options, Watch(verify=verifies()))
     log.info(f"Multireplica: {_text(choice)}")
     return msgspec.structs.replace(options, replicas=choice.replicas)
 
@@ -136,7 +143,19 @@ def show_stage(stage: Stage) -> None:
         for line in stage.log:
             log.info(line)
     if level >= DebugLevel.STAGES:
-        log.info(f"after {stage.name}:\n{stage.text}")
+        text = " unchanged" if stage.text is None else f"\n{stage.text}"
+        log.info(f"after {stage.name}:{text}")
+
+
+def watch_of(begin: Begin) -> Watch:
+    """What `CSRUN_DEBUG` asks for of a compile, and who is told which stage begins."""
+    level = debug_level()
+    return Watch(show_stage, begin, verifies(), texts=level >= DebugLevel.STAGES)
+
+
+def verifies() -> bool:
+    """Whether modules are verified after each pass: for those who look for a bug of the passes."""
+    return debug_level() >= DebugLevel.PASSES
 
 
 def _compile_traced(
@@ -149,7 +168,7 @@ def _compile_traced(
     """
     started = perf_counter()
     private = cache_dir() / "compiles"
-    result = compile_model(traced.module, model_dir, options, show_stage, begin, private)
+    result = compile_model(traced.module, model_dir, options, watch_of(begin), private)
     seconds = perf_counter() - started
     folder = result.executable.directory
     link_report(folder)

@@ -32,7 +32,7 @@ def validate_only(run: Run, mode: RunMode) -> Results:
     target = compile_target(run.context, run.config.cs_ip)
     traced = compilation.trace_run(run, compilation.compile_options(run.config, mode, target))
     with compile_display(run.context) as begin:
-        model = validate_model(traced.module, compilation.show_stage, begin)
+        model = validate_model(traced.module, compilation.watch_of(begin))
     layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
     log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
     if (folder := _to_measure()) is not None:

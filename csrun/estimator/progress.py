@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Timer
 
-from csrun.compiler import STAGES, Begin
+from csrun.compiler import STAGES
 from csrun.context import Progress, TaskContext, Telemetry
 from csrun.context.job import TELEMETRY_FILE
 
@@ -16,6 +16,7 @@ TELEMETRY_INTERVAL_S = 0.5  # of a file that a person watches
 APPEARS_AFTER_S = 0.4  # a compile that is done sooner would only flicker
 
 Show = Callable[[Progress], None]
+Begin = Callable[[str], None]
 
 
 @contextmanager

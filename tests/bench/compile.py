@@ -1,6 +1,8 @@
-"""How long fc_mnist takes to be validated and compiled, beyond the start of Python."""
+"""What compiles take: fc_mnist's beyond the start of Python; 1,000 layers', in seconds of CPU."""
 
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,11 @@ FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
 START = "start of Python"
 LIMITS_S = {"--validate_only": 1.0, "--compile_only": 3.0}
 ROUNDS = 9
+LAYERS = 1000
+IMPORTS = "imports"
+CACHED = "--compile_only, again"
+DEEP_LIMITS_S = {"--validate_only": 4.0, "--compile_only": 6.0}
+DEEP_ROUNDS = 3
 
 
 def compile_times() -> list[Result]:
@@ -40,6 +47,49 @@ def compile_times() -> list[Result]:
     return found
 
 
+def deep_compile_times() -> list[Result]:
+    """Of 1,000 layers in weight streaming, whole commands: validated, compiled, found again."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = (FOLDER / "configs" / "params.yaml").read_text()
+        sizes = f"hidden_sizes: {[50] * LAYERS}"
+        params = folder / "params.yaml"
+        params.write_text(re.sub(r"hidden_sizes: .*", sizes, text))
+        imports = "import csrun.nn, csrun.data, csrun.params, csrun.estimator"
+        sides = {IMPORTS: lambda: _cpu_seconds(["-c", imports], folder)}
+        for option in DEEP_LIMITS_S:
+            command = [str(FOLDER / "run.py"), "--params", str(params), option, "--model_dir"]
+            sides[option] = lambda command=command: _cpu_seconds([*command, _new(folder)], folder)
+        again = [*command, _new(folder)]
+        _cpu_seconds(again, folder)
+        sides[CACHED] = lambda: _cpu_seconds(again, folder)
+        medians = interleaved(sides, DEEP_ROUNDS)
+    workload = f"{LAYERS:,} layers compile"
+    limits = {side: (f"the limit, {s:g} s", s) for side, s in DEEP_LIMITS_S.items()}
+    found = []
+    for side, value in medians.items():
+        baseline, beside = limits.get(side, (IMPORTS, medians[IMPORTS]))
+        found.append(
+            Result("compile", workload, side, "s of CPU", value, baseline, value / beside,
+                   DEEP_ROUNDS, at_most=1.0 if side in limits else None)
+        )  # fmt: skip
+    return found
+
+
+def _new(folder: Path) -> str:
+    return tempfile.mkdtemp(dir=folder)
+
+
+def _cpu_seconds(arguments: list[str], folder: Path) -> float:
+    """Time that Python takes of all cores, as user and system."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "CSRUN_STATE_DIR": f"{folder}/state"}
+    command = [sys.executable, *arguments]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def _seconds(command: list[str]) -> float:
     """Wall time of a command in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
@@ -50,5 +100,5 @@ def _seconds(command: list[str]) -> float:
 
 
 if __name__ == "__main__":
-    for result in compile_times():
+    for result in compile_times() + deep_compile_times():
         result.print()

@@ -75,6 +75,6 @@ def test_every_rule_matches_in_some_case():
     matched = set()
     for path in CASES:
         step, before, _ = parts(path)
-        matched |= {line.partition(":")[0] for line in step.apply(parse_module(before))}
+        matched |= {line.partition(":")[0] for line in step.apply(parse_module(before)).lines}
     rules = {rule.name for rule in (*CANONICAL, *FOLDING, *FUSION, *DEAD_CODE)}
     assert rules <= matched

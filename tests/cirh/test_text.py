@@ -25,6 +25,12 @@ def test_a_module_prints_as_it_was_read(path):
     assert print_module(module) == text
 
 
+@pytest.mark.parametrize("path", GOOD, ids=lambda p: p.stem)
+def test_a_module_prints_as_xdsl_prints_it(path):
+    module = parse_module(path.read_text(), path.name)
+    assert print_module(module) == str(module) + "\n"
+
+
 @pytest.mark.parametrize("path", BAD, ids=lambda p: p.stem)
 def test_a_bad_module_is_refused(path):
     text = path.read_text()

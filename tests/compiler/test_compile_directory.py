@@ -20,7 +20,15 @@ import csrun
 from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
-from csrun.compiler import CompileError, CompileOptions, compile_directory, compile_model
+from csrun.cirh import print_module
+from csrun.compiler import (
+    STAGES,
+    CompileError,
+    CompileOptions,
+    Watch,
+    compile_directory,
+    compile_model,
+)
 from csrun.executable import ForeignError, UnreadableError, load, manifest_of
 from csrun.site import System
 
@@ -48,6 +56,21 @@ def test_an_equal_compile_is_taken_from_where_it_lies(tmp_path):
     names = {path.name for path in first.executable.directory.iterdir()}
     assert {"01_trace.mlir", "compile.log", "plan.json", "program.py"} <= names
     assert [path.name for path in tmp_path.iterdir()] == [first.executable.directory.name]
+
+
+def test_an_equal_compile_runs_no_pass_and_prints_one_text(tmp_path, monkeypatch):
+    texts, begun = [], []
+
+    def printed(module):
+        texts.append(print_module(module))
+        return texts[-1]
+
+    for module in ("csrun.compiler.compile", "csrun.compiler.passes.run"):
+        monkeypatch.setattr(f"{module}.print_module", printed)
+    for _ in range(2):
+        compile_model(Network().trace(), tmp_path, OPTIONS, Watch(begin=begun.append))
+    assert begun == list(STAGES)
+    assert len(texts) == 4  # the trace's twice; gradient, learning
 
 
 @pytest.mark.parametrize(

@@ -1,36 +1,62 @@
-"""Deep networks: the work of the back end grows as their number of layers does."""
+"""Deep networks: the work of the compiler grows as their number of operators does."""
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from support.programs import Network, options_of
 
-from csrun.compiler.arena import place_model
-from csrun.compiler.layers import lay_out
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler import Watch, compile_model
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
+from csrun.nn.tracer import Tracer
+
+STREAMING = ExecutionMode.WEIGHT_STREAMING
 
 
-def calls_of_back_end(layers: int) -> int:
-    """How many functions, Python's own included, matching and placing so many layers call."""
+def calls_of(work: Callable[[], Any]) -> int:
+    """How many functions, Python's own included, some work calls."""
     count = 0
 
     def counting(frame, event, argument):
         nonlocal count
         count += event in ("call", "c_call")
 
-    module = Network(sizes=(6, *[4] * layers, 3), batch=2).trace()
-    run_passes(module)
     profiler = sys.getprofile()
     sys.setprofile(counting)
     try:
-        model = match_kernels(module)
-        place_model(model, lay_out(model, group_bytes=1), options_of(), batch=2)
+        work()
     finally:
         sys.setprofile(profiler)
     return count
 
 
-def test_three_times_the_layers_cost_about_three_times_the_calls():
-    calls_of_back_end(2)  # what is made once
-    few, many = (calls_of_back_end(layers) for layers in (30, 90))
-    assert many < 3.5 * few
+def test_three_times_the_layers_cost_about_three_times_the_calls(tmp_path):
+    def calls_of_compiling(layers: int) -> int:
+        module = Network(sizes=(6, *[4] * layers, 3), batch=2).trace()
+        options, watch = options_of(STREAMING, group_bytes=1), Watch(verify=False)
+        return calls_of(lambda: compile_model(module, tmp_path, options, watch))
+
+    calls_of_compiling(2)  # what is made once
+    few, many = map(calls_of_compiling, (30, 90))
+    assert many < 3.3 * few
+
+
+def test_three_times_the_elementwise_operators_cost_no_power_of_two():
+    """A value that two operators read, whose results two read, and so on."""
+
+    def calls_of_matching(steps: int) -> int:
+        with Tracer("float32") as tracer:
+            x = nn.Dense(4)(tracer.input("features", (2, 4), "float32"))
+            labels = tracer.input("labels", (2,), "int32")
+            for _ in range(steps):
+                x = nn.exp(x) * 0.5 + x
+            loss = nn.softmax_cross_entropy(x, labels)
+            module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+        run_passes(module)
+        return calls_of(lambda: match_kernels(module))
+
+    few, many = map(calls_of_matching, (5, 15))
+    assert many < 9 * few

@@ -37,6 +37,24 @@ def test_arrays_that_live_together_lie_apart(drawn, base):
     )
 
 
+@given(LIVES, st.sampled_from([0, 64, 4096]))
+def test_large_arrays_first_each_has_the_lowest_free_place(drawn, base):
+    """As the source's algorithm says, step by step."""
+    alive = lives_of(drawn)
+    offsets = {b.name: b.offset_bytes for b in place(alive, base)[0]}
+    placed: list[Life] = []
+    for life in sorted(alive, key=lambda life: -life.nbytes):
+        met = [(offsets[o.array.name], o.nbytes) for o in placed if o.meets(life)]
+        places = [base, *(start + nbytes for start, nbytes in met)]
+        free = [
+            here
+            for here in places
+            if all(here + life.nbytes <= start or here >= start + n for start, n in met)
+        ]
+        assert offsets[life.array.name] == min(free)
+        placed.append(life)
+
+
 def test_a_chain_of_arrays_takes_two_places():
     chain = [Life(Array(f"a{i}", (16,), "float32"), i, i + 1) for i in range(10)]
     _, end = place(chain, 0)

@@ -8,7 +8,7 @@ import pytest
 from support.fc_mnist import RUN, FcMnist
 
 #: Artifacts without times in them.
-REPRODUCIBLE = ("01_trace.mlir", "10_dead.mlir", "kernels.txt", "plan.json", "program.py")
+REPRODUCIBLE = ("01_trace.mlir", "06_learning.mlir", "kernels.txt", "plan.json", "program.py")
 SAME = {
     "another process": {},
     "no steps to train": {"runconfig__max_steps": 7},

@@ -5,6 +5,7 @@ verifier to check it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Self
 
 from xdsl.dialects.builtin import (
@@ -46,15 +47,33 @@ def attribute(value: Plain) -> Attribute:
         case bool():
             return BoolAttr.from_bool(value)
         case str():
-            return StringAttr(value)
+            return text(value)
         case int():
-            return IntegerAttr(value, i64)
+            return whole(value)
         case float():
-            return FloatAttr(value, f64)
+            return real(repr(float(value)))
         case tuple():
             if any(isinstance(item, float) for item in value):
                 return DenseArrayBase.from_list(f64, [float(item) for item in value])
             return DenseArrayBase.from_list(i64, [int(item) for item in value])
+
+
+@cache
+def text(value: str) -> StringAttr:
+    """An attribute of a text; equal ones are one object."""
+    return StringAttr(value)
+
+
+@cache
+def whole(value: int) -> IntegerAttr:
+    """An attribute of a whole number; equal ones are one object."""
+    return IntegerAttr(value, i64)
+
+
+@cache
+def real(value: str) -> FloatAttr:
+    """An attribute of a number, by its text: 0.0 equals -0.0, and is another one."""
+    return FloatAttr(float(value), f64)
 
 
 class CirhOp(IRDLOperation):

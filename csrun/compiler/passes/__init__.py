@@ -1,5 +1,5 @@
-"""Passes over CIRH, run in the order of `PASSES`, verified and written down after each."""
+"""Passes over CIRH, run in the order of `PASSES`; each stage that changed something is kept."""
 
-from csrun.compiler.passes.run import PASSES, Begin, Show, Stage, Stages, no_progress, run_passes
+from csrun.compiler.passes.run import NOBODY, PASSES, Stage, Stages, Watch, run_passes
 
-__all__ = ["PASSES", "Begin", "Show", "Stage", "Stages", "no_progress", "run_passes"]
+__all__ = ["NOBODY", "PASSES", "Stage", "Stages", "Watch", "run_passes"]

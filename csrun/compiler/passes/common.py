@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.compiler.passes.rewrite import Pass
+from csrun.compiler.passes.rewrite import Done, Pass
 from csrun.compiler.passes.rules import PURE, replace_by_value
 
 Key = tuple[type[Operation], tuple[SSAValue, ...], frozenset[tuple[str, Attribute]], Attribute]
@@ -24,7 +24,7 @@ class CommonSubexpressions(Pass):
 
     name: ClassVar[str] = "common"
 
-    def apply(self, module: ModuleOp) -> list[str]:
+    def apply(self, module: ModuleOp) -> Done:
         """Let readers of a repeated value read its first computation, and count the repetitions."""
         known: dict[Key, SSAValue] = {}
         count = 0
@@ -35,7 +35,7 @@ class CommonSubexpressions(Pass):
             if first is not op.results[0]:
                 replace_by_value(op, first)
                 count += 1
-        return [f"repetitions: {count}"]
+        return Done(count > 0, (f"repetitions: {count}",))
 
 
 def _key(op: Operation) -> Key:

@@ -15,7 +15,7 @@ from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of
 from csrun.compiler.errors import CompileError, refused
-from csrun.compiler.passes.rewrite import Pass
+from csrun.compiler.passes.rewrite import Done, Pass
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Gradient(Pass):
 
     name: ClassVar[str] = "gradient"
 
-    def apply(self, module: ModuleOp) -> list[str]:
+    def apply(self, module: ModuleOp) -> Done:
         """Differentiate the loss of each `minimize`, and count the parameters that it reaches."""
         lines = []
         for op in [op for op in module.ops if isinstance(op, MinimizeOp)]:
             count = _Differentiation(module, op).run()
             Rewriter.erase_op(op)
             lines.append(f"{count} parameters have a gradient")
-        return lines
+        return Done(bool(lines), tuple(lines))
 
 
 class _Differentiation:

@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
 from csrun.cirh.ops.learning import AdamOp, ApplyGradientOp, SgdOp, UpdatingOp
 from csrun.cirh.ops.model import ParameterOp
-from csrun.compiler.passes.rewrite import Pass
+from csrun.compiler.passes.rewrite import Done, Pass
 
 UPDATES: dict[type[Algorithm], type[UpdatingOp]] = {SgdAttr: SgdOp, AdamAttr: AdamOp}
 
@@ -21,13 +21,13 @@ class LearningAlgorithm(Pass):
 
     name: ClassVar[str] = "learning"
 
-    def apply(self, module: ModuleOp) -> list[str]:
+    def apply(self, module: ModuleOp) -> Done:
         """Replace each, and count them."""
         found = [op for op in module.ops if isinstance(op, ApplyGradientOp)]
         for operation in found:
             Rewriter.insert_op(_update(operation), InsertPoint.before(operation))
             Rewriter.erase_op(operation)
-        return [f"{len(found)} parameters are updated"]
+        return Done(bool(found), (f"{len(found)} parameters are updated",))
 
 
 def _update(operation: ApplyGradientOp) -> Operation:

@@ -12,6 +12,14 @@ from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION, R
 
 
 @dataclass(frozen=True)
+class Done:
+    """What a pass did: whether the module is another one now, and lines for the log."""
+
+    changed: bool
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Pass(ABC):
     """Changes a module in place. Fields are its options.
 
@@ -22,8 +30,8 @@ class Pass(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def apply(self, module: ModuleOp) -> list[str]:
-        """Do it, and return lines for the log."""
+    def apply(self, module: ModuleOp) -> Done:
+        """Do it, and say what was done."""
 
 
 NO_MATCH = "no match: "  # for the rules' author: in the log, not in the report
@@ -40,7 +48,7 @@ class Rewrite(Pass):
 
     name: ClassVar[str] = "rewrite"
 
-    def apply(self, module: ModuleOp) -> list[str]:
+    def apply(self, module: ModuleOp) -> Done:
         """Apply the rules, and count the matches of each.
 
         Raises: RuntimeError when the rules do not come to an end, which is a bug of the rules
@@ -56,7 +64,8 @@ class Rewrite(Pass):
                 raise RuntimeError(f"rewriting does not end; matches so far: {dict(counts)}")
         idle = [rule.name for rule in self.rules if rule.name not in counts]
         lines = [f"{name}: {count}" for name, count in counts.items()]
-        return [*lines, f"{NO_MATCH}{', '.join(idle)}"] if idle else lines
+        lines += [f"{NO_MATCH}{', '.join(idle)}"] if idle else []
+        return Done(bool(counts), tuple(lines))
 
 
 @dataclass(frozen=True)

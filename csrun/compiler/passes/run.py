@@ -1,4 +1,4 @@
-"""Runs the passes: verifies between them, times them, keeps each stage's text."""
+"""Runs the passes: times them, verifies between them where asked, keeps the texts of the stages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,10 +29,13 @@ PASSES: tuple[rewrite.Pass, ...] = (
 
 @dataclass(frozen=True)
 class Stage:
-    """The module after a pass. `log` says how long the pass took, then what it did."""
+    """A pass, or what stands for one. `log` says how long it took, then what it did.
+
+    text: the module after it; None where it changed nothing, or nobody wants to read it.
+    """
 
     name: str
-    text: str
+    text: str | None
     log: tuple[str, ...] = ()
     milliseconds: float = 0.0
 
@@ -42,12 +45,30 @@ class Stage:
         return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(rewrite.NO_MATCH))
 
 
-Show = Callable[[Stage], None]
-Begin = Callable[[str], None]
+def nobody_shown(stage: Stage) -> None:
+    """Nobody wants to see the stages."""
 
 
-def no_progress(name: str) -> None:
-    """Nobody watches which stage begins."""
+def nobody_told(name: str) -> None:
+    """Nobody wants to know which stage begins."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on while a model is compiled.
+
+    show: gets each stage as soon as it is. begin: gets the name of each stage that begins. verify:
+    whether the module is verified after each pass, which finds bugs of the passes and costs as much
+    as they do. texts: whether stages have texts where none would be kept.
+    """
+
+    show: Callable[[Stage], None] = nobody_shown
+    begin: Callable[[str], None] = nobody_told
+    verify: bool = True
+    texts: bool = False
+
+
+NOBODY = Watch()
 
 
 @dataclass(frozen=True)
@@ -56,20 +77,18 @@ class Stages:
 
     stages: tuple[Stage, ...]
 
-    @property
-    def canonical_text(self) -> str:
-        """The IR that the back end takes."""
-        return self.stages[-1].text
-
     def with_stage(self, stage: Stage) -> "Stages":
         """These and one more."""
         return Stages((*self.stages, stage))
 
     @property
     def files(self) -> dict[str, str]:
-        """Files of the compile directory."""
-        numbered = enumerate(self.stages, 1)
-        texts = {f"{number:02}_{stage.name}.mlir": stage.text for number, stage in numbered}
+        """Files of the compile directory; a text's number is its stage's."""
+        texts = {
+            f"{number:02}_{stage.name}.mlir": stage.text
+            for number, stage in enumerate(self.stages, 1)
+            if stage.text is not None
+        }
         log = [line for stage in self.stages for line in stage.log]
         return {**texts, "compile.log": "\n".join(log) + "\n"}
 
@@ -77,29 +96,33 @@ class Stages:
 def run_passes(
     module: ModuleOp,
     passes: Sequence[rewrite.Pass] = PASSES,
-    show: Show | None = None,
-    begin: Begin = no_progress,
+    watch: Watch = NOBODY,
+    trace: str | None = None,
 ) -> Stages:
-    """Run the passes over `module`, which is changed.
-
-    `begin` gets the name of each pass before it runs, `show` each stage as soon as it is.
+    """Run the passes over `module`, which is changed; `trace` is its text, where that is known.
 
     Raises: xDSL's VerifyException when a pass leaves an invalid module, which is a compiler bug
     """
-    stages = [Stage("trace", print_module(module))]
+    if trace is None and watch.texts:
+        trace = print_module(module)
+    stages = [Stage("trace", trace)]
+    watch.show(stages[-1])
     for step in passes:
-        if show is not None:
-            show(stages[-1])
-        begin(step.name)
-        started = perf_counter()
-        lines = step.apply(module)
-        module.verify()
-        milliseconds = (perf_counter() - started) * 1000
-        log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in lines))
-        stages.append(Stage(step.name, print_module(module), log, milliseconds))
-    if show is not None:
-        show(stages[-1])
+        watch.begin(step.name)
+        stages.append(_run(step, module, watch))
+        watch.show(stages[-1])
     return Stages(tuple(stages))
+
+
+def _run(step: rewrite.Pass, module: ModuleOp, watch: Watch) -> Stage:
+    started = perf_counter()
+    done = step.apply(module)
+    milliseconds = (perf_counter() - started) * 1000
+    if watch.verify:
+        module.verify()
+    text = print_module(module) if done.changed and watch.texts else None
+    log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in done.lines))
+    return Stage(step.name, text, log, milliseconds)
 
 
 MATCHING = "matching"

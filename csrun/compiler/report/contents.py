@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class Report:
             "Compute utilization": percent(estimate.compute_utilization),
         }
 
-    @property
+    @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The layers, in plan order."""
         pes = Counter[str]()
@@ -172,7 +173,11 @@ class Report:
 
     def indices(self, group: Group) -> list[int]:
         """The numbers of a group's rows."""
-        return [row.index for row in self.rows if row.layer.name in group.layers]
+        return [self._index_of[layer] for layer in group.layers]
+
+    @cached_property
+    def _index_of(self) -> dict[str, int]:
+        return {row.layer.name: row.index for row in self.rows}
 
     def _spots(self, replica: int | None = None) -> tuple[Spot, ...]:
         """The layers of one replica, or of all."""

@@ -12,12 +12,12 @@ from csrun.cirh import print_module
 from csrun.cirh.ops.arithmetic import AddmmOp
 from csrun.cirh.types import tensor_type
 from csrun.compiler import compile_model
-from csrun.compiler.passes import run_passes
-from csrun.compiler.passes.rewrite import Pass, Rewrite
+from csrun.compiler.passes import Watch, run_passes
+from csrun.compiler.passes.rewrite import Done, Pass, Rewrite
 from csrun.compiler.passes.rules import Rule, replace_by_operator
 from csrun.compiler.passes.run import PASSES
 from csrun.context import DebugLevel, debug_level
-from csrun.estimator.compilation import show_stage
+from csrun.estimator.compilation import watch_of
 
 
 def test_rules_that_go_in_a_circle_are_stopped_and_named():
@@ -37,20 +37,27 @@ def test_a_pass_that_leaves_an_invalid_module_is_caught():
         def apply(self, module):
             op = next(op for op in module.ops if isinstance(op, AddmmOp))
             op.results[0]._type = tensor_type((1, 1), "float32")
-            return []
+            return Done(True)
 
     with pytest.raises(VerifyException):
         run_passes(Network().trace(), (Wrong(),))
+    run_passes(Network().trace(), (Wrong(),), Watch(verify=False))
 
 
-def test_the_compile_directory_has_every_stage_and_the_log_its_counts(tmp_path):
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_a_run_verifies_between_passes_for_who_looks_at_them(monkeypatch, level):
+    monkeypatch.setenv("CSRUN_DEBUG", level)
+    assert watch_of(lambda name: None).verify == (level == "1")
+
+
+def test_the_compile_directory_has_what_stages_changed_and_the_log_their_counts(tmp_path):
     options = options_of(run_mode=RunMode.EVAL)
     module = Network(dropout=0.5).trace(RunMode.EVAL)
     folder = compile_model(module, tmp_path, options).executable.directory
-    names = ["01_trace.mlir"]
-    steps = [*(step.name for step in PASSES), "lair"]
-    names += [f"{number:02}_{step}.mlir" for number, step in enumerate(steps, 2)]
+    names = ["01_trace.mlir", "02_canonical.mlir", "10_dead.mlir", "11_lair.mlir"]
     assert sorted(p.name for p in folder.glob("*.mlir")) == names
+    texts = [(folder / name).read_text() for name in names]
+    assert len({*texts}) == len(texts)
     lines = (folder / "compile.log").read_text().splitlines()
     heads = [line.partition(":")[0] for line in lines if not line.startswith(" ")]
     assert heads == [step.name for step in PASSES]
@@ -63,10 +70,18 @@ def test_the_compile_directory_has_every_stage_and_the_log_its_counts(tmp_path):
 
 def test_after_the_passes_they_find_nothing_more_to_do():
     module = Network(dropout=0.5).trace()
-    text = run_passes(module).canonical_text
+    run_passes(module)
+    text = print_module(module)
     for step in PASSES:
-        step.apply(module)
+        assert not step.apply(module).changed, step.name
         assert print_module(module) == text, step.name
+
+
+def test_a_pass_that_says_it_changed_nothing_did_not():
+    module = Network(dropout=0.5).trace()
+    for step in PASSES:
+        before = print_module(module)
+        assert step.apply(module).changed == (print_module(module) != before), step.name
 
 
 @pytest.mark.parametrize(
@@ -76,9 +91,10 @@ def test_after_the_passes_they_find_nothing_more_to_do():
 def test_the_console_shows_what_is_asked_for(monkeypatch, caplog, level, shown, hidden):
     monkeypatch.setenv("CSRUN_DEBUG", level)
     with caplog.at_level("INFO", "csrun"):
-        run_passes(Network().trace(), show=show_stage)
+        run_passes(Network().trace(), watch=watch_of(lambda name: None))
     assert shown in caplog.text
     assert hidden not in caplog.text
+    assert ("after fusion: unchanged" in caplog.text) == (level == "2")
 
 
 def test_a_debug_level_that_is_none_lists_the_known_ones(monkeypatch):
