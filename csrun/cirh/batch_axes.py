@@ -12,7 +12,16 @@ from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops import arithmetic, loss, model, random, shape
+from csrun.cirh.ops import (
+    arithmetic,
+    attention,
+    embedding,
+    loss,
+    model,
+    normalization,
+    random,
+    shape,
+)
 from csrun.cirh.ops.base import BackwardOp, UnaryOp, integer, ints
 from csrun.cirh.types import shape_of, type_of
 
@@ -51,20 +60,26 @@ FIXED = Dependence(SAME)
 OF_THE_BATCH = Dependence(MIXED)
 
 Dependences = dict[SSAValue, Dependence]
-Rule = Callable[[Operation, Sequence[Dependence]], Dependence]
+Found = Dependence | tuple[Dependence, ...]  # of all results, or of each
+Rule = Callable[[Operation, Sequence[Dependence]], Found]
 
 
 def dependences_of(operations: Sequence[Operation]) -> Dependences:
     """The dependence of every value, from the operators in program order."""
     found: Dependences = {}
     for op in operations:
-        for result in op.results:
-            found[result] = dependence_of(op, [found[operand] for operand in op.operands])
+        of = [found[operand] for operand in op.operands]
+        found.update(zip(op.results, dependence_of(op, of), strict=True))
     return found
 
 
-def dependence_of(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """The dependence of an operator's result, from those of its operands."""
+def dependence_of(op: Operation, of: Sequence[Dependence]) -> tuple[Dependence, ...]:
+    """The dependence of each result of an operator, from those of its operands."""
+    found = _dependence_of(op, of)
+    return found if isinstance(found, tuple) else (found,) * len(op.results)
+
+
+def _dependence_of(op: Operation, of: Sequence[Dependence]) -> Found:
     if op.operands and all(one.over is SAME for one in of):
         return FIXED
     if rule := RULES.get(type(op)):
@@ -227,6 +242,66 @@ def nll_loss_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     return Dependence(SAMPLES if alone else MIXED, x.axis, x.rows)
 
 
+# Normalizations, tables, attention.
+
+
+def normalized(op: Operation, of: Sequence[Dependence]) -> Found:
+    """Each run of values is normalized by itself; the samples are on an axis before them."""
+    x, *weights = of
+    axes = len(shape_of(type_of(op.operands[1])))
+    return _by_samples(x, weights, len(shape_of(type_of(op.operands[0]))) - axes)
+
+
+def normalized_backward(op: Operation, of: Sequence[Dependence]) -> Found:
+    """The operand's gradient by samples, those of the weights summed over them."""
+    *samples, weight = of
+    axes = len(shape_of(type_of(op.operands[-1])))
+    own = _together(samples, (weight,), len(shape_of(type_of(op.operands[0]))) - axes)
+    part = Dependence(PART) if own.over is SAMPLES else OF_THE_BATCH
+    return (own, *(part for _ in op.results[1:]))
+
+
+def lookup(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    weight, indices = of
+    return _by_samples(indices, (weight,), len(shape_of(type_of(op.operands[1]))))
+
+
+def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    own = _together(of, (), len(shape_of(type_of(op.operands[1]))))
+    return Dependence(PART) if own.over is SAMPLES else OF_THE_BATCH
+
+
+def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Samples on the first axis of all operands, a mask's included that is not alike in all."""
+    first = 6 if isinstance(op, attention.AttentionBackwardOp) else 3
+    masks = [
+        one
+        for value, one in zip(op.operands[first:], of[first:], strict=True)
+        if one.over is not SAME or not _is_alike(value, -4)
+    ]
+    if any(len(shape_of(type_of(value))) < 4 for value in op.operands[first:]) and masks:
+        return OF_THE_BATCH
+    return _together([*of[:first], *masks], (), 1)
+
+
+def _together(
+    samples: Sequence[Dependence], others: Sequence[Dependence], before: int
+) -> Dependence:
+    """Values that all have their samples on the same axis, one of those before `before`."""
+    if len({(one.axis, one.rows) for one in samples}) > 1:
+        return OF_THE_BATCH
+    mixed = any(one.over is not SAMPLES for one in samples)
+    found = _by_samples(samples[0], others, before)
+    return replace(found, over=MIXED) if mixed else found
+
+
+def _by_samples(one: Dependence, others: Sequence[Dependence], before: int) -> Dependence:
+    if one.axis is None or one.axis >= before:
+        return OF_THE_BATCH
+    alone = one.over is SAMPLES and all(other.over is SAME for other in others)
+    return Dependence(SAMPLES if alone else MIXED, one.axis, one.rows)
+
+
 # What has no operands.
 
 
@@ -258,6 +333,16 @@ RULES: Mapping[type[Operation], Rule] = {
     arithmetic.ArgmaxOp: argmax,
     arithmetic.MmOp: product,
     arithmetic.AddmmOp: affine,
+    normalization.SoftmaxOp: along_an_axis,
+    normalization.SoftmaxBackwardOp: along_an_axis,
+    normalization.NativeLayerNormOp: normalized,
+    normalization.NativeLayerNormBackwardOp: normalized_backward,
+    normalization.FusedRmsNormOp: normalized,
+    normalization.FusedRmsNormBackwardOp: normalized_backward,
+    embedding.EmbeddingOp: lookup,
+    embedding.EmbeddingDenseBackwardOp: lookup_backward,
+    attention.AttentionOp: attend,
+    attention.AttentionBackwardOp: attend,
     loss.LogSoftmaxOp: along_an_axis,
     loss.LogSoftmaxBackwardOp: along_an_axis,
     loss.NllLossForwardOp: nll_loss,

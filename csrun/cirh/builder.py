@@ -32,6 +32,12 @@ class Builder:
         """
         return self.effect(kind, *operands, **properties).results[0]
 
+    def emit_all(
+        self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain
+    ) -> tuple[SSAValue, ...]:
+        """Insert an operator and give all its results."""
+        return tuple(self.effect(kind, *operands, **properties).results)
+
     def effect(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> Operation:
         """Insert an operator that may have no result."""
         return self._insert(kind.of(operands, **self._scoped(properties)))

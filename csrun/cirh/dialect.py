@@ -10,12 +10,34 @@ from xdsl.printer import Printer
 
 from csrun.base.mode import RunMode
 from csrun.cirh import algorithms
-from csrun.cirh.ops import activation, arithmetic, learning, loss, model, random, shape
+from csrun.cirh.ops import (
+    activation,
+    arithmetic,
+    attention,
+    embedding,
+    learning,
+    loss,
+    model,
+    normalization,
+    random,
+    shape,
+)
 
 PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
-FAMILIES = (model, shape, arithmetic, activation, random, loss, learning)
+FAMILIES = (
+    model,
+    shape,
+    arithmetic,
+    activation,
+    normalization,
+    embedding,
+    attention,
+    random,
+    loss,
+    learning,
+)
 ATTRIBUTES = (*model.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 

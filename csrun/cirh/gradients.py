@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.builder import Builder
-from csrun.cirh.ops import activation, loss
+from csrun.cirh.ops import activation, attention, embedding, loss, normalization
 from csrun.cirh.ops.arithmetic import (
     AddmmOp,
     AddOp,
@@ -255,6 +256,65 @@ def masked_scale(back: Backward) -> Gradients:
 
 RANDOM_RULES: Rules = {MaskedScaleOp: masked_scale}
 
+
+def softmax(back: Backward) -> Gradients:
+    """y (g - sum(g y)), from the saved result."""
+    dim = integer(back.op.properties, "dim")
+    return [back.builder.emit(normalization.SoftmaxBackwardOp, back.grad, back.out, dim=dim)]
+
+
+def layer_norm(back: Backward) -> Gradients:
+    """Of x, weight and bias, from x and the saved mean and rstd."""
+    x, weight, _ = back.operands
+    _, mean, rstd = back.op.results
+    kind = normalization.NativeLayerNormBackwardOp
+    return list(back.builder.emit_all(kind, back.grad, x, mean, rstd, weight))
+
+
+def rms_norm(back: Backward) -> Gradients:
+    """Of x and weight, from x and the saved root mean square."""
+    x, weight = back.operands
+    kind = normalization.FusedRmsNormBackwardOp
+    return list(back.builder.emit_all(kind, back.grad, x, back.op.results[1], weight))
+
+
+NORMALIZATION_RULES: Rules = {
+    normalization.SoftmaxOp: softmax,
+    normalization.NativeLayerNormOp: layer_norm,
+    normalization.FusedRmsNormOp: rms_norm,
+}
+
+
+def lookup(back: Backward) -> Gradients:
+    """g added up by row of the weight; indices have no gradient."""
+    weight, indices = back.operands
+    grad = back.builder.emit(
+        embedding.EmbeddingDenseBackwardOp,
+        back.grad,
+        indices,
+        num_weights=shape_of(type_of(weight))[0],
+        padding_idx=integer(back.op.properties, "padding_idx"),
+    )
+    return [grad, None]
+
+
+def attend(back: Backward) -> Gradients:
+    """Of query, key and value, from the saved result and row sums; a mask has none.
+
+    Raises: VerifyException when a mask depends on parameters
+    """
+    query, key, value, *mask = back.operands
+    if any(back.wanted[3:]):
+        raise VerifyException("a mask must not depend on parameters")
+    kind, results = attention.AttentionBackwardOp, back.op.results
+    grads = back.builder.emit_all(
+        kind, back.grad, query, key, value, *results, *mask, **_options(back)
+    )
+    return [*grads, *(None for _ in mask)]
+
+
+TRANSFORMER_RULES: Rules = {embedding.EmbeddingOp: lookup, attention.AttentionOp: attend}
+
 RULES: Rules = {
     **ELEMENTWISE_RULES,
     **MATRIX_RULES,
@@ -262,5 +322,7 @@ RULES: Rules = {
     **SHAPE_RULES,
     **ACTIVATION_RULES,
     **LOSS_RULES,
+    **NORMALIZATION_RULES,
+    **TRANSFORMER_RULES,
     **RANDOM_RULES,
 }

@@ -160,7 +160,8 @@ class Tracer:
                 pending += unknown
                 continue
             of = [found[operand] for operand in owner.operands]
-            found[pending.pop()] = dependence_of(owner, of)
+            found.update(zip(owner.results, dependence_of(owner, of), strict=True))
+            pending.pop()
         return found[tensor.value]
 
     def next_stream(self) -> int:

@@ -5,8 +5,12 @@ import pytest
 from csrun import nn
 from csrun.cirh.batch_axes import FIXED, MIXED, OF_THE_BATCH, PART, SAMPLES, Dependence
 from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
+from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.nn.initializers import zeros
+from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import Tracer
 
 B, T, D = 4, 3, 5
@@ -41,7 +45,66 @@ def rows(x):
     return viewed(x, B * T, D)
 
 
+def result(op, number, *operands, **properties):
+    tracer = operands[0].tracer
+    values = tracer.builder.emit_all(op, *(o.value for o in operands), **properties)
+    return Tensor(tracer, values[number])
+
+
+def normalized(number, x):
+    """A result of an RMS norm over the last axis, or of its way back: 0, 1, then 2, 3."""
+    gamma = weight(x, x.shape[-1])
+    out, rrms = (result(FusedRmsNormOp, i, x, gamma, eps=1e-5) for i in (0, 1))
+    back = (result(FusedRmsNormBackwardOp, i, out, x, rrms, gamma) for i in (0, 1))
+    return (out, rrms, *back)[number]
+
+
+def attended(number, x, *mask, query=None):
+    """A result of attention, or of its way back: 0, 1, then 2, 3, 4."""
+    x = viewed(x, x.shape[0], 1, *x.shape[1:])
+    of = (x if query is None else query(x), x, x)
+    options = {"is_causal": False, "scale": 0.5}
+    out = [result(AttentionOp, i, *of, *mask, **options) for i in (0, 1)]
+    back = [result(AttentionBackwardOp, i, out[0], *of, *out, *mask, **options) for i in range(3)]
+    return [*out, *back][number]
+
+
+def looked_up(x):
+    ids = viewed(nn.argmax(x), B, T)
+    return result(EmbeddingOp, 0, weight(x, 9, 2), ids, padding_idx=-1)
+
+
+def added_up(x, grad):
+    options = {"num_weights": 9, "padding_idx": -1}
+    return result(EmbeddingDenseBackwardOp, 0, grad, nn.argmax(x), **options)
+
+
 CASES = {
+    "normalized": (lambda x: normalized(0, rows(x)), Dependence(SAMPLES, 0, T)),
+    "its statistic": (lambda x: normalized(1, x), Dependence(SAMPLES, 0)),
+    "its gradient": (lambda x: normalized(2, x), Dependence(SAMPLES, 0)),
+    "its weight's gradient": (lambda x: normalized(3, x), Dependence(PART)),
+    "normalized over samples": (lambda x: normalized(0, permuted(x, 1, 2, 0)), OF_THE_BATCH),
+    "attention": (lambda x: attended(0, x), Dependence(SAMPLES, 0)),
+    "its row sums": (lambda x: attended(1, x), Dependence(SAMPLES, 0)),
+    "its keys' gradient": (lambda x: attended(3, x), Dependence(SAMPLES, 0)),
+    "attention under a mask": (lambda x: attended(0, x, weight(x, T, T)), Dependence(SAMPLES, 0)),
+    "under a mask for each sample of its own": (
+        lambda x: attended(0, x, viewed(nn.sum(x), B, 1, 1, T)),
+        Dependence(SAMPLES, 0),
+    ),
+    "under a mask of the batch's size": (
+        lambda x: attended(0, x, weight(x, B, 1, 1, T)),
+        OF_THE_BATCH,
+    ),
+    "attention over samples": (lambda x: attended(0, permuted(x, 1, 0, 2)), OF_THE_BATCH),
+    "attention of mixed queries": (
+        lambda x: attended(0, x, query=lambda q: q / nn.sum(q, axis=0)),
+        Dependence(MIXED, 0),
+    ),
+    "looked up": (looked_up, Dependence(SAMPLES, 0)),
+    "added up by row": (lambda x: added_up(x, x), Dependence(PART)),
+    "added up of mixed": (lambda x: added_up(x, x / nn.sum(x, axis=0)), OF_THE_BATCH),
     "input": (lambda x: x, Dependence(SAMPLES, 0)),
     "flattened to rows": (rows, Dependence(SAMPLES, 0, T)),
     "and back": (lambda x: viewed(rows(x), B, T, D), Dependence(SAMPLES, 0)),

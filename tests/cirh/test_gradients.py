@@ -7,6 +7,9 @@ from support.operators import FORWARD, normal
 
 from csrun.cirh.gradients import RULES
 from csrun.cirh.ops.arithmetic import AddOp, ExpOp, MmOp, MulOp
+from csrun.cirh.ops.attention import AttentionOp
+from csrun.cirh.ops.normalization import FusedRmsNormOp
+from csrun.compiler.errors import CompileError
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
 
@@ -61,3 +64,21 @@ def test_gradients_of_all_uses_of_a_value_add_up():
         return shared * shared + shared @ x
 
     check(expression, peer, (normal(3, 3), normal(3, 3)))
+
+
+def test_what_has_no_gradient_is_refused():
+    q, mask = normal(1, 1, 2, 3), normal(2, 2)
+
+    def under_a_trained_mask(builder, q, mask):
+        options = {"is_causal": False, "scale": 1.0}
+        return builder.emit_all(AttentionOp, q, q, q, mask, **options)[0]
+
+    with pytest.raises(CompileError, match="a mask must not depend on parameters"):
+        our_gradients(under_a_trained_mask, (q, mask), q)
+
+    def with_its_statistic(builder, x, weight):
+        out, rrms = builder.emit_all(FusedRmsNormOp, x, weight, eps=1e-5)
+        return builder.emit(MulOp, out, rrms)
+
+    with pytest.raises(CompileError, match=r"what cirh\._fused_rms_norm saves has no gradient"):
+        our_gradients(with_its_statistic, (normal(2, 3), normal(3)), normal(2, 3))

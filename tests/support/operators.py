@@ -6,7 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from csrun.base.mode import PADDING_LABEL
-from csrun.cirh.ops import activation, arithmetic, loss, random, shape
+from csrun.cirh.ops import (
+    activation,
+    arithmetic,
+    attention,
+    embedding,
+    loss,
+    normalization,
+    random,
+    shape,
+)
 from csrun.cirh.ops.base import CirhOp
 
 numbers = np.random.default_rng(5)
@@ -15,20 +24,28 @@ LABELS = np.array([2, PADDING_LABEL, 0, 1])
 
 @dataclass(frozen=True)
 class Case:
-    """An operator on operands; `peer` is PyTorch's, given the module and the tensors."""
+    """An operator on operands; `peer` is PyTorch's, given the module and the tensors.
+
+    result: which one of several is compared.
+    """
 
     op: type[CirhOp]
     peer: Callable
     operands: tuple[np.ndarray, ...]
     properties: tuple[tuple[str, object], ...] = ()
+    result: int = 0
 
     def emit(self, builder, *values):
         """The operator in CIRH."""
-        return builder.emit(self.op, *values, **dict(self.properties))
+        return builder.emit_all(self.op, *values, **dict(self.properties))[self.result]
 
     def __str__(self) -> str:
         return "-".join(
-            [self.op.name.removeprefix("cirh."), *(str(a.shape) for a in self.operands)]
+            [
+                self.op.name.removeprefix("cirh."),
+                *(str(a.shape) for a in self.operands),
+                *([f"result {self.result}"] if self.result else []),
+            ]
         )
 
 
@@ -46,7 +63,62 @@ def _case(op, peer, *operands: np.ndarray, **properties: object) -> Case:
     return Case(op, peer, operands, tuple(properties.items()))
 
 
+def _cases(op, peer, count: int, *operands: np.ndarray, **properties: object) -> list[Case]:
+    """A case for each result of an operator; `peer` gives them all."""
+    return [
+        Case(op, lambda *a, r=r: peer(*a)[r], operands, tuple(properties.items()), r)
+        for r in range(count)
+    ]
+
+
+def _attention(torch, q, k, v, *mask, causal=False, scale=0.5):
+    options = {"is_causal": causal, "scale": scale}
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, *mask, **options)
+
+
+def _row_sums(torch, q, k, *_):
+    return (0.5 * q @ k.mT).logsumexp(-1)
+
+
+def _attention_gradients(torch, grad, q, k, v, *_):
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    return torch.autograd.grad(_attention(torch, *leaves, causal=True), leaves, grad)
+
+
+def _layer_norm(torch, x, weight, bias):
+    return torch.native_layer_norm(x, weight.shape, weight, bias, 1e-3)
+
+
+def _layer_norm_gradients(torch, grad, x, mean, rstd, weight):
+    return torch.ops.aten.native_layer_norm_backward(
+        grad, x, weight.shape, mean, rstd, weight, weight, [True, True, True]
+    )
+
+
+def _rms_norm_gradients(torch, grad, x, rrms, weight):
+    leaves = [t.clone().requires_grad_() for t in (x, weight)]
+    out = torch.nn.functional.rms_norm(leaves[0], weight.shape, leaves[1], 1e-3)
+    return torch.autograd.grad(out, leaves, grad)
+
+
 X, Y = normal(4, 3), normal(4, 3)
+INDICES = np.array([[4, 0, 4], [1, 4, 1]])
+Q, K, V = normal(2, 3, 4, 5), normal(2, 3, 6, 5), normal(2, 3, 6, 2)
+KEPT = normal(2, 1, 4, 6) > -0.5
+KEPT[0, 0, 1] = False  # a row with nothing to attend to
+ROWS = normal(2, 4, 3)
+MEAN = ROWS.mean(-1, keepdims=True)
+RSTD = 1 / np.sqrt(ROWS.var(-1, keepdims=True) + 1e-3)
+RRMS = 1 / np.sqrt((ROWS * ROWS).mean(-1, keepdims=True) + 1e-3)
+
+
+def attended() -> tuple[np.ndarray, np.ndarray]:
+    """What a causal attention saves: its result and the logarithm of each row's sum."""
+    scores = np.where(np.tri(4, 6, dtype=bool), 0.5 * Q @ K.swapaxes(2, 3), -np.inf)
+    total = np.exp(scores).sum(-1, keepdims=True)
+    return np.exp(scores) / total @ V, np.log(total[..., 0])
+
+
 WITH_ZERO = np.array([[-1.0, 0.0, 2.0], [0.5, -0.5, 0.0]])
 
 FORWARD: Sequence[Case] = (
@@ -116,6 +188,56 @@ FORWARD: Sequence[Case] = (
         min_val=-0.5,
         max_val=1.0,
     ),
+    _case(normalization.SoftmaxOp, lambda torch, x: x.softmax(1), 30 * X, dim=1),
+    _case(normalization.SoftmaxOp, lambda torch, x: x.softmax(0), X, dim=0),
+    _case(
+        normalization.NativeLayerNormOp,
+        lambda *operands: _layer_norm(*operands)[0],
+        normal(2, 4, 3),
+        normal(3),
+        normal(3),
+        eps=1e-3,
+    ),
+    _case(
+        normalization.NativeLayerNormOp,
+        lambda *operands: _layer_norm(*operands)[0],
+        normal(2, 4, 3),
+        normal(4, 3),
+        normal(4, 3),
+        eps=1e-3,
+    ),
+    _case(
+        normalization.FusedRmsNormOp,
+        lambda torch, x, w: torch.nn.functional.rms_norm(x, w.shape, w, 1e-3),
+        normal(2, 4, 3),
+        normal(3),
+        eps=1e-3,
+    ),
+    _case(
+        embedding.EmbeddingOp,
+        lambda torch, w, i: torch.nn.functional.embedding(i, w),
+        normal(5, 3),
+        INDICES,
+        padding_idx=-1,
+    ),
+    _case(
+        embedding.EmbeddingOp,
+        lambda torch, w, i: torch.nn.functional.embedding(i, w, padding_idx=4),
+        normal(5, 3),
+        INDICES,
+        padding_idx=4,
+    ),
+    _case(attention.AttentionOp, _attention, Q, K, V, is_causal=False, scale=0.5),
+    _case(
+        attention.AttentionOp,
+        lambda torch, q, k, v: _attention(torch, q, k, v, causal=True),
+        Q,
+        K,
+        V,
+        is_causal=True,
+        scale=0.5,
+    ),
+    _case(attention.AttentionOp, _attention, Q, K, V, KEPT, is_causal=False, scale=0.5),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(1), 30 * X, dim=1),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(0), X, dim=0),
     _case(
@@ -128,6 +250,71 @@ FORWARD: Sequence[Case] = (
 )
 
 WITHOUT_GRADIENT: Sequence[Case] = (
+    _case(
+        normalization.SoftmaxBackwardOp,
+        lambda torch, g, y: torch.ops.aten._softmax_backward_data(g, y, 1, torch.float64),
+        X,
+        Y,
+        dim=1,
+    ),
+    *_cases(normalization.NativeLayerNormOp, _layer_norm, 3, ROWS, normal(3), normal(3), eps=1e-3),
+    *_cases(
+        normalization.NativeLayerNormBackwardOp,
+        _layer_norm_gradients,
+        3,
+        normal(2, 4, 3),
+        ROWS,
+        MEAN,
+        RSTD,
+        normal(3),
+    ),
+    *_cases(
+        normalization.FusedRmsNormOp,
+        lambda torch, x, w: torch.ops.aten._fused_rms_norm(x, w.shape, w, 1e-3),
+        2,
+        ROWS,
+        normal(3),
+        eps=1e-3,
+    ),
+    *_cases(
+        normalization.FusedRmsNormBackwardOp,
+        _rms_norm_gradients,
+        2,
+        normal(2, 4, 3),
+        ROWS,
+        RRMS,
+        normal(3),
+    ),
+    _case(
+        embedding.EmbeddingDenseBackwardOp,
+        lambda torch, g, i: torch.ops.aten.embedding_dense_backward(g, i, 5, 4, False),
+        normal(2, 3, 2),
+        INDICES,
+        num_weights=5,
+        padding_idx=4,
+    ),
+    *_cases(
+        attention.AttentionOp,
+        lambda *operands: (_attention(*operands), _row_sums(*operands)),
+        2,
+        Q,
+        K,
+        V,
+        is_causal=False,
+        scale=0.5,
+    ),
+    *_cases(
+        attention.AttentionBackwardOp,
+        _attention_gradients,
+        3,
+        normal(2, 3, 4, 2),
+        Q,
+        K,
+        V,
+        *attended(),
+        is_causal=True,
+        scale=0.5,
+    ),
     _case(arithmetic.ArgmaxOp, lambda torch, x: x.argmax(1), X, dim=1),
     _case(
         activation.ThresholdBackwardOp,

@@ -31,6 +31,7 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 
 Types = Sequence[Tensor]
+Results = Tensor | tuple[Tensor, ...] | None
 Properties = Mapping[str, Attribute]
 Value = SSAValue
 Plain = str | bool | int | float | tuple[int, ...] | tuple[float, ...] | Attribute
@@ -83,8 +84,8 @@ class CirhOp(IRDLOperation):
     scope = opt_prop_def(StringAttr)
 
     @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor | None:
-        """The type of the result, None for an operator without one.
+    def infer(cls, types: Types, properties: Properties) -> Results:
+        """The type of the result, of each when there are several, None for an operator without one.
 
         Raises: VerifyException when operands or properties do not fit
         """
@@ -92,30 +93,39 @@ class CirhOp(IRDLOperation):
 
     @classmethod
     def of(cls, operands: Sequence[Value], **properties: Plain) -> Self:
-        """An operator whose result has the type that follows from its operands."""
+        """An operator whose results have the types that follow from its operands."""
         attributes = {name: attribute(value) for name, value in properties.items()}
-        result = cls.infer([type_of(o) for o in operands], attributes)
-        results = [] if result is None else [result]
-        return cls(operands=list(operands), result_types=results, properties=attributes)
+        results = _each(cls.infer([type_of(o) for o in operands], attributes))
+        return cls.create(operands=operands, result_types=results, properties=attributes)
 
     def verify_(self) -> None:
-        """Check the result's type.
+        """Check the results' types.
 
         Raises: VerifyException naming the operator, its scope, the rule and what was found
         """
         where = f"{self.name} in {self.where}"
         try:
-            expected = self.infer([type_of(o) for o in self.operands], self.properties)
+            expected = _each(self.infer([type_of(o) for o in self.operands], self.properties))
         except VerifyException as error:
             raise VerifyException(f"{where}: {error}") from error
-        found = self.results[0].type if self.results else None
+        found = tuple(result.type for result in self.results)
         if found != expected:
-            raise VerifyException(f"{where}: result must be {expected}, got {found}")
+            raise VerifyException(f"{where}: result must be {_text(expected)}, got {_text(found)}")
 
     @property
     def where(self) -> str:
         """The layer's name, for messages."""
         return self.scope.data if self.scope else "the model"
+
+
+def _each(results: Results) -> tuple[Tensor, ...]:
+    if results is None:
+        return ()
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _text(types: Sequence[Attribute]) -> str:
+    return ", ".join(map(str, types)) or "none"
 
 
 class UnaryOp(CirhOp):
@@ -204,6 +214,7 @@ __all__ = [
     "CirhOp",
     "Plain",
     "Properties",
+    "Results",
     "Types",
     "UnaryOp",
     "Value",

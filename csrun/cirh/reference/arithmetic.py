@@ -13,7 +13,7 @@ from csrun.cirh.ops import arithmetic, shape
 from csrun.cirh.ops.base import CirhOp, Properties, integer, ints
 
 Array = npt.NDArray[np.generic]
-Reference = Callable[..., Array]  # (properties, *operands)
+Reference = Callable[..., Array | tuple[Array, ...]]  # (properties, *operands)
 References = Mapping[type[CirhOp], Reference]
 
 

@@ -16,11 +16,15 @@ from csrun.cirh.ops import learning, model
 from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import number
 from csrun.cirh.ops.learning import AdamOp, SgdOp, UpdatingOp
-from csrun.cirh.reference import arithmetic, neural
+from csrun.cirh.reference import arithmetic, neural, transformers
 from csrun.cirh.reference.arithmetic import Array, References
 from csrun.cirh.types import dtype_of, shape_of, type_of
 
-REFERENCES: References = {**arithmetic.REFERENCES, **neural.REFERENCES}
+REFERENCES: References = {
+    **arithmetic.REFERENCES,
+    **neural.REFERENCES,
+    **transformers.REFERENCES,
+}
 Named = dict[str, Array]
 
 
@@ -88,7 +92,9 @@ class _Run:
             else:
                 function = REFERENCES[type(op)]
                 operands = [self._values[o] for o in op.operands]
-                self._values[op.results[0]] = function(op.properties, *operands)
+                computed = function(op.properties, *operands)
+                several = computed if isinstance(computed, tuple) else (computed,)
+                self._values.update(zip(op.results, several, strict=True))
         return self._result
 
     def _input(self, op: model.InputOp) -> None:

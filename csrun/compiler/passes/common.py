@@ -8,9 +8,14 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.compiler.passes.rewrite import Done, Pass
-from csrun.compiler.passes.rules import PURE, replace_by_value
+from csrun.compiler.passes.rules import PURE, replace_by_values
 
-Key = tuple[type[Operation], tuple[SSAValue, ...], frozenset[tuple[str, Attribute]], Attribute]
+Key = tuple[
+    type[Operation],
+    tuple[SSAValue, ...],
+    frozenset[tuple[str, Attribute]],
+    tuple[Attribute, ...],
+]
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,14 @@ class CommonSubexpressions(Pass):
 
     def apply(self, module: ModuleOp) -> Done:
         """Let readers of a repeated value read its first computation, and count the repetitions."""
-        known: dict[Key, SSAValue] = {}
+        known: dict[Key, Operation] = {}
         count = 0
         for op in list(module.ops):
             if not isinstance(op, PURE) or _is_gradient(op):
                 continue
-            first = known.setdefault(_key(op), op.results[0])
-            if first is not op.results[0]:
-                replace_by_value(op, first)
+            first = known.setdefault(_key(op), op)
+            if first is not op:
+                replace_by_values(op, first.results)
                 count += 1
         return Done(count > 0, (f"repetitions: {count}",))
 
@@ -41,8 +46,8 @@ class CommonSubexpressions(Pass):
 def _key(op: Operation) -> Key:
     """What an operator computes; the scope says only where."""
     properties = frozenset((n, value) for n, value in op.properties.items() if n != "scope")
-    return type(op), tuple(op.operands), properties, op.results[0].type
+    return type(op), tuple(op.operands), properties, tuple(r.type for r in op.results)
 
 
 def _is_gradient(op: Operation) -> bool:
-    return any(isinstance(use.operation, UpdatingOp) for use in op.results[0].uses)
+    return any(isinstance(use.operation, UpdatingOp) for r in op.results for use in r.uses)

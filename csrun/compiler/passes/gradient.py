@@ -6,6 +6,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.builder import Builder
 from csrun.cirh.gradients import RULES, Backward
@@ -54,7 +55,7 @@ class _Differentiation:
             raise CompileError("the loss depends on no parameter: nothing to train")
         self._grads[loss] = self._builder.full(1.0, type_of(loss))
         for op in reversed(self._forward):
-            if op.operands and op.results and op.results[0] in self._grads:
+            if op.operands and any(result in self._grads for result in op.results):
                 self._backward(op)
         reached = [op for op in self._parameters() if op.out in self._grads]
         for op in reached:
@@ -67,12 +68,17 @@ class _Differentiation:
     def _backward(self, op: Operation) -> None:
         assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
         rule = RULES.get(type(op))
-        if rule is None:
+        if rule is None or op.results[0] not in self._grads:
             raise refused(op, f"layer {op.where}: {op.name} has no gradient")
+        if any(result in self._grads for result in op.results[1:]):
+            raise refused(op, f"layer {op.where}: what {op.name} saves has no gradient")
         wanted = tuple(o in self._active for o in op.operands)
         self._builder.locate = lambda: op.location
         with self._builder.in_scope(op.scope.data if op.scope else ""):
-            grads = rule(Backward(op, self._grads[op.results[0]], wanted, self._builder))
+            try:
+                grads = rule(Backward(op, self._grads[op.results[0]], wanted, self._builder))
+            except VerifyException as error:
+                raise refused(op, f"layer {op.where}: {op.name}: {error}") from error
             for operand, grad in zip(op.operands, grads, strict=True):
                 if grad is not None and operand in self._active:
                     self._accumulate(operand, grad)

@@ -8,7 +8,7 @@ kernels know, before the gradient is taken.
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
@@ -58,7 +58,13 @@ PURE: tuple[type[Operation], ...] = tuple(
 
 def replace_by_value(op: Operation, value: SSAValue) -> bool:
     """Let the readers of an operator read `value`, of the same type, in its place."""
-    op.results[0].replace_all_uses_with(value)
+    return replace_by_values(op, (value,))
+
+
+def replace_by_values(op: Operation, values: Sequence[SSAValue]) -> bool:
+    """Let the readers of each result read the value of its type in its place."""
+    for result, value in zip(op.results, values, strict=True):
+        result.replace_all_uses_with(value)
     Rewriter.erase_op(op)
     return True
 

@@ -1,0 +1,73 @@
+"""Rows of a table by their numbers, forward and backward."""
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, integer, require_rank
+from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
+
+NO_PADDING = -1  # ATen's: every row of the table is trained
+
+
+@irdl_op_definition
+class EmbeddingOp(CirhOp):
+    """The row of the weight that each index names; row `padding_idx` gets no gradient."""
+
+    name = "cirh.embedding"
+    weight = operand_def(TensorType)
+    indices = operand_def(TensorType)
+    padding_idx = prop_def(IntegerAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """weight [V, D], indices [...] -> [..., D]."""
+        weight, indices = types
+        require_rank(weight, 2, "the weight")
+        require_indices(indices)
+        require_padding(properties, shape_of(weight)[0])
+        return tensor_type((*shape_of(indices), shape_of(weight)[1]), dtype_of(weight))
+
+
+@irdl_op_definition
+class EmbeddingDenseBackwardOp(CirhOp):
+    """For each row of the weight the sum of the gradients of those that it was looked up for."""
+
+    name = "cirh.embedding_dense_backward"
+    grad = operand_def(TensorType)
+    indices = operand_def(TensorType)
+    num_weights = prop_def(IntegerAttr)
+    padding_idx = prop_def(IntegerAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """Gradient [..., D], indices [...] -> [num_weights, D]."""
+        grad, indices = types
+        require_indices(indices)
+        if shape_of(grad)[:-1] != shape_of(indices) or not shape_of(grad):
+            raise VerifyException(
+                f"the gradient must have a row for each of {text_of(indices)}, got {text_of(grad)}"
+            )
+        rows = integer(properties, "num_weights")
+        require_padding(properties, rows)
+        return tensor_type((rows, shape_of(grad)[-1]), dtype_of(grad))
+
+
+def require_indices(kind: Tensor) -> None:
+    """Raises: VerifyException unless these are integers."""
+    if not is_integer(kind) or dtype_of(kind) == "bool":
+        raise VerifyException(f"indices must be integers, got {dtype_of(kind)}")
+
+
+def require_padding(properties: Properties, rows: int) -> None:
+    """Raises: VerifyException unless `padding_idx` is a row of the table, or none (-1)."""
+    padding = integer(properties, "padding_idx")
+    if not NO_PADDING <= padding < rows:
+        raise VerifyException(f"padding_idx must be in -1..{rows - 1}, got {padding}")
+
+
+OPS = (EmbeddingOp, EmbeddingDenseBackwardOp)

@@ -1,0 +1,175 @@
+"""Softmax, and normalizations over the last axes: one operator each, and one for its way back."""
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import (
+    ASSEMBLY,
+    BackwardOp,
+    CirhOp,
+    Properties,
+    Types,
+    UnaryOp,
+    axis,
+    number,
+    require_same,
+    require_same_dtype,
+)
+from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of
+
+
+@irdl_op_definition
+class SoftmaxOp(UnaryOp):
+    """exp(x) / sum(exp(x)) along `dim`."""
+
+    name = "cirh.softmax"
+    dim = prop_def(IntegerAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        axis(properties, types[0])
+        return types[0]
+
+
+@irdl_op_definition
+class SoftmaxBackwardOp(BackwardOp):
+    """y (grad - sum(grad y)) along `dim`; saved is the output y."""
+
+    name = "cirh.softmax_backward_data"
+    dim = prop_def(IntegerAttr)
+
+
+@irdl_op_definition
+class NativeLayerNormOp(CirhOp):
+    """(x - mean) rstd weight + bias over the last axes, as many as the weight has.
+
+    rstd is 1 / sqrt(variance + eps), the variance that of the values themselves.
+
+    Source: Ba, Kiros and Hinton 2016, Layer Normalization, section 3
+    """
+
+    name = "cirh.native_layer_norm"
+    x = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    bias = operand_def(TensorType)
+    eps = prop_def(FloatAttr)
+    out = result_def(TensorType)
+    mean = result_def(TensorType)
+    rstd = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
+        """[..., N], weight [N], bias [N] -> [..., N], and twice [..., 1]."""
+        x, weight, bias = types
+        require_same(weight, bias)
+        require_epsilon(properties)
+        statistic = statistic_of(x, weight)
+        return x, statistic, statistic
+
+
+@irdl_op_definition
+class NativeLayerNormBackwardOp(CirhOp):
+    """The gradients of a layer norm's operands, from what it saved."""
+
+    name = "cirh.native_layer_norm_backward"
+    grad = operand_def(TensorType)
+    x = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    rstd = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    x_gradient = result_def(TensorType)
+    weight_gradient = result_def(TensorType)
+    bias_gradient = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
+        """Gradient and x [..., N], statistics [..., 1], weight [N] -> [..., N], [N], [N]."""
+        grad, x, mean, rstd, weight = types
+        require_same(grad, x)
+        require_statistics(x, weight, mean, rstd)
+        return x, weight, weight
+
+
+@irdl_op_definition
+class FusedRmsNormOp(CirhOp):
+    """x rrms weight over the last axes, as many as the weight has; rrms is 1 / sqrt(mean x² + eps).
+
+    Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization, equation 4
+    """
+
+    name = "cirh._fused_rms_norm"
+    x = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    eps = prop_def(FloatAttr)
+    out = result_def(TensorType)
+    rrms = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
+        """[..., N], weight [N] -> [..., N], [..., 1]."""
+        require_epsilon(properties)
+        return types[0], statistic_of(types[0], types[1])
+
+
+@irdl_op_definition
+class FusedRmsNormBackwardOp(CirhOp):
+    """The gradients of an RMS norm's operands, from what it saved."""
+
+    name = "cirh._fused_rms_norm_backward"
+    grad = operand_def(TensorType)
+    x = operand_def(TensorType)
+    rrms = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    x_gradient = result_def(TensorType)
+    weight_gradient = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
+        """Gradient and x [..., N], rrms [..., 1], weight [N] -> [..., N], [N]."""
+        grad, x, rrms, weight = types
+        require_same(grad, x)
+        require_statistics(x, weight, rrms)
+        return x, weight
+
+
+def statistic_of(x: Tensor, weight: Tensor) -> Tensor:
+    """The type of one number for each run of values that is normalized.
+
+    Raises: VerifyException unless the weight has the last axes of x, one at least
+    """
+    require_same_dtype((x, weight))
+    full, own = shape_of(x), shape_of(weight)
+    if not own or full[-len(own) :] != own:
+        raise VerifyException(
+            f"the weight must have the last axes of {text_of(x)}, got {text_of(weight)}"
+        )
+    return tensor_type((*full[: -len(own)], *(1 for _ in own)), dtype_of(x))
+
+
+def require_statistics(x: Tensor, weight: Tensor, *found: Tensor) -> None:
+    """Raises: VerifyException unless each is one number for each run that is normalized."""
+    expected = statistic_of(x, weight)
+    for kind in found:
+        if kind != expected:
+            raise VerifyException(f"saved statistics must be {expected}, got {kind}")
+
+
+def require_epsilon(properties: Properties) -> None:
+    """Raises: VerifyException for one below 0."""
+    if not number(properties, "eps") >= 0:
+        raise VerifyException(f"eps must be >= 0, got {number(properties, 'eps')}")
+
+
+OPS = (
+    SoftmaxOp,
+    SoftmaxBackwardOp,
+    NativeLayerNormOp,
+    NativeLayerNormBackwardOp,
+    FusedRmsNormOp,
+    FusedRmsNormBackwardOp,
+)
