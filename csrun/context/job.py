@@ -107,8 +107,9 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
     `system` is the CS system that a cluster's scheduler has given the job, if it has.
     `grace_s` is the time from the word to end until a task is killed, `max_restarts` how often its
-    tasks may start again after a failure. `board` is the folder where other accounts of a shared
-    site read how far the job is; without it that lies in the job's own folder.
+    tasks may start again after a failure, `time_limit_s` the time that the job has from their first
+    start. `board` is the folder where other accounts of a shared site read how far the job is;
+    without it that lies in the job's own folder.
     With `hosts` separate, two tasks share a machine exactly when their entries name the same node.
     """
 
@@ -124,6 +125,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: Hosts = Hosts.SHARED
     grace_s: float = GRACE_S
     max_restarts: int = 0
+    time_limit_s: int | None = None
     board: str | None = None
 
     def told_in(self, job_dir: Path) -> Path:

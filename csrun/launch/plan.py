@@ -35,6 +35,7 @@ class JobPlan:
     tasks: tuple[PlannedTask, ...]
     grace_s: float = GRACE_S
     max_restarts: int = 0
+    time_limit_s: int | None = None
 
     @property
     def system_mode(self) -> ExecutionMode | None:
@@ -77,6 +78,7 @@ class JobPlan:
             hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
             grace_s=self.grace_s,
             max_restarts=self.max_restarts,
+            time_limit_s=self.time_limit_s,
         )
 
 
@@ -90,7 +92,15 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
     mode = mode_of(request.command)
     layout = _resolve(request, site, mode)
     tasks = _place(layout, mode, site, real_cpus)
-    return JobPlan(request.command, mode, layout, tasks, site.grace_s, request.max_restarts)
+    return JobPlan(
+        request.command,
+        mode,
+        layout,
+        tasks,
+        site.grace_s,
+        request.max_restarts,
+        request.options.time_limit_s,
+    )
 
 
 def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:

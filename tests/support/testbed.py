@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -71,12 +72,14 @@ class Testbed:
     def kill_node(self, node: str) -> None:
         """The node loses its power: its slurmd and what it has started are gone at once."""
         self.kill_slurmd(node)
-        for victim in _steps_of(node, self.conf):
-            os.kill(victim, 9)
+        victims = _steps_of(node, self.conf)
+        for signum in (signal.SIGSTOP, signal.SIGKILL):  # none is left to tell of another's end
+            for victim in victims:
+                os.kill(victim, signum)
 
     def kill_slurmd(self, node: str) -> None:
         """The node's daemon dies by itself; its steps live on."""
-        os.kill(int((self.folder / "pid" / f"slurmd-{node}.pid").read_text()), 9)
+        os.kill(int((self.folder / "pid" / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
 
 
 def new_testbed(nodes: int = NODES) -> Testbed:

@@ -185,6 +185,10 @@ class JobState:
         """Start all planned tasks."""
         return [self._start(StartTask(t.rank, self._job.command)) for t in self._job.tasks]
 
+    def adopt(self, task: StartTask) -> None:
+        """Take on a task that another launcher has started."""
+        self._start(task)
+
     def handle(self, event: Event) -> list[Instruction]:
         """What to do about an event."""
         self._story.append(event)

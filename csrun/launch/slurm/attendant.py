@@ -5,7 +5,8 @@ with commas between them) for its tasks, reports in, forks them when all nodes h
 and messages on, reaps the tasks, and reports how each ended; for the chief it does so for the
 wafers, too. It leaves when its tasks have ended well, after a failure only when csrun_wse lets it
 go: Slurm would end the whole job before the others have spoken. In a job that may restart it always
-waits for that, and forks the tasks anew when it is told to.
+waits for that, and forks the tasks anew when it is told to. When nothing is heard of csrun_wse, it
+acts in its stead: see `csrun.launch.slurm.deputy`.
 """
 
 import os
@@ -22,13 +23,15 @@ import msgspec
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError, shell_code
-from csrun.context import JobFile, Progress, environment
+from csrun.context import JobFile, Progress, SpawnWafer, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
+from csrun.launch.life.job_state import Instruction, Send, Start, TaskExited, WaferRequested
 from csrun.launch.process.forking import DATAGRAM_BYTES, NodeTasks, preload
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.slurm import mail
+from csrun.launch.slurm.alone import Alone
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
@@ -65,14 +68,14 @@ _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 class Attendant:
     """The loop of one attendant, and the tasks and wafers that live under it."""
 
-    def __init__(self, folder: JobFolder, node_id: int, ranks: Iterable[int]) -> None:
+    def __init__(
+        self, folder: JobFolder, place: environment.SlurmPlace, ranks: Iterable[int]
+    ) -> None:
         self._folder = folder
         self._ranks = frozenset(ranks)
-        self._box = mail.node_box(folder.path, node_id)
-        self._orders = mail.Reader(
-            mail.launcher_box(folder.path), msgspec.msgpack.Decoder(mail.ToAttendants)
-        )
-        self._tasks = NodeTasks(folder, link_name(node_id), len(self._ranks), _HANDLED)
+        self._box = mail.node_box(folder.path, place.node_id)
+        self._alone = Alone(folder, place.job_id, is_first=0 in self._ranks)
+        self._tasks = NodeTasks(folder, link_name(place.node_id), len(self._ranks), _HANDLED)
         self._job: JobFile | None = None
         self._shows_progress = False
         self._next_progress_s = 0.0
@@ -80,7 +83,7 @@ class Attendant:
         self._is_let_go = False
 
     def attend(self, ready: mail.NodeReady) -> int:
-        """Work until the tasks have ended well or csrun_wse lets go; the exit code."""
+        """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code."""
         self._say(ready)
         with selectors.DefaultSelector() as selector:
             selector.register(self._tasks.link, selectors.EVENT_READ, self._forward)
@@ -90,11 +93,18 @@ class Attendant:
                 for key, _ in selector.select(UNRUNG_S):
                     key.data()
                 self._obey_all()
-        return shell_code(self._exit_code)
+                self._do(self._alone.turn())
+        code = shell_code(self._exit_code)
+        is_left = self._alone.is_alone and not self._is_let_go
+        return self._alone.leave(code) if is_left else code
 
     def _is_over(self) -> bool:
-        if self._is_let_go or self._job is None or self._job.max_restarts:
-            return self._is_let_go
+        if self._is_let_go:
+            return True
+        if self._alone.is_alone:
+            return self._alone.may_leave(self._exit_code)
+        if self._job is None or self._job.max_restarts or self._alone.stays:
+            return False
         return not self._tasks and self._exit_code == 0
 
     def _say(self, message: mail.FromAttendant) -> None:
@@ -114,6 +124,8 @@ class Attendant:
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):
             self._say(message)
+        if isinstance(message, SpawnWafer):
+            self._do(self._alone.keep(WaferRequested(message.system, message.run)))
 
     def _is_worth_showing(self, progress: Progress) -> bool:
         """Mail is kept, on a file system that others use: a few of a thousand steps will do."""
@@ -131,22 +143,36 @@ class Attendant:
             self._reap()
 
     def _obey_all(self) -> None:
-        for order in self._orders.read():
+        for order in self._alone.orders():
             self._obey(order)
+
+    def _do(self, instructions: Iterable[Instruction]) -> None:
+        """Do in csrun_wse's stead what is to be done for our tasks."""
+        for each in instructions:
+            if isinstance(each, Start):
+                self._start(each.task)
+            elif isinstance(each, Send):
+                self._tasks.send_signal(SignalTasks(each.names, each.signum))
 
     def _obey(self, order: mail.ToAttendants) -> None:
         match order:
             case mail.StartAll(job, shows_progress):
                 self._job, self._shows_progress, self._exit_code = job, shows_progress, 0
+                self._alone.begin(job)
                 for rank in sorted(self._ranks):
-                    self._tasks.start(StartTask(rank, job.command), job)
+                    self._start(StartTask(rank, job.command))
             case StartTask():
-                if order.rank in self._ranks and self._job is not None:
-                    self._tasks.start(order, self._job)
+                if order.rank in self._ranks and not self._alone.has_started(order):
+                    self._start(order)
             case SignalTasks():
                 self._tasks.send_signal(order)
             case mail.LetGo():
                 self._is_let_go = True
+
+    def _start(self, task: StartTask) -> None:
+        if self._job is not None:
+            self._tasks.start(task, self._job)
+            self._alone.keep(task)
 
     def _reap(self) -> None:
         now_s = time.time()
@@ -161,6 +187,7 @@ class Attendant:
             since_s = time.monotonic() - report.time_s
             report = msgspec.structs.replace(report, time_s=time.time() - since_s)
         self._say(TaskEnded(task.name, exit_code, now_s, report))
+        self._do(self._alone.keep(TaskExited(task.name, exit_code, time.monotonic(), report)))
 
 
 def main(argv: list[str]) -> int:
@@ -184,11 +211,12 @@ def main(argv: list[str]) -> int:
     become_subreaper()
     environment.adopt(environment.ONE_BLAS_THREAD)
     preload(filter(None, modules.split(",")))  # before the report: all nodes then fork together
+    os.set_blocking(1, False)  # for a bell that nobody takes from the pipe any more
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     address = address_towards(place.launch_address)
     ready = mail.NodeReady(place.node_id, place.job_id, place.node, cpus, machine(), address)
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
-    code = Attendant(folder, place.node_id, ranks).attend(ready)
+    code = Attendant(folder, place, ranks).attend(ready)
     kill_descendants()
     return code
 

@@ -45,11 +45,21 @@ class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
     shows_progress: bool
 
 
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """csrun_wse lives; it is lost when nothing is heard of it for `silence_s`.
+
+    `frees_job`: the job was made for its srun alone, and is for the attendants to give back then.
+    """
+
+    silence_s: float
+    frees_job: bool
+
+
 class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
     """Nothing of the job lives any more: end."""
 
 
-ToAttendants = StartAll | StartTask | SignalTasks | LetGo
+ToAttendants = Heartbeat | StartAll | StartTask | SignalTasks | LetGo
 FromAttendant = NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
 
 
@@ -66,6 +76,11 @@ def launcher_box(job_dir: Path) -> Path:
 def node_box(job_dir: Path, node_id: int) -> Path:
     """The file of what the attendant of a node says."""
     return job_dir / MAIL_DIR / str(node_id)
+
+
+def given_up(job_dir: Path) -> Path:
+    """The file of an attendant that has left a job without csrun_wse, after a failure."""
+    return job_dir / MAIL_DIR / "given_up"
 
 
 def post(box: Path, message: msgspec.Struct) -> None:

@@ -161,8 +161,7 @@ def _run_step(
             command = _attendant(request, job_plan, site, folder)
             words = _srun(_one_a_node(job_plan), command, resources, given)
             with ending_signals() as signals:
-                owns_job = given is None or not given.is_users
-                return _Run(request, job, folder, words, signals, owns_job).run()
+                return _Run(request, job, folder, words, signals, given).run()
         finally:
             folder.clear()
 
@@ -215,7 +214,7 @@ class _Run:
         folder: JobFolder,
         words: tuple[str, ...],
         signals: socket.socket,
-        owns_job: bool,
+        given: environment.Allocation | None,
     ) -> None:
         self._request = request
         self._planned = planned
@@ -225,7 +224,13 @@ class _Run:
         self._said_bytes = 0
         self._begun_s = monotonic()
         self._watch = QueueWatch(say)
-        self._step = Step(words, folder, planned.nodes, owns_job=owns_job)
+        self._step = Step(
+            words,
+            folder,
+            planned.nodes,
+            owns_job=given is None or not given.is_users,
+            frees_job=given is None,
+        )
 
     def run(self) -> int:
         """Run to the end; nothing of the job lives when this returns."""

@@ -16,6 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
+from csrun.launch.slurm.alone import LOST
 from csrun.site import Site
 from csrun.system import load_state
 
@@ -269,7 +270,12 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
 
 
 def _reason(parts: list[dict[str, Any]]) -> str:
-    """Slurm's word for the first component that has one, with the nodes that it names."""
+    """What csrun has noted of a job that goes on without it, else Slurm's word for the first
+    component that has one, with the nodes that it names.
+    """
+    for part in parts:
+        if part.get("comment") == LOST:
+            return LOST
     for part in sorted(parts, key=_offset):
         if part["state_reason"] != "None":
             return str(part.get("state_description") or part["state_reason"])

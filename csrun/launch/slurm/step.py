@@ -16,7 +16,7 @@ from csrun.jobs.folder import JobFolder
 from csrun.launch.life.first_cause import describe_srun_loss
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
-from csrun.launch.slurm import mail
+from csrun.launch.slurm import deputy, mail
 
 LOG_NAME = "srun"
 LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them
@@ -26,14 +26,25 @@ _READ_BYTES = 1 << 16
 
 
 class Step:
-    """One srun, a TaskServer. Its attendants report in first; then `job` says where they are."""
+    """One srun, a TaskServer. Its attendants report in first; then `job` says where they are.
+
+    `owns_job`: the job of Slurm's is csrun's, to cancel for instance; `frees_job`: it was made for
+    this srun, so that its nodes are free when this ends.
+    """
 
     name = "srun"
 
     def __init__(
-        self, words: Sequence[str], folder: JobFolder, nodes: int, *, owns_job: bool = True
+        self,
+        words: Sequence[str],
+        folder: JobFolder,
+        nodes: int,
+        *,
+        owns_job: bool = True,
+        frees_job: bool = True,
     ) -> None:
         self._owns_job = owns_job
+        self._frees_job = frees_job
         (folder.path / mail.MAIL_DIR).mkdir(0o700)
         decoder = msgspec.msgpack.Decoder(mail.FromAttendant)
         self._box = mail.launcher_box(folder.path)
@@ -47,6 +58,9 @@ class Step:
         self.job: JobFile | None = None
         self._silence: threading.Timer | None = None
         self._process = _start(words, folder)
+        self._has_ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._heart.start()
 
     def fileno(self) -> int:
         """The descriptor on which the bells come."""
@@ -113,6 +127,14 @@ class Step:
         mail.post(self._box, message)
         if self._process.poll() is None and self.job is not None:
             _scancel("--signal=URG", str(self.job.job_id))
+
+    def _beat(self) -> None:
+        """Be heard, whatever our main thread waits for: a Slurm that is slow, a held terminal."""
+        heartbeat = mail.Heartbeat(deputy.SILENCE_S, self._frees_job)
+        while not self._has_ended.is_set():
+            with suppress(OSError):  # a full disk: silence, until there is room again
+                mail.post(self._box, heartbeat)
+            self._has_ended.wait(deputy.HEARTBEAT_S)
 
     def _heard(self) -> list[tuple[int, mail.FromAttendant]]:
         return [(node_id, said) for node_id, box in enumerate(self._readers) for said in box.read()]
@@ -197,6 +219,8 @@ class Step:
 
     def _close(self) -> int:
         assert self._process.stdout is not None
+        self._has_ended.set()
+        self._heart.join()
         self._process.stdout.close()
         return self._process.wait()
 

@@ -20,6 +20,7 @@ from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import plan
 from csrun.launch.process.protocol import SignalTasks, StartTask
 from csrun.launch.slurm import allocation, batch, folders, options, run, sinfo, squeue
+from csrun.launch.slurm.alone import LOST
 from csrun.launch.slurm.mail import (
     MAIL_DIR,
     LetGo,
@@ -147,6 +148,13 @@ def test_what_a_job_waits_for_is_named() -> None:
     assert job.why == "waits for node1: drained, down or reserved"
     (job,) = squeue.parse(squeue_answer("PENDING", state_reason="Priority"), SITE)
     assert job.why == "waits for Priority"
+
+
+def test_a_job_without_its_launcher_says_so() -> None:
+    (job,) = squeue.parse(squeue_answer("RUNNING", comment=LOST), SITE)
+    assert job.why == "csrun: launcher lost"
+    (job,) = squeue.parse(squeue_answer("RUNNING", comment="the user's own"), SITE)
+    assert job.why == ""
 
 
 @pytest.mark.parametrize(("state", "said"), [

@@ -1,0 +1,131 @@
+"""An attendant and its launcher: whether that is heard of, and what is done without it.
+
+What is to be done the deputy says; here are the files by which attendants know of each other, and
+the commands of Slurm's that give a job back which has nobody else to do so.
+"""
+
+import os
+import subprocess
+import time
+from contextlib import suppress
+
+import msgspec
+
+from csrun.context import JobFile
+from csrun.context.job import ENDED_DIR
+from csrun.jobs.folder import JobFolder
+from csrun.launch.life.job_state import Instruction
+from csrun.launch.process.protocol import StartTask
+from csrun.launch.slurm import mail
+from csrun.launch.slurm.deputy import SILENCE_S, Deputy, Happening, Watch
+
+LOST = "csrun: launcher lost"  # the comment of such a job, which Slurm keeps
+SLURM_S = 10.0  # for a command of Slurm's
+EXIT_NEVER_STARTED = 1
+
+
+class Alone:
+    """What one attendant knows of its launcher. `is_first`: it is the chief's."""
+
+    def __init__(self, folder: JobFolder, job_id: int, *, is_first: bool) -> None:
+        self._folder = folder
+        self._job_id = job_id
+        self._is_first = is_first
+        self._heartbeat = mail.Heartbeat(SILENCE_S, frees_job=False)
+        self._orders = mail.Reader(
+            mail.launcher_box(folder.path), msgspec.msgpack.Decoder(mail.ToAttendants)
+        )
+        self._watch = Watch(time.monotonic())
+        self._job: JobFile | None = None
+        self._begun_s = 0.0
+        self._story: list[Happening] = []  # since the tasks were started
+        self._deputy: Deputy | None = None
+
+    def orders(self) -> list[mail.ToAttendants]:
+        """What the launcher has said since."""
+        orders = self._orders.read()
+        self._watch.look(time.monotonic(), has_news=bool(orders))
+        for order in orders:
+            if isinstance(order, mail.Heartbeat):
+                self._heartbeat = order
+        return orders
+
+    @property
+    def stays(self) -> bool:
+        """Whether we are needed to the end of all: without a launcher we free the job."""
+        return self._is_first and self._heartbeat.frees_job
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the launcher is lost, or was, and we have begun to end what it had begun."""
+        is_lost = self._watch.is_lost(self._heartbeat.silence_s)
+        return is_lost or (self._deputy is not None and self._deputy.is_needed)
+
+    def begin(self, job: JobFile) -> None:
+        """The tasks start, or start again."""
+        if self._job is None:
+            self._begun_s = time.monotonic()
+        self._job = job
+        self._story.clear()
+
+    def has_started(self, task: StartTask) -> bool:
+        """Whether a task was started already: what a deputy has done is ordered once more when
+        its launcher is heard again.
+        """
+        return task in self._story
+
+    def keep(self, happened: Happening) -> list[Instruction]:
+        """Take note of what has happened; what there is to do about it."""
+        self._story.append(happened)
+        if self._deputy is None or isinstance(happened, StartTask):
+            return []
+        return self._deputy.handle(happened, time.monotonic())
+
+    def turn(self) -> list[Instruction]:
+        """What there is to do now in the launcher's stead; nothing while it is heard of."""
+        if not self.is_alone:
+            self._deputy = None
+            return []
+        if self._job is None:
+            return []
+        done, now_s = [], time.monotonic()
+        if self._deputy is None:
+            self._tell_loss()
+            self._deputy = Deputy(self._job, self._begun_s)
+            done = self._deputy.take_over(self._story, now_s)
+        is_given_up = mail.given_up(self._folder.path).exists()
+        return [*done, *self._deputy.turn(now_s, is_given_up=is_given_up)]
+
+    def may_leave(self, exit_code: int) -> bool:
+        """Whether nothing is left to be done without the launcher."""
+        if self._job is None:
+            return True
+        if self._deputy is None or not self._deputy.has_finished:
+            return False
+        return exit_code != 0 or not self.stays or self._have_all_ended(len(self._job.tasks))
+
+    def leave(self, exit_code: int) -> int:
+        """Let the others know of a failure, and free the job; the exit code."""
+        code = EXIT_NEVER_STARTED if self._job is None else exit_code
+        if code != 0:
+            with suppress(OSError):
+                mail.given_up(self._folder.path).touch()
+        if self._heartbeat.frees_job and (code != 0 or self._is_first):
+            _call("scancel", str(self._job_id))
+        return code
+
+    def _have_all_ended(self, tasks: int) -> bool:
+        ended = len(os.listdir(self._folder.path / ENDED_DIR))
+        return ended == tasks or mail.given_up(self._folder.path).exists()
+
+    def _tell_loss(self) -> None:
+        if self._is_first:
+            with suppress(OSError), self._folder.log("srun").open("a") as log:
+                log.write(f"{LOST}: nothing was heard of it for {self._heartbeat.silence_s:g} s\n")
+            _call("scontrol", "update", f"JobId={self._job_id}", f"Comment={LOST}")
+
+
+def _call(*words: str) -> None:
+    """A command of Slurm's, which may not be there, or not answer."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(words, capture_output=True, check=False, timeout=SLURM_S)

@@ -1,0 +1,92 @@
+"""The machine of csrun_wse is lost, and its srun with it: the job goes on, and frees its nodes."""
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from support.fc_mnist import MANY_STEPS, FcMnist
+from support.jobs import Workplace, until
+from support.testbed import Testbed
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+STREAMING = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
+IMPATIENT = """
+import runpy, sys
+from csrun.launch.slurm import deputy
+deputy.HEARTBEAT_S, deputy.SILENCE_S = 0.5, 4.0
+sys.argv[:] = sys.argv[3:]  # after this python, and -m
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def there(cluster_place: Workplace) -> FcMnist:
+    """fc_mnist on the cluster, under a launcher that beats fast and is soon missed."""
+    return FcMnist(
+        cluster_place.path,
+        around=(sys.executable, "-c", IMPATIENT),
+        site=cluster_place.site,
+        variables=cluster_place.variables,
+    )
+
+
+def lose(launcher: int) -> None:
+    """It and its sruns are gone at once, none is left to tell of another's end."""
+    process = psutil.Process(launcher)
+    victims = [process, *process.children(recursive=True)]
+    for victim in victims:
+        victim.suspend()
+    for victim in victims:
+        victim.kill()
+
+
+def attendants(testbed: Testbed) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"].startswith("attendant-"):
+            try:
+                if process.environ().get("SLURM_CONF") == str(testbed.conf):
+                    yield process
+            except psutil.Error:
+                continue
+
+
+def test_the_job_of_a_lost_launcher_ends_with_its_first_task(
+    there: FcMnist, testbed: Testbed
+) -> None:
+    there.configure(runconfig__log_steps=1)
+    with there.start_wse("--max_steps", str(MANY_STEPS), layout=STREAMING) as launcher:
+        assert launcher.stdout is not None
+        next(line for line in launcher.stdout if "global_step = 1," in line)
+        lose(launcher.pid)
+        launcher.communicate(timeout=60)
+    comment = ("squeue", "--noheader", "--format=%k")
+    until(lambda: "csrun: launcher lost" in testbed.call(*comment))
+    assert "RUNNING" in " ".join(testbed.queue())
+    assert "csrun: launcher lost" in there.csctl("get", "jobs").stdout
+    streamer = next(a for a in attendants(testbed) if a.name() == "attendant-3").children()[0]
+    streamer.send_signal(signal.SIGKILL)
+    until(lambda: not testbed.queue())
+    assert not list(attendants(testbed))
+    again = there.wse("--max_steps", "2", "--model_dir", "again", layout=STREAMING)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_training_whose_launcher_is_lost_ends_as_if_undisturbed(
+    there: FcMnist, testbed: Testbed
+) -> None:
+    there.configure(runconfig__log_steps=1)
+    steps = 300
+    with there.start_wse("--max_steps", str(steps), layout=STREAMING) as launcher:
+        assert launcher.stdout is not None
+        next(line for line in launcher.stdout if "global_step = 1," in line)
+        lose(launcher.pid)
+        launcher.communicate(timeout=60)
+    until(lambda: not testbed.queue())
+    whole = there.cpu("--max_steps", str(steps), "--model_dir", "undisturbed")
+    assert whole.returncode == 0, whole.stderr
+    ours, its = there.checkpoint(steps), there.checkpoint(steps, "undisturbed")
+    assert ours.read_bytes() == its.read_bytes()
+    assert not list(attendants(testbed))
