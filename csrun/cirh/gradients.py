@@ -27,7 +27,7 @@ from csrun.cirh.ops.arithmetic import (
 )
 from csrun.cirh.ops.base import BackwardOp, CirhOp, Plain, integer, ints, number
 from csrun.cirh.ops.random import MaskedScaleOp
-from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.ops.shape import CloneOp, ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import Tensor, shape_of, type_of
 
 Gradients = list[SSAValue | None]
@@ -194,7 +194,18 @@ def inverse(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(dims)), key=lambda i: dims[i]))
 
 
-SHAPE_RULES: Rules = {ViewOp: view, ExpandOp: expand, PermuteOp: permute, TransposeOp: transpose}
+def clone(back: Backward) -> Gradients:
+    """The gradient as it is."""
+    return [back.grad]
+
+
+SHAPE_RULES: Rules = {
+    ViewOp: view,
+    ExpandOp: expand,
+    PermuteOp: permute,
+    TransposeOp: transpose,
+    CloneOp: clone,
+}
 
 
 def relu(back: Backward) -> Gradients:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler.array import Array
 from csrun.compiler.errors import CompileError
 from csrun.compiler.footprint import Footprint, footprint
-from csrun.compiler.graph import LOSS, Array
+from csrun.compiler.graph import LOSS
 from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory_plan import Life, lives, place
@@ -152,4 +153,5 @@ def _with_samples(array: Array, samples: int, fewer: int) -> Array:
     if axis is None:
         return array
     rows = array.shape[axis] // samples
-    return replace(array, shape=(*array.shape[:axis], fewer * rows, *array.shape[axis + 1 :]))
+    shape = *array.shape[:axis], fewer * rows, *array.shape[axis + 1 :]
+    return Array(array.name, shape, array.dtype)

@@ -6,15 +6,14 @@ consecutive parameters with one optimizer are one range, and a range longer than
 through in tiles that stay in the cache. Updates are elementwise, so neither changes a bit.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from csrun.compiler.graph import INPUT, Array
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.layers import Layout, nbytes_of_parameter
+from csrun.compiler.names import Names
 from csrun.compiler.optimizers import Optimizer
 from csrun.executable import Buffer, Group, InputSpec, Parameter
 
@@ -31,51 +30,6 @@ FUNCTIONS = (
     "log1p, matmul, maximum, minimum, multiply, negative, sqrt, subtract, tanh"
 )
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
-
-
-class Names:
-    """The local variables of a program: one a place and shape, each bound before it is used."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], inputs: Sequence[InputSpec]) -> None:
-        self._shapes = shapes
-        self._inputs = {INPUT + spec.name: spec for spec in inputs}
-        self._taken: set[str] = {spec.name for spec in inputs}
-        self._variables: dict[tuple[str, tuple[int, ...]], str] = {}
-        self.bindings: list[str] = []
-        self.reshaped_inputs: dict[str, str] = {}
-
-    def of(self, array: Array) -> str:
-        """The variable of an array; a view of another shape has its own."""
-        key = array.name, array.shape
-        if key not in self._variables:
-            self._variables[key] = self._bind(array)
-        return self._variables[key]
-
-    def _bind(self, array: Array) -> str:
-        spec = self._inputs.get(array.name)
-        if spec is not None:
-            if array.shape == spec.shape:
-                return spec.name
-            variable = self._new(f"{spec.name}_as_{'_'.join(map(str, array.shape))}")
-            self.reshaped_inputs[variable] = f"{variable} = {spec.name}.reshape({array.shape})"
-            return variable
-        if array.shape == self._shapes[array.name]:
-            variable = self._new(array.name)
-            self.bindings.append(f'{variable} = v["{array.name}"]')
-            return variable
-        whole = self.of(Array(array.name, self._shapes[array.name], array.dtype))
-        variable = self._new(f"{array.name}_as_{'_'.join(map(str, array.shape))}")
-        self.bindings.append(f"{variable} = {whole}.reshape({array.shape})")
-        return variable
-
-    def _new(self, text: str) -> str:
-        stem = re.sub(r"\W", "_", text)
-        stem = f"_{stem}" if stem[0].isdigit() else stem
-        variable, count = stem, 1
-        while variable in self._taken:
-            variable, count = f"{stem}_{count}", count + 1
-        self._taken.add(variable)
-        return variable
 
 
 def generate(
@@ -113,7 +67,7 @@ def _function(
         lines.append(f"# {kernel.layer}: {kernel.kind}")
         lines += kernel.emit(names.of)
     text = "\n".join(lines)
-    used = [line for variable, line in names.reshaped_inputs.items() if variable in text]
+    used = [line for variable, line in names.viewed_inputs.items() if variable in text]
     batch = ", ".join(spec.name for spec in inputs) + ("," if len(inputs) == 1 else "")
     unpack = [f"{batch} = batch", *used] if any(spec.name in text for spec in inputs) else []
     return ["", f"def {name}(batch, step):", *_indented([*unpack, *lines] or ["pass"])]

@@ -1,28 +1,18 @@
-"""The module as the matchers see it: which operators are left, and what each value is called."""
+"""The module as the matchers see it: which operators are left, and where each value is."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from enum import StrEnum
-from math import isfinite
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.model import FullOp, InputOp, LossOp, ParameterOp, RowsOp
-from csrun.cirh.ops.shape import TransposeOp, ViewOp
+from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, ParameterOp
+from csrun.cirh.ops.shape import VIEWS, TransposeOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-
-
-@dataclass(frozen=True)
-class Array:
-    """An array of the program. `name` is its place: a buffer, a parameter, a gradient, an input."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
+from csrun.compiler.array import Array
+from csrun.compiler.views import base_of, numbers_of, view_of, written_by
 
 #: The sum of the loss over the valid rows of the batch, which the runtime reads.
 LOSS = Array("loss", (1,), "float64")
@@ -37,13 +27,12 @@ class Phase(StrEnum):
 
 GRADIENT = "gradient/"
 INPUT = "input/"
-SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: "/"}
 
 
 class Graph:
     """Operators in program order; matching a kernel takes its operators out.
 
-    A value is named by what the program finds it under: an input of the batch, a parameter, a
+    A value is a view of what the program finds under a name: an input of the batch, a parameter, a
     parameter's gradient in the store, or an arena buffer `<layer>/<operator>_<n>`.
     """
 
@@ -52,14 +41,15 @@ class Graph:
         self._places = {operation: place for place, operation in enumerate(self.operations)}
         self.taken: dict[Operation, int] = {}
         self._root = 0
+        self._numbers = numbers_of(self.operations)
         loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
         self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
-        self._literals: dict[SSAValue, str] = {}
-        for op in self.operations:
-            if op.results and (text := self._find_literal(op)) is not None:
-                self._literals[op.results[0]] = text
-        self._names: dict[SSAValue, str] = {}
+        self._arrays: dict[SSAValue, Array] = {}
+        self._trained: dict[SSAValue, ParameterOp] = {}
         self._counts: dict[str, int] = {}
+        for op in self.operations:
+            if isinstance(op, UpdatingOp):
+                self._place_gradient(op)
 
     def start(self, operation: Operation) -> None:
         """A kernel is looked for from this operator on; it would run where this one stands."""
@@ -73,18 +63,25 @@ class Graph:
         """Where an operator stands in the program."""
         return self._places[operation]
 
+    def precedes(self, value: SSAValue, operation: Operation) -> bool:
+        """Whether a value is computed before an operator stands."""
+        owner = base_of(value).owner
+        return isinstance(owner, Operation) and self._places[owner] < self._places[operation]
+
     def runs_at(self, operation: Operation) -> int:
         """Where the kernel runs that covers an operator; its own place when none does yet."""
         return self.taken.get(operation, self._places[operation])
 
     def array(self, value: SSAValue) -> Array:
-        """The array that holds a value."""
-        kind = type_of(value)
-        return Array(self._name(value), shape_of(kind), dtype_of(kind))
+        """Where a value is."""
+        if value not in self._arrays:
+            self._arrays[value] = self._find_array(value)
+        return self._arrays[value]
 
     def named(self, values: Iterable[SSAValue]) -> frozenset[str]:
-        """The names of those of the values that have one: they are arrays of the program."""
-        return frozenset(self._names[value] for value in values if value in self._names)
+        """The names of those of the values that are arrays of the program, and no views."""
+        arrays = (self._arrays.get(value) for value in values if base_of(value) is value)
+        return frozenset(array.name for array in arrays if array is not None)
 
     def users(self, value: SSAValue) -> list[Operation]:
         """Operators that read a value, in program order."""
@@ -95,51 +92,36 @@ class Graph:
         users = self.users(value)
         return users[0] if len(users) == 1 else None
 
-    def is_read_once(self, value: SSAValue) -> bool:
-        """Whether one operator reads the memory of a value, under whatever shape."""
-        while isinstance(value.owner, ViewOp):
-            value = value.owner.x
-        return len(self._readers(value)) == 1
+    def may_change(self, value: SSAValue) -> bool:
+        """Whether the one reader of a value may do so in place.
 
-    def _readers(self, value: SSAValue) -> list[Operation]:
-        readers = []
+        Inputs and weights are not the program's to change, numbers are text, and repeated elements
+        are one in memory.
+        """
+        base = base_of(value)
+        if isinstance(base.owner, LeafOp) or value in self._numbers or self.array(value).repeats:
+            return False
+        return len(list(self.readers(base))) == 1
+
+    def readers(self, value: SSAValue) -> Iterator[Operation]:
+        """Operators that read the memory of a value, under whatever view."""
         for op in self.users(value):
-            readers += self._readers(op.out) if isinstance(op, ViewOp) else [op]
-        return readers
-
-    def literal(self, value: SSAValue) -> str | None:
-        """The text of a value that is one number, made of constants and the batch's rows."""
-        return self._literals.get(value)
-
-    def _find_literal(self, op: Operation) -> str | None:
-        """The text of an operator's result; those before it in the program are known."""
-        match op:
-            case FullOp() as full:
-                return _text(float(full.value.value.data))
-            case RowsOp():
-                return "step.rows"
-            case NegOp() as negative:
-                text = self.literal(negative.x)
-                return None if text is None else f"(-{text})"
-            case AddOp() | SubOp() | MulOp() | DivOp() as binary:
-                left, right = self.literal(binary.lhs), self.literal(binary.rhs)
-                if left is None or right is None:
-                    return None
-                return f"({left} {SIGNS[type(binary)]} {right})"
-            case _:
-                return None
-
-    def is_gradient(self, value: SSAValue) -> bool:
-        """Whether a value is the gradient that a parameter's update takes."""
-        return self._name(value).startswith(GRADIENT)
+            if isinstance(op, VIEWS):
+                yield from self.readers(op.out)
+            else:
+                yield op
 
     def trains(self, value: SSAValue) -> ParameterOp | None:
-        """The parameter whose update takes a value as its gradient, if there is one."""
-        for op in self.users(value):
-            if isinstance(op, UpdatingOp) and op.grad is value:
-                assert isinstance(op.parameter.owner, ParameterOp), "only parameters are updated"
-                return op.parameter.owner
-        return None
+        """The parameter whose gradient is written as this value; None without one."""
+        return self._trained.get(value)
+
+    def number(self, value: SSAValue) -> str | None:
+        """The text of a value that is one number, made of constants and the batch's rows."""
+        return self._numbers.get(value)
+
+    def is_number(self, operation: Operation) -> bool:
+        """Whether an operator gives one number only, which its readers have as text."""
+        return any(result in self._numbers for result in operation.results)
 
     def phase_of(self, operation: Operation) -> Phase:
         """Backward operators come after the loss."""
@@ -150,23 +132,30 @@ class Graph:
         scope = getattr(operation, "scope", None)
         return scope.data if scope is not None else "model"
 
-    def _name(self, value: SSAValue) -> str:
-        if value not in self._names:
-            self._names[value] = self._find_name(value)
-        return self._names[value]
-
-    def _find_name(self, value: SSAValue) -> str:
+    def _find_array(self, value: SSAValue) -> Array:
         owner = value.owner
         assert isinstance(owner, Operation), "CIRH has no block arguments"
+        if isinstance(owner, VIEWS):
+            found = view_of(owner, self.array(owner.x))
+            assert found is not None, f"{owner.name} of {owner.where}: a copy stands before it"
+            return found
+        kind = type_of(value)
+        shape, dtype = shape_of(kind), dtype_of(kind)
         if isinstance(owner, InputOp):
-            return INPUT + owner.symbol.data
+            return Array(INPUT + owner.symbol.data, shape, dtype)
         if isinstance(owner, ParameterOp):
-            return owner.symbol.data
-        if isinstance(owner, ViewOp):
-            return self._name(owner.operands[0])
-        if (parameter := self.trains(value)) is not None:
-            return GRADIENT + parameter.symbol.data
-        return self._new_name(f"{self.layer_of(owner)}/{owner.name.partition('.')[2]}")
+            return Array(owner.symbol.data, shape, dtype, is_weight=True)
+        stem = f"{self.layer_of(owner)}/{owner.name.partition('.')[2]}"
+        return Array(self._new_name(stem), shape, dtype)
+
+    def _place_gradient(self, update: UpdatingOp) -> None:
+        """Let what an update alone reads be written into the store."""
+        parameter, written = update.parameter.owner, written_by(update)
+        assert isinstance(parameter, ParameterOp), "only parameters are updated"
+        if written is not None:
+            value, place = written
+            self._trained[value] = parameter
+            self._arrays[value] = replace(place, name=GRADIENT + parameter.symbol.data)
 
     def _new_name(self, stem: str) -> str:
         count = self._counts[stem] = self._counts.get(stem, -1) + 1
@@ -174,15 +163,11 @@ class Graph:
 
 
 def parameter_of(value: SSAValue) -> ParameterOp | None:
-    """The parameter that a value is, if it is one."""
-    return value.owner if isinstance(value.owner, ParameterOp) else None
+    """The parameter that a value is, or is a view of."""
+    owner = base_of(value).owner
+    return owner if isinstance(owner, ParameterOp) else None
 
 
 def transposed(value: SSAValue) -> SSAValue | None:
     """What a value is the transpose of, if it is one."""
-    return value.owner.operands[0] if isinstance(value.owner, TransposeOp) else None
-
-
-def _text(number: float) -> str:
-    """A Python expression of a number; infinity and NaN have no literal."""
-    return repr(number) if isfinite(number) else f"float('{number!r}')"
+    return value.owner.x if isinstance(value.owner, TransposeOp) else None

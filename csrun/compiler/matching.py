@@ -1,5 +1,6 @@
 """Kernel matching: from CIRH to the kernels and updates that a program is made of."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -9,10 +10,11 @@ from xdsl.ir import Operation
 from csrun.cirh.batch_axes import Dependence, dependences_of
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
-from csrun.cirh.ops.shape import ViewOp
+from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, text_of, type_of
+from csrun.compiler.array import Array
 from csrun.compiler.errors import CompileError, refused
-from csrun.compiler.graph import Array, Graph, parameter_of
+from csrun.compiler.graph import GRADIENT, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
 from csrun.compiler.lair import generate_kernels
@@ -20,7 +22,7 @@ from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.run import MATCHING
 
-_LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, ViewOp)
+_LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, *VIEWS)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         if operation in graph.taken or isinstance(operation, _LEAVES):
             continue
         graph.start(operation)
+        if graph.is_number(operation):  # it is text in its readers
+            graph.take(operation)
+            continue
         if isinstance(operation, OutputOp):
             copy = copy_out(operation, graph)
             placed.append((graph.place_of(operation), copy))
@@ -101,6 +106,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         if operation not in graph.taken:
             raise _no_kernel(operation, graph)
     kernels = tuple(kernel for _, kernel in sorted(placed, key=itemgetter(0)))
+    _check_gradients(kernels, updates)
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
         parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
@@ -124,6 +130,13 @@ def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:
     if parameter is None or optimizer is None:
         raise _no_kernel(operation, graph)
     return parameter.symbol.data, optimizer
+
+
+def _check_gradients(kernels: Sequence[Kernel], updates: Mapping[str, Optimizer]) -> None:
+    """An update whose gradient nobody writes would leave its parameter where it is, silently."""
+    written = {array.name for kernel in kernels for array in kernel.writes}
+    missing = [name for name in updates if GRADIENT + name not in written]
+    assert not missing, f"no kernel writes the gradients of {', '.join(missing)}"
 
 
 def _no_kernel(operation: Operation, graph: Graph) -> CompileError:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csrun.compiler.graph import GRADIENT, INPUT, Array
+from csrun.compiler.array import Array
+from csrun.compiler.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel
 from csrun.executable import Buffer, aligned, nbytes_of
 
@@ -35,13 +36,15 @@ class Life:
 def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -> list[Life]:
     """The lives of all arena arrays of a step; `kept` are those that the host reads after it.
 
-    Raises: ValueError for an array that is read before anything wrote it, or a name of two arrays,
-        which are compiler bugs.
+    A life is that of the base: whoever reads a view of it keeps all of it alive.
+
+    Raises: ValueError for an array that is read before anything wrote it, is written through a
+        view, or shares its name with another, which are compiler bugs.
     """
     found: dict[str, Life] = {}
     for place, kernel in enumerate(kernels):
         for array in kernel.reads:
-            if array.name.startswith(INPUT) or array.name in weights:
+            if array.name.startswith(INPUT) or array.is_weight:
                 continue
             if array.name not in found:
                 raise ValueError(f"{kernel.kind} in {kernel.layer} reads {array.name} too early")
@@ -50,7 +53,7 @@ def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -
             if array.name.startswith(GRADIENT) and array.name[len(GRADIENT) :] in weights:
                 continue
             life = found.setdefault(array.name, Life(array, place, place))
-            if life.array != array:
+            if life.array != array or not array.is_contiguous:
                 raise ValueError(f"{array.name} of {kernel.layer}: {array} is not {life.array}")
             life.last = place
     for array in kept:

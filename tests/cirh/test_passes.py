@@ -14,6 +14,7 @@ from csrun.cirh import parse_module, print_module
 from csrun.cirh.ops.model import InputOp, ParameterOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.passes.common import CommonSubexpressions
+from csrun.compiler.passes.copies import Copies
 from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode, Fusion
 from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION
 
@@ -24,6 +25,7 @@ PASSES = {
         Canonicalization(),
         ConstantFolding(),
         CommonSubexpressions(),
+        Copies(),
         DeadCode(),
         Fusion(),
     )

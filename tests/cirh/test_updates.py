@@ -61,7 +61,9 @@ def test_five_updates_are_pytorchs(name):
         interpret(module, {"grad": grad}, state, rows=1)
         tensor.grad = torch.from_numpy(grad)
         optimizer.step()
-        np.testing.assert_allclose(state.parameters["w"], tensor.detach().numpy(), rtol=1e-12)
+        np.testing.assert_allclose(
+            state.parameters["w"], tensor.detach().numpy(), rtol=1e-12, atol=1e-15
+        )
 
 
 def test_a_rate_that_changes_is_not_the_references():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csrun.compiler.graph import Array
+from csrun.compiler.array import Array
 from csrun.compiler.kernels.outputs import Argmax
 from csrun.compiler.memory_plan import Life, lives, place
 
@@ -63,7 +63,19 @@ def test_a_chain_of_arrays_takes_two_places():
 
 def test_two_arrays_of_one_name_are_a_bug():
     pair = [
-        Argmax("head", Array("x", (4, n), "float32"), Array("y", (n,), "int64"), 0) for n in (2, 3)
+        Argmax("head", Array("input/x", (4, n), "float32"), Array("y", (n,), "int64"), 0)
+        for n in (2, 3)
     ]
     with pytest.raises(ValueError, match="y of head"):
-        lives(pair, [], {"x"})
+        lives(pair, [], set())
+
+
+def test_a_life_lasts_until_the_last_view_is_read():
+    x, y, z = (Array(name, (2,), "int64") for name in "xyz")
+    kernels = [
+        Argmax("first", Array("input/x", (2, 3), "float32"), x, 1),
+        Argmax("second", Array("input/x", (2, 3), "float32"), y, 1),
+        Argmax("third", x.expanded((2, 2)), z, 1),
+    ]
+    found = lives(kernels, [], set())
+    assert [(life.array, life.last) for life in found] == [(x, 2), (y, 1), (z, 2)]

@@ -126,6 +126,7 @@ FORWARD: Sequence[Case] = (
     _case(shape.ExpandOp, lambda torch, x: x.expand(2, 4, 3), normal(4, 1), shape=(2, 4, 3)),
     _case(shape.PermuteOp, lambda torch, x: x.permute(2, 0, 1), normal(2, 3, 4), dims=(2, 0, 1)),
     _case(shape.TransposeOp, lambda torch, x: x.t(), X),
+    _case(shape.CloneOp, lambda torch, x: x.clone(), X),
     _case(arithmetic.AddOp, lambda torch, a, b: a + b, X, Y),
     _case(arithmetic.AddOp, lambda torch, a, b: a + b, normal(3), X),
     _case(arithmetic.SubOp, lambda torch, a, b: a - b, X, normal(4, 1)),

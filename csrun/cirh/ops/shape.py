@@ -1,4 +1,4 @@
-"""Operators that change a tensor's shape and not its values."""
+"""Views of a tensor: its values, or some of them, under another shape; and a copy of it."""
 
 from math import prod
 
@@ -10,13 +10,18 @@ from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, UnaryOp, in
 from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, text_of
 
 
-class ReshapingOp(CirhOp):
-    """One operand, and the sizes of the result's axes."""
+class ViewingOp(CirhOp):
+    """A view of one operand: its elements, some of them or some several times, elsewhere."""
 
     x = operand_def(TensorType)
-    shape = prop_def(DenseArrayBase)
     out = result_def(TensorType)
     assembly_format = ASSEMBLY
+
+
+class ReshapingOp(ViewingOp):
+    """A view, and the sizes of its axes."""
+
+    shape = prop_def(DenseArrayBase)
 
 
 @irdl_op_definition
@@ -52,14 +57,11 @@ class ExpandOp(ReshapingOp):
 
 
 @irdl_op_definition
-class PermuteOp(CirhOp):
+class PermuteOp(ViewingOp):
     """Axes in another order: axis i of the result is axis dims[i] of the operand."""
 
     name = "cirh.permute"
-    x = operand_def(TensorType)
     dims = prop_def(DenseArrayBase)
-    out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -70,7 +72,7 @@ class PermuteOp(CirhOp):
 
 
 @irdl_op_definition
-class TransposeOp(UnaryOp):
+class TransposeOp(ViewingOp):
     """A matrix transposed."""
 
     name = "cirh.t"
@@ -82,4 +84,13 @@ class TransposeOp(UnaryOp):
         return tensor_type(shape_of(types[0])[::-1], dtype_of(types[0]))
 
 
-OPS = (ViewOp, ExpandOp, PermuteOp, TransposeOp)
+@irdl_op_definition
+class CloneOp(UnaryOp):
+    """The same values in memory of their own, dense."""
+
+    name = "cirh.clone"
+
+
+#: Operators that are views: `x` is what they are views of.
+VIEWS = (ViewOp, ExpandOp, PermuteOp, TransposeOp)
+OPS = (*VIEWS, CloneOp)

@@ -53,6 +53,7 @@ REFERENCES: References = {
     shape.ExpandOp: expand,
     shape.PermuteOp: permute,
     shape.TransposeOp: plain(np.transpose),
+    shape.CloneOp: plain(np.copy),
     arithmetic.AddOp: plain(np.add),
     arithmetic.SubOp: plain(np.subtract),
     arithmetic.MulOp: plain(np.multiply),

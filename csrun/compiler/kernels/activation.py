@@ -7,7 +7,7 @@ from math import prod
 from xdsl.dialects.builtin import FloatAttr, StringAttr
 from xdsl.ir import Operation
 
-from csrun.compiler.graph import Array
+from csrun.compiler.array import Array
 from csrun.compiler.kernels.activation_code import CODES, Code
 from csrun.compiler.kernels.base import Name
 

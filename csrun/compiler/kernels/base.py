@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation
 
-from csrun.compiler.graph import Array, Phase
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Phase
 
 if TYPE_CHECKING:
     from csrun.compiler.graph import Graph
@@ -29,7 +30,7 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def reads(self) -> tuple[Array, ...]:
-        """Arrays whose values it needs."""
+        """Arrays whose values it needs, weights among them."""
 
     @property
     @abstractmethod
@@ -44,7 +45,7 @@ class Kernel(ABC):
     @property
     def parameters(self) -> tuple[str, ...]:
         """Parameters whose weights it reads."""
-        return ()
+        return tuple(dict.fromkeys(array.name for array in self.reads if array.is_weight))
 
     @property
     def flops(self) -> int:

@@ -6,7 +6,8 @@ from math import prod
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
-from csrun.compiler.graph import Array, Graph
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 from csrun.executable.random import blocks_of, threshold_of
 

@@ -1,16 +1,21 @@
-"""Fully connected layers: matrix product, bias and activation, forward and backward."""
+"""Fully connected layers: matrix product, bias and activation, forward and backward.
+
+What of a layer's operators does not fit is a product of its own (`products`).
+"""
 
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.arithmetic import AddmmOp, MmOp, SumOp
-from csrun.cirh.ops.base import BackwardOp, UnaryOp
-from csrun.cirh.ops.shape import TransposeOp
-from csrun.compiler.graph import Array, Graph, parameter_of, transposed
+from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
+from csrun.cirh.types import shape_of, type_of
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph, parameter_of, transposed
 from csrun.compiler.kernels.activation import Activation, activation_of
 from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.products import match_product
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class FcForward(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        return (self.x,)
+        """The input, the weights."""
+        return tuple(a for a in (self.x, self.weight, self.bias) if a is not None)
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -41,10 +47,6 @@ class FcForward(Kernel):
     @property
     def scratch(self) -> tuple[Array, ...]:
         return self.activation.scratch(self.out) if self.activation else ()
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return tuple(a.name for a in (self.weight, self.bias) if a is not None)
 
     @property
     def flops(self) -> int:
@@ -77,9 +79,9 @@ class FcBackward(Kernel):
     """From the gradient of a layer's output to those of its kernel, its bias and its input.
 
     With `activation` the gradient is first brought back through it, in place, from what it saved.
-    Without `weight` the layer's input needs no gradient.
+    Without `weight` the layer's input needs no gradient. x and weight are transposed views.
 
-    Shapes: grad [B, O], x [B, I] -> kernel [I, O], bias [O], input [B, I]
+    Shapes: grad [B, O], x [I, B], weight [O, I] -> kernel [I, O], bias [O], input [B, I]
     """
 
     grad: Array
@@ -96,8 +98,8 @@ class FcBackward(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """The output's gradient, the layer's input, and what the activation saved."""
-        return tuple(a for a in (self.grad, self.x, self.saved) if a is not None)
+        """The output's gradient, the layer's input and kernel, and what the activation saved."""
+        return tuple(a for a in (self.grad, self.x, self.saved, self.weight) if a is not None)
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -110,15 +112,10 @@ class FcBackward(Kernel):
         return self.activation.scratch(self.grad) if self.activation else ()
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """The kernel, for the input's gradient."""
-        return (self.weight.name,) if self.weight is not None else ()
-
-    @property
     def flops(self) -> int:
         """As forward, once for the kernel's gradient and once for the input's."""
         rows, columns = self.grad.shape
-        inner = self.x.shape[1] if self.x is not None else 0
+        inner = self.x.shape[0] if self.x is not None else 0
         products = (self.kernel_gradient is not None) + (self.input_gradient is not None)
         sums = (self.bias_gradient is not None) + _flops(self.activation)
         return rows * columns * (2 * inner * products + sums)
@@ -136,21 +133,20 @@ class FcBackward(Kernel):
             lines += self.activation.emit(name, self.grad, self.saved, self.scratch)
         if self.kernel_gradient is not None and self.x is not None:
             target = name(self.kernel_gradient)
-            lines.append(f"matmul({name(self.x)}.T, {grad}, out={target})")
+            lines.append(f"matmul({name(self.x)}, {grad}, out={target})")
         if self.bias_gradient is not None:
             ones = f"ones_{self.grad.shape[0]}"
             lines.append(f"dot({ones}, {grad}, out={name(self.bias_gradient)})")
         if self.input_gradient is not None and self.weight is not None:
             target = name(self.input_gradient)
-            lines.append(f"matmul({grad}, {name(self.weight)}.T, out={target})")
+            lines.append(f"matmul({grad}, {name(self.weight)}, out={target})")
         return lines
 
 
 def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """A product with a parameter, its bias, and the one activation that follows it."""
+    """A product with a weight or its transpose, its bias, and the one activation that follows."""
     assert isinstance(operation, MmOp | AddmmOp)
-    weight = parameter_of(operation.rhs)
-    if weight is None:
+    if parameter_of(operation.rhs) is None:
         return None
     bias = operation.bias if isinstance(operation, AddmmOp) else None
     if bias is not None and parameter_of(bias) is None:
@@ -165,7 +161,7 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     return FcForward(
         graph.layer_of(operation),
         x=graph.array(operation.lhs),
-        weight=graph.array(weight.out),
+        weight=graph.array(operation.rhs),
         bias=graph.array(bias) if bias is not None else None,
         product=graph.array(operation.out if len(readers) > 1 else out),
         activation=activation,
@@ -178,7 +174,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
     activation = activation_of(operation) if isinstance(operation, BackwardOp) else None
     if activation is not None and isinstance(operation, BackwardOp):
         gradient: SSAValue = operation.out
-        if not graph.is_read_once(operation.grad):  # it is changed in place
+        if not graph.may_change(operation.grad):
             return None
         source, saved = operation.grad, graph.array(operation.saved)
     else:
@@ -186,22 +182,20 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
         saved = None
     readers = graph.users(gradient)
     layer = graph.layer_of(readers[0] if activation else operation)
-    kernel, bias, below = _consumers(gradient, layer, graph)
+    kernel, bias, below = _consumers(gradient, layer, operation, graph)
     found = [op for op in (kernel, bias, below) if op is not None]
     if len(found) < len(readers) and (activation or operation not in found):
         return None  # others read the gradient under a name of its own, or nobody here does
     graph.take(*found, *([operation] if activation else []))
-    x = transposed(kernel.lhs) if kernel is not None else None
-    weight = transposed(below.rhs) if below is not None else None
     return FcBackward(
         layer,
         grad=graph.array(source),
         activation=activation,
         saved=saved,
-        x=graph.array(x) if x is not None else None,
+        x=graph.array(kernel.lhs) if kernel is not None else None,
         kernel_gradient=graph.array(kernel.out) if kernel is not None else None,
-        bias_gradient=graph.array(bias.out) if bias is not None else None,
-        weight=graph.array(weight) if weight is not None else None,
+        bias_gradient=_row(graph.array(bias.out)) if bias is not None else None,
+        weight=graph.array(below.rhs) if below is not None else None,
         input_gradient=graph.array(below.out) if below is not None else None,
     )
 
@@ -214,44 +208,50 @@ def _gradient_operand(operation: Operation) -> SSAValue:
 
 
 def _consumers(
-    gradient: SSAValue, layer: str, graph: Graph
+    gradient: SSAValue, layer: str, root: Operation, graph: Graph
 ) -> tuple[MmOp | None, SumOp | None, MmOp | None]:
-    """The products and the sum of one layer that read a gradient: for kernel, bias and input."""
+    """The products and the sum of one layer that read a gradient: for kernel, bias and input.
+
+    What else they read is there where `root` stands.
+    """
     kernel: MmOp | None = None
     bias: SumOp | None = None
     below: MmOp | None = None
     for user in graph.users(gradient):
         if graph.layer_of(user) != layer:
             continue
-        if isinstance(user, MmOp) and user.rhs is gradient and transposed(user.lhs) is not None:
+        if isinstance(user, MmOp) and user.rhs is gradient and graph.precedes(user.lhs, root):
             kernel = user
-        elif isinstance(user, MmOp) and user.lhs is gradient and _is_weight(user.rhs):
+        elif isinstance(user, MmOp) and user.lhs is gradient and parameter_of(user.rhs):
             below = user
-        elif isinstance(user, SumOp) and graph.is_gradient(user.out):
+        elif isinstance(user, SumOp) and _is_of_bias(user, graph):
             bias = user
     return kernel, bias, below
 
 
-def _is_weight(value: SSAValue) -> bool:
-    source = transposed(value)
-    return source is not None and parameter_of(source) is not None
+def _is_of_bias(total: SumOp, graph: Graph) -> bool:
+    """Whether a sum over rows makes a parameter's gradient."""
+    dims, rank = ints(total.properties, "dims"), len(shape_of(type_of(total.x)))
+    if (dims, rank) != ((0,), 2) or graph.trains(total.out) is None:
+        return False
+    return graph.array(total.out).is_contiguous
+
+
+def _row(array: Array) -> Array | None:
+    """A sum over rows without the axis that it may have kept."""
+    return array.reshaped(array.shape[-1:])
 
 
 def _match_product(operation: Operation, graph: Graph) -> Kernel | None:
-    return match_forward(operation, graph) or match_backward(operation, graph)
-
-
-def _alias(operation: Operation, graph: Graph) -> Kernel | None:
-    """A transpose is read as such by BLAS and needs no kernel."""
-    assert isinstance(operation, TransposeOp)
-    graph.take(operation)
-    return None
+    """A product before the loss is a layer's, one after it the backward pass's; or on its own."""
+    if graph.phase_of(operation) is Phase.FORWARD:
+        return match_forward(operation, graph) or match_product(operation, graph)
+    return match_backward(operation, graph) or match_product(operation, graph)
 
 
 MATCHERS: dict[str, Matcher] = {
     **{f"cirh.{kind}": match_backward for kind in CODES if "_backward" in kind},
-    AddmmOp.name: match_forward,
+    AddmmOp.name: _match_product,
     MmOp.name: _match_product,
     SumOp.name: match_backward,
-    TransposeOp.name: _alias,
 }

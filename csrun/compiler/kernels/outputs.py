@@ -6,7 +6,8 @@ from xdsl.ir import Operation
 
 from csrun.cirh.ops.arithmetic import ArgmaxOp
 from csrun.cirh.ops.model import LossOp, OutputOp
-from csrun.compiler.graph import LOSS, Array, Graph
+from csrun.compiler.array import Array
+from csrun.compiler.graph import LOSS, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
 
 
@@ -26,7 +27,7 @@ class LossOfRows(UnaryKernel):
 def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
     """The mark of a loss that no loss function's kernel has taken in."""
     assert isinstance(operation, LossOp)
-    if graph.literal(operation.value) is not None:
+    if graph.number(operation.value) is not None:
         return None
     graph.take(operation)
     return LossOfRows(graph.layer_of(operation), graph.array(operation.value), LOSS)

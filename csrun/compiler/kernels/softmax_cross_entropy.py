@@ -18,7 +18,8 @@ from csrun.cirh.ops.loss import (
     NllLossForwardOp,
 )
 from csrun.cirh.ops.model import LossOp, RowsOp
-from csrun.compiler.graph import LOSS, Array, Graph
+from csrun.compiler.array import Array
+from csrun.compiler.graph import LOSS, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 
@@ -236,7 +237,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
         return None
     graph.take(operation, through)
     parts = _parts(forward, operation, graph)
-    scale = graph.literal(operation.grad)
+    scale = graph.number(operation.grad)
     return CrossEntropyBackward(
         parts.layer,
         parts,

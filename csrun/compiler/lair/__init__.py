@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.arithmetic import SumOp
-from csrun.compiler.graph import Array, Graph, parameter_of
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Name, Phase
 from csrun.compiler.lair.cluster import Cluster, clusters_of
 from csrun.compiler.lair.dialect import parse_kernels, print_kernels
@@ -27,7 +27,6 @@ class Generated(Kernel):
     loop: Loop
     operands: tuple[Array, ...]
     results: tuple[Array, ...]
-    weights: tuple[str, ...]
     phase: Phase
 
     kind = "generated"
@@ -44,10 +43,6 @@ class Generated(Kernel):
     def scratch(self) -> tuple[Array, ...]:
         """Tiles of what nobody else reads."""
         return self.loop.scratch
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return self.weights
 
     @property
     def flops(self) -> int:
@@ -70,13 +65,11 @@ def generate_kernel(cluster: Cluster, graph: Graph) -> Generated:
     loop = Loop(op, lowering.writes)
     graph.start(cluster.members[-1])
     graph.take(*cluster.members)
-    weights = [parameter_of(value) for value in lowering.reads]
     return Generated(
         next(iter(cluster.layers), graph.layer_of(cluster.members[-1])),
         loop,
         tuple(dict.fromkeys(lowering.reads.values())),
         tuple(lowering.writes.values()),
-        tuple(weight.symbol.data for weight in weights if weight is not None),
         cluster.phase,
     )
 
@@ -88,19 +81,8 @@ def generate_kernels(
 
     `most`: operators a kernel may have.
     """
-    taken = []
-    for op in operations:
-        if op.results and graph.literal(op.results[0]) is not None:
-            graph.take(op)  # a number is text in its readers
-        elif scalar_of(op) is not None and not _is_sum_of_number(op, graph):
-            taken.append(op)
-    kernels = []
-    for cluster in clusters_of(taken, graph, most):
-        kernel = generate_kernel(cluster, graph)
-        if kernel.writes:  # else it repeats what its readers broadcast
-            kernels.append((graph.place_of(cluster.members[-1]), kernel))
-    return kernels
-
-
-def _is_sum_of_number(op: Operation, graph: Graph) -> bool:
-    return isinstance(op, SumOp) and graph.literal(op.x) is not None
+    taken = [op for op in operations if scalar_of(op) is not None]
+    return [
+        (graph.place_of(cluster.members[-1]), generate_kernel(cluster, graph))
+        for cluster in clusters_of(taken, graph, most)
+    ]

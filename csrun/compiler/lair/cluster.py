@@ -1,14 +1,14 @@
 """Which operators become one kernel: those that one loop over rows can compute, in any order."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.shape import ExpandOp, ViewOp
+from csrun.cirh.ops.shape import VIEWS, ViewOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.graph import Graph, Phase, parameter_of
-from csrun.compiler.lair.operators import operands_of, reduced_axes, source_of, space_of
+from csrun.compiler.lair.operators import operands_of, reduced_axes, space_of
+from csrun.compiler.views import base_of
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class _Gathering:
                 return
 
     def _producers(self, op: Operation) -> list[Cluster]:
-        owners = (source_of(value).owner for value in operands_of(op))
+        owners = (base_of(value).owner for value in operands_of(op))
         found = (self.cluster_of.get(owner) for owner in owners if isinstance(owner, Operation))
         return list(dict.fromkeys(cluster for cluster in found if cluster is not None))
 
@@ -72,37 +72,25 @@ class _Gathering:
         return all(
             reader in members or self._place_of(reader) > place
             for member in joined.members
-            for reader in self._readers(member)
+            for reader in self._graph.readers(member.results[0])
         )
 
     def _is_row_by_row(
         self, value: SSAValue, op: Operation, members: set[Operation], rows: int
     ) -> bool:
         """Whether each row of what `op` reads is there when the loop comes to it."""
-        producer = source_of(value).owner
+        producer = base_of(value).owner
         if not isinstance(producer, Operation) or producer not in members:
             return True
         if 0 in reduced_axes(producer):
             return False  # it is there after the last row
         if len(shape_of(type_of(value))) != len(space_of(op)):
             return False
-        while isinstance(value.owner, ViewOp):
-            if shape_of(type_of(value))[:1] != (rows,):
+        while isinstance(value.owner, VIEWS):
+            if not isinstance(value.owner, ViewOp) or shape_of(type_of(value))[:1] != (rows,):
                 return False
             value = value.owner.x
         return shape_of(type_of(value))[:1] == (rows,) or not rows
-
-    def _readers(self, op: Operation) -> Iterator[Operation]:
-        """Operators that read the result of `op`, under whatever shape."""
-        pending = [op.results[0]]
-        while pending:
-            for user in self._graph.users(pending.pop()):
-                if isinstance(user, ViewOp):
-                    pending.append(user.out)
-                else:
-                    yield user
-                if isinstance(user, ExpandOp):  # arithmetic reads past it
-                    yield from self._graph.users(user.out)
 
     def _place_of(self, op: Operation) -> int:
         """Where the kernel runs that an operator belongs to."""
@@ -111,8 +99,8 @@ class _Gathering:
 
     def _layers(self, op: Operation) -> set[str]:
         """Layers of the weights that an operator reads, or of that whose gradient it makes."""
-        values = [source_of(value) for value in operands_of(op)]
-        found = [parameter_of(value) for value in values] + [self._graph.trains(op.results[0])]
+        found = [parameter_of(value) for value in operands_of(op)]
+        found.append(self._graph.trains(op.results[0]))
         return {p.scope.data for p in found if p is not None and p.scope is not None}
 
     def _union(self, parts: list[Cluster]) -> Cluster:

@@ -5,6 +5,7 @@ of rows at a time, in order; axis 0 of every iteration space is the rows.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 from xdsl.context import Context
 from xdsl.dialects import builtin
@@ -14,6 +15,7 @@ from xdsl.irdl import (
     ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     region_def,
     result_def,
@@ -22,6 +24,9 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
+
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler.array import Array
 
 PARALLEL, REDUCTION = builtin.StringAttr("parallel"), builtin.StringAttr("reduction")
 
@@ -46,12 +51,32 @@ class KernelOp(_LairOp):
 
 @irdl_op_definition
 class ReadOp(_LairOp):
-    """An array of the program: an input, a weight or a buffer."""
+    """An array of the program: an input, a weight or a buffer; without strides it is contiguous."""
 
     name = "lair.read"
     symbol = prop_def(builtin.StringAttr)
+    offset = opt_prop_def(builtin.IntegerAttr)
+    strides = opt_prop_def(builtin.DenseArrayBase)
     out = result_def(builtin.TensorType)
     assembly_format = "$symbol attr-dict `:` type($out)"
+
+    @classmethod
+    def of(cls, array: Array, kind: builtin.TensorType[Attribute]) -> Self:
+        """The operator that reads an array."""
+        properties: dict[str, Attribute] = {"symbol": builtin.StringAttr(array.name)}
+        if array.offset or not array.is_contiguous:
+            properties["offset"] = builtin.IntegerAttr(array.offset, builtin.i64)
+            properties["strides"] = builtin.DenseArrayBase.from_list(builtin.i64, array.strides)
+        return cls(properties=properties, result_types=[kind])
+
+    @property
+    def array(self) -> Array:
+        """The array that it reads."""
+        kind = type_of(self.out)
+        place: tuple[int, tuple[int, ...]] = (0, ())
+        if self.offset is not None and self.strides is not None:
+            place = self.offset.value.data, tuple(map(int, self.strides.iter_values()))
+        return Array(self.symbol.data, shape_of(kind), dtype_of(kind), *place)
 
 
 @irdl_op_definition

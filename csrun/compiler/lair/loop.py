@@ -9,7 +9,8 @@ from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.graph import INPUT, Array
+from csrun.compiler.array import Array
+from csrun.compiler.graph import INPUT
 from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.kernels.base import Name
 from csrun.compiler.lair import dialect as lair
@@ -94,7 +95,7 @@ class Loop:
         }
         self._places: dict[SSAValue, _Place] = {}
         self._scratch = Scratch(self.name, self.rows)
-        self._tiled: dict[str, Array] = {}
+        self._tiled: dict[Array, None] = {}
         self._lines: list[_Line] = []
         self._sums: list[Array] = []
         self._constants: dict[str, str] = {}
@@ -206,13 +207,12 @@ class Loop:
     def _operand(self, value: SSAValue, where: AffineMap) -> _Place:
         if not isinstance(value.owner, lair.ReadOp):
             return self._places[value]
-        kind = type_of(value)
-        array = Array(value.owner.symbol.data, shape_of(kind), dtype_of(kind))
+        array = value.owner.array
         return self._of_program(array, _is_of_rows(where) and len(where.results) == where.num_dims)
 
     def _of_program(self, array: Array, tiled: bool) -> _Place:
         if tiled:
-            self._tiled[f"{array.name} {array.shape}"] = array
+            self._tiled[array] = None
         return _Place(array, tiled)
 
     def _viewed(self, op: lair.ViewOp) -> _Place:
@@ -274,7 +274,7 @@ class Loop:
         """Rows a tile: as many as fit, all tiles alike but the last."""
         if not self.rows:
             return 0
-        tiles = (*self._tiled.values(), *self._scratch.tiles.values())
+        tiles = (*self._tiled, *self._scratch.tiles.values())
         row = sum(nbytes_of(array.shape[1:], array.dtype) for array in tiles)
         most = max(TILE_BYTES // row, 1) if row else self.rows
         count = -(-self.rows // most)
@@ -303,7 +303,7 @@ class Loop:
             return lines
         tiles = (*self._bound(), *self._scratch.tiles.values())
         names = ", ".join(["rows", *(self._tile_name(array, name) for array in tiles)])
-        inputs = [a for a in self._tiled.values() if a.name.startswith(INPUT)]
+        inputs = [a for a in self._tiled if a.name.startswith(INPUT)]
         cut = [f"{self._tile_name(array, name)} = {name(array)}[rows]" for array in inputs]
         return [
             *(f"{name(array)}.fill(0)" for array in self._sums),
@@ -327,7 +327,7 @@ class Loop:
 
     def _bound(self) -> list[Array]:
         """Arrays whose tiles are known before a batch is there."""
-        return [a for a in self._tiled.values() if not a.name.startswith(INPUT)]
+        return [a for a in self._tiled if not a.name.startswith(INPUT)]
 
     def _name(self, array: Array, name: Name) -> str:
         return name(self._sized(array))

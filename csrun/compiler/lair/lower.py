@@ -16,9 +16,10 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from csrun.cirh.ops.shape import ExpandOp, ViewOp
+from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import is_float, shape_of, type_of
-from csrun.compiler.graph import Array, Graph
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair.cluster import Cluster
 from csrun.compiler.lair.operators import (
@@ -26,9 +27,9 @@ from csrun.compiler.lair.operators import (
     operands_of,
     reduced_axes,
     scalar_of,
-    source_of,
     space_of,
 )
+from csrun.compiler.views import base_of
 
 
 class Lowering:
@@ -44,10 +45,8 @@ class Lowering:
 
     def build(self, rows: int, tile: int) -> lair.KernelOp:
         """The kernel."""
-        needed = self._needed()
         for op in self._members:
-            if op in needed:
-                self._values[op.results[0]] = self._generic(op)
+            self._values[op.results[0]] = self._generic(op)
         for op in self._members:
             if self._is_read_outside(op):
                 array = self._graph.array(op.results[0])
@@ -58,7 +57,7 @@ class Lowering:
                         properties={"symbol": StringAttr(array.name)},
                     )
                 )
-        operators = ArrayAttr([StringAttr(op.name) for op in self._members if op in needed])
+        operators = ArrayAttr([StringAttr(op.name) for op in self._members])
         name = self._graph.array(self._members[-1].results[0]).name
         return lair.KernelOp(
             regions=[self._region],
@@ -70,30 +69,8 @@ class Lowering:
             },
         )
 
-    def _needed(self) -> set[Operation]:
-        """Members whose values are read; a repetition that arithmetic reads past is not."""
-        members, needed = set(self._members), set()
-        for op in reversed(self._members):
-            if op in needed or self._is_read_outside(op):
-                needed.add(op)
-                owners = (source_of(value).owner for value in operands_of(op))
-                needed.update(o for o in owners if isinstance(o, Operation) and o in members)
-        return needed
-
     def _is_read_outside(self, op: Operation) -> bool:
-        pending = [op.results[0]]
-        while pending:
-            value = pending.pop()
-            for user in self._graph.users(value):
-                readers = [user]
-                if isinstance(user, ViewOp):
-                    pending.append(user.out)
-                    continue
-                if isinstance(user, ExpandOp):  # arithmetic reads past it
-                    readers += self._graph.users(user.out)
-                if any(r not in self._members and value in operands_of(r) for r in readers):
-                    return True
-        return False
+        return any(r not in self._members for r in self._graph.readers(op.results[0]))
 
     def _append(self, op: Operation) -> SSAValue | None:
         self._region.block.add_op(op)
@@ -107,20 +84,20 @@ class Lowering:
 
     def _find(self, value: SSAValue) -> SSAValue:
         owner = value.owner
-        if isinstance(owner, ViewOp) and source_of(value).owner in self._members:
+        if isinstance(owner, ViewOp) and base_of(value).owner in self._members:
             inner = self._value(owner.x)
             view = lair.ViewOp(operands=[inner], result_types=[value.type])
             self._region.block.add_op(view)
             return view.out
         array = self._graph.array(value)
         self.reads[value] = array
-        read = lair.ReadOp(properties={"symbol": StringAttr(array.name)}, result_types=[value.type])
+        read = lair.ReadOp.of(array, type_of(value))
         self._region.block.add_op(read)
         return read.out
 
     def _generic(self, op: Operation) -> SSAValue:
         operands = operands_of(op)
-        texts = [self._graph.literal(value) for value in operands]
+        texts = [self._graph.number(value) for value in operands]
         ins = [v for v, text in zip(operands, texts, strict=True) if text is None]
         body = lair.block([type_of(v).element_type for v in ins])
         arguments = iter(body.block.args)

@@ -6,7 +6,7 @@ from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp, SumOp
 from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
-from csrun.cirh.ops.shape import ExpandOp, ViewOp
+from csrun.cirh.ops.shape import CloneOp, ExpandOp
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.kernels.activation import activation_of
 
@@ -37,7 +37,7 @@ class Scalar:
 
 def scalar_of(op: Operation) -> Scalar | None:
     """The body of an operator that `lair` takes, else None."""
-    if isinstance(op, SumOp | ExpandOp):
+    if isinstance(op, SumOp | CloneOp):
         return Scalar(IDENTITY)
     if type(op) in CALLS:
         whole = is_float(type_of(op.results[0])) or isinstance(op, OF_INTEGERS)
@@ -58,14 +58,11 @@ def reduced_axes(op: Operation) -> tuple[int, ...]:
 
 
 def operands_of(op: Operation) -> list[SSAValue]:
-    """What an operator reads; arithmetic reads what was repeated for it, for it broadcasts."""
-    if type(op) not in CALLS:
-        return list(op.operands)
-    return [v.owner.x if isinstance(v.owner, ExpandOp) else v for v in op.operands]
+    """What an operator reads; all but sums read what was repeated for them, for they broadcast."""
+    return list(op.operands) if isinstance(op, SumOp) else [_repeated(v) for v in op.operands]
 
 
-def source_of(value: SSAValue) -> SSAValue:
-    """What a value is a view of."""
-    while isinstance(value.owner, ViewOp):
+def _repeated(value: SSAValue) -> SSAValue:
+    while isinstance(value.owner, ExpandOp):
         value = value.owner.x
     return value

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.cirh import print_module
 from csrun.compiler.passes import rewrite
 from csrun.compiler.passes.common import CommonSubexpressions
+from csrun.compiler.passes.copies import Copies
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
 
@@ -24,6 +25,7 @@ PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.ConstantFolding(),
     CommonSubexpressions(),
     rewrite.DeadCode(),
+    Copies(),
 )
 
 

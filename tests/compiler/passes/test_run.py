@@ -54,7 +54,7 @@ def test_the_compile_directory_has_what_stages_changed_and_the_log_their_counts(
     options = options_of(run_mode=RunMode.EVAL)
     module = Network(dropout=0.5).trace(RunMode.EVAL)
     folder = compile_model(module, tmp_path, options).executable.directory
-    names = ["01_trace.mlir", "02_canonical.mlir", "10_dead.mlir", "11_lair.mlir"]
+    names = ["01_trace.mlir", "02_canonical.mlir", "10_dead.mlir", "12_lair.mlir"]
     assert sorted(p.name for p in folder.glob("*.mlir")) == names
     texts = [(folder / name).read_text() for name in names]
     assert len({*texts}) == len(texts)

@@ -1,0 +1,110 @@
+"""Arrays of a program: each a view of a base buffer, by offset, shape and strides in elements.
+
+What only changes the view (another shape, another order of axes, a part, a repetition) is another
+`Array` over the same base: no kernel computes it, and nothing is copied.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import prod
+from operator import mul
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """A view of the buffer, parameter, gradient or input `name`.
+
+    offset, strides: in elements; without strides it is contiguous. Axes of size 1 have the stride
+    that they would have in a contiguous array, so that equal views are equal. is_weight: whether
+    the base is a parameter.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    offset: int = 0
+    strides: Shape = ()
+    is_weight: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        dense = self.strides if self.strides and 0 not in self.shape else contiguous(self.shape)
+        object.__setattr__(self, "strides", _plain(self.shape, dense))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie one after the other, in row-major order."""
+        return self.strides == contiguous(self.shape)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether several of its elements are one in memory."""
+        return any(n > 1 and not stride for n, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether BLAS takes its last two axes as they are: one dense, the other no shorter."""
+        (rows, columns), (down, right) = self.shape[-2:], self.strides[-2:]
+        return (right == 1 and down >= columns) or (down == 1 and right >= rows)
+
+    def reshaped(self, shape: Shape) -> "Array | None":
+        """The same elements, in row-major order, under another shape; None if that takes a copy."""
+        strides = _strides_as(shape, self.shape, self.strides)
+        return None if strides is None else replace(self, shape=shape, strides=strides)
+
+    def permuted(self, dims: Sequence[int]) -> "Array":
+        """Axis i is axis dims[i] of this one."""
+        shape, strides = (tuple(of[d] for d in dims) for of in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides)
+
+    def expanded(self, shape: Shape) -> "Array":
+        """Axes of size 1, and missing leading ones, repeated."""
+        missing = len(shape) - len(self.shape)
+        own = (1,) * missing + self.shape
+        strides = (0,) * missing + self.strides
+        repeated = (s if n == m else 0 for n, m, s in zip(own, shape, strides, strict=True))
+        return replace(self, shape=shape, strides=tuple(repeated))
+
+
+def contiguous(shape: Shape) -> Shape:
+    """The strides of an array whose elements lie one after the other."""
+    return tuple(accumulate(shape[:0:-1], mul, initial=1))[::-1] if shape else ()
+
+
+def _plain(shape: Shape, strides: Shape) -> Shape:
+    """The strides, those of axes of size 1 as if the array were contiguous there."""
+    plain: list[int] = []
+    dense = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        plain.append(dense if size == 1 else stride)
+        dense = plain[-1] * size
+    return tuple(reversed(plain))
+
+
+def _strides_as(shape: Shape, own: Shape, strides: Shape) -> Shape | None:
+    """The strides under another shape: each run of axes that lie dense may be cut anew.
+
+    Source: NumPy's _attempt_nocopy_reshape
+    """
+    if not prod(shape):
+        return contiguous(shape)
+    runs: list[tuple[int, int]] = []  # elements, stride
+    for size, stride in zip(own, strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = runs[-1][0] * size, stride
+        else:
+            runs.append((size, stride))
+    found: list[int] = []
+    left, stride = runs.pop() if runs else (1, 1)
+    for size in reversed(shape):
+        if left == 1 and runs and size > 1:
+            left, stride = runs.pop()
+        if left % size:
+            return None
+        found.append(stride)
+        left, stride = left // size, stride * size
+    return tuple(reversed(found))

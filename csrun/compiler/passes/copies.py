@@ -1,0 +1,126 @@
+"""Copies, where memory must hold a value anew."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.loss import NllLossBackwardOp
+from csrun.cirh.ops.model import LossOp, OutputOp
+from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler.array import Array
+from csrun.compiler.lair.operators import scalar_of
+from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.views import numbers_of, view_of, written_by
+
+
+@dataclass(frozen=True)
+class Copies(Pass):
+    """Before: any valid module. After: one that computes the same, with a `clone` before
+
+    - a view that no strides give,
+    - a product, of a matrix that BLAS does not take as it lies,
+    - a kernel, of a number that it reads as an array,
+    - an update, of a gradient that others read, too, or that no kernel writes: an input, a weight,
+      a number, a part of something.
+    """
+
+    name: ClassVar[str] = "copies"
+
+    def apply(self, module: ModuleOp) -> Done:
+        """Insert them, and count them."""
+        copying = _Copying(module)
+        copying.run()
+        return Done(copying.count > 0, (f"copies: {copying.count}",))
+
+
+class _Copying:
+    def __init__(self, module: ModuleOp) -> None:
+        self._operations = list(module.ops)
+        self._numbers = numbers_of(self._operations)
+        self._arrays: dict[SSAValue, Array] = {}
+        self._copies: dict[SSAValue, SSAValue] = {}
+        self.count = 0
+
+    def run(self) -> None:
+        for op in self._operations:
+            for index in self._wanting(op):
+                op.operands[index] = self._copy_of(op.operands[index], op)
+            for result in op.results:
+                self._arrays[result] = self._array_of(result)
+        updates = [op for op in self._operations if isinstance(op, UpdatingOp)]
+        for update in updates:
+            if update.grad in self._numbers or written_by(update) is None:
+                self._write(update)
+
+    def _wanting(self, op: Operation) -> Iterator[int]:
+        """The operands that must be copies."""
+        for index, operand in enumerate(op.operands):
+            if operand in self._numbers:
+                if not _takes_text(op, index):
+                    yield index
+            elif isinstance(op, MmOp | AddmmOp) and len(self._arrays[operand].shape) > 1:
+                if not self._arrays[operand].is_matrix:
+                    yield index
+            elif isinstance(op, ViewOp) and view_of(op, self._arrays[operand]) is None:
+                yield index
+
+    def _array_of(self, value: SSAValue) -> Array:
+        owner = value.owner
+        if isinstance(owner, VIEWS):
+            found = view_of(owner, self._arrays[owner.x])
+            assert found is not None, "a copy is viewed in any shape"
+            return found
+        return Array("", shape_of(type_of(value)), dtype_of(type_of(value)))
+
+    def _copy_of(self, value: SSAValue, reader: Operation) -> SSAValue:
+        """One copy serves all readers; what the host gets is there before the loss."""
+        if value not in self._copies:
+            before = not isinstance(reader, OutputOp)
+            place = InsertPoint.before(reader) if before else InsertPoint.after(_owner(value))
+            self._copies[value] = self._insert(value, reader, place)
+        return self._copies[value]
+
+    def _insert(self, value: SSAValue, reader: Operation, place: InsertPoint) -> SSAValue:
+        scope = reader.properties.get("scope")
+        copy = CloneOp.of([value], **({} if scope is None else {"scope": scope}))
+        copy.location = reader.location
+        Rewriter.insert_op(copy, place)
+        self._arrays[copy.out] = self._array_of(copy.out)
+        self.count += 1
+        return copy.out
+
+    def _write(self, update: UpdatingOp) -> None:
+        """A copy is the gradient, where the parameter's layer is on the way back."""
+        after = self._last(update)
+        update.operands[1] = self._insert(update.grad, update, InsertPoint.after(after))
+
+    def _last(self, update: UpdatingOp) -> Operation:
+        """The loss, what computes the gradient, or the layer's last operator, whichever is last."""
+        scope, source = update.properties.get("scope"), update.grad.owner
+        found = [
+            op
+            for op in self._operations
+            if isinstance(op, LossOp)
+            or op is source
+            or (op.properties.get("scope") == scope and not isinstance(op, UpdatingOp))
+        ]
+        return found[-1]
+
+
+def _owner(value: SSAValue) -> Operation:
+    assert isinstance(value.owner, Operation), "CIRH has no block arguments"
+    return value.owner
+
+
+def _takes_text(op: Operation, index: int) -> bool:
+    """Whether an operator takes a number as text."""
+    if isinstance(op, ViewingOp | UpdatingOp) or scalar_of(op) is not None:
+        return True
+    return isinstance(op, NllLossBackwardOp) and index == 0

@@ -1,0 +1,108 @@
+"""Operators that are views, and values that are one number: neither is ever a kernel."""
+
+from collections.abc import Iterable
+from math import isfinite, prod
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.gradients import inverse
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp, SumOp
+from csrun.cirh.ops.base import ints
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.model import FullOp, LeafOp, RowsOp
+from csrun.cirh.ops.shape import VIEWS, ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler.array import Array
+
+Numbers = dict[SSAValue, str]
+SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: "/"}
+
+
+def view_of(op: Operation, x: Array) -> Array | None:
+    """What a view operator makes of its operand; None where no strides give it."""
+    match op:
+        case ViewOp():
+            return x.reshaped(ints(op.properties, "shape"))
+        case PermuteOp():
+            return x.permuted(ints(op.properties, "dims"))
+        case TransposeOp():
+            return x.permuted((1, 0))
+        case ExpandOp():
+            return x.expanded(ints(op.properties, "shape"))
+        case _:
+            raise TypeError(f"{op.name} is no view")
+
+
+def undone(op: Operation, out: Array) -> Array | None:
+    """Where its operand must be for a view operator's result to be at `out`."""
+    match op:
+        case ViewOp():
+            return out.reshaped(shape_of(type_of(op.x)))
+        case PermuteOp():
+            return out.permuted(inverse(ints(op.properties, "dims")))
+        case TransposeOp():
+            return out.permuted((1, 0))
+        case _:
+            return None
+
+
+def written_by(update: UpdatingOp) -> tuple[SSAValue, Array] | None:
+    """What must be written, and where over the parameter's gradient, for an update to read it.
+
+    None when no kernel writes it there: it is a leaf, a part, or others read it, too.
+    """
+    kind = type_of(update.grad)
+    value, place = update.grad, Array("", shape_of(kind), dtype_of(kind))
+    while value.uses.get_length() == 1:
+        if not isinstance(value.owner, VIEWS):
+            return None if isinstance(value.owner, LeafOp) else (value, place)
+        below = undone(value.owner, place)
+        if below is None:
+            return None
+        value, place = value.owner.x, below
+    return None
+
+
+def base_of(value: SSAValue) -> SSAValue:
+    """The value whose memory a value is a view of."""
+    while isinstance(value.owner, VIEWS):
+        value = value.owner.x
+    return value
+
+
+def numbers_of(operations: Iterable[Operation]) -> Numbers:
+    """The texts of the values whose elements are one number, of constants and the batch's rows.
+
+    `operations` are in program order.
+    """
+    known: Numbers = {}
+    for op in operations:
+        text = _number_of(op, known)
+        if text is not None:
+            known[op.results[0]] = text
+    return known
+
+
+def _number_of(op: Operation, known: Numbers) -> str | None:
+    if isinstance(op, FullOp):
+        return _text(float(op.value.value.data))
+    if isinstance(op, RowsOp):
+        return "step.rows"
+    texts = [known[operand] for operand in op.operands if operand in known]
+    if not texts or len(texts) < len(op.operands):
+        return None
+    match op:
+        case NegOp():
+            return f"(-{texts[0]})"
+        case AddOp() | SubOp() | MulOp() | DivOp():
+            return f"({texts[0]} {SIGNS[type(op)]} {texts[1]})"
+        case SumOp():
+            shape = shape_of(type_of(op.x))
+            return f"({texts[0]} * {prod(shape[d] for d in ints(op.properties, 'dims'))})"
+        case _:
+            return texts[0] if isinstance(op, VIEWS) else None
+
+
+def _text(number: float) -> str:
+    """A Python expression of a number; infinity and NaN have no literal."""
+    return repr(number) if isfinite(number) else f"float('{number!r}')"
