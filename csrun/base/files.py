@@ -112,7 +112,7 @@ def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> N
                 os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
 
 
 def temporary_beside(path: Path) -> Path:
@@ -127,6 +127,15 @@ def create_new(path: Path) -> int:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o644)
+
+
+def discard(temporary: Path) -> None:
+    """Remove a temporary file, if it is there and the disk lets us; else it is swept later.
+
+    What went wrong before is what must be told, and not that a broken disk refuses this, too.
+    """
+    with suppress(OSError):
+        temporary.unlink()
 
 
 def sweep_temporaries(folder: Path) -> None:
@@ -146,7 +155,7 @@ def replace_link(link: Path, target: Path) -> None:
         temporary.symlink_to(target)
         temporary.replace(link)
     finally:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
 
 
 def sync_folder(folder: Path) -> None:

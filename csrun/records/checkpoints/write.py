@@ -50,10 +50,10 @@ class Writer:
             stored.write(parts.manifest_path(self._model_dir, name), manifest)
             self._name(name, superseded)
         except OSError as error:
-            temporary.unlink(missing_ok=True)  # before the free bytes are counted
+            files.discard(temporary)  # before the free bytes are counted
             raise _failed(path, tensors, error) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            files.discard(temporary)
         return path
 
     def _look(self) -> list[str]:

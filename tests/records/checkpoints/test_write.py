@@ -186,6 +186,27 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monk
     assert_refused_and_whole(tmp_path)
 
 
+def test_a_disk_that_fails_for_good_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The temporary files cannot be removed either; the next training sweeps them."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    checkpoints.write(tmp_path, 1, filled(1), {}, 2)
+    with monkeypatch.context() as disk:
+        for call in ("fsync", "unlink", "replace", "rename"):
+            disk.setattr(os, call, broken)
+        with pytest.raises(
+            CsrunError, match=r"model-ckpt-2\.safetensors: cannot be written: Input"
+        ):
+            checkpoints.write(tmp_path, 2, filled(2), {}, 2)
+    assert newest(tmp_path) == 1
+    files.sweep_temporaries(tmp_path)
+    assert not leftovers(tmp_path)
+
+
 def writer_module() -> Any:
     return sys.modules["csrun.records.checkpoints.write"]
 

@@ -1,0 +1,84 @@
+"""`scripts/chaos`: disturbs trainings, and says in figures what has come of it."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from chaos import disks
+from chaos.configurations import CONFIGURATIONS, undisturbed
+from chaos.figures import Row, table
+from chaos.rounds import Round, kill_round
+from support.testbed import IS_INSTALLED, Testbed, new_testbed
+
+DISK = "disk"
+
+
+def main() -> int:
+    """Run the rounds, print a line of each that is at fault, then the table; 1 with a fault."""
+    given = _arguments()
+    rows: dict[str, Row] = {}
+    with tempfile.TemporaryDirectory(prefix="csrun-chaos-") as folder, ExitStack() as resources:
+        bench = Bench(Path(folder), resources)
+        for name, seed in [given.again] if given.again else _rounds(given, rows):
+            found = bench.round(name, seed)
+            rows.setdefault(name, Row()).add(found)
+            print(f"{name}:{seed} disturbed {found.disturbed}", file=sys.stderr)
+            for kind, sentence in found.faults:
+                print(f"{name}: {kind}: {sentence}\n  again: {found.repeat}", flush=True)
+            if not found.faults:
+                shutil.rmtree(Path(folder, f"{name}-{seed}"))
+        print(table(rows.items()))
+    return int(any(row.faults for row in rows.values()))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="processes to kill, at least")
+    parser.add_argument("--disks", type=int, default=16, help="rounds on a failing disk")
+    parser.add_argument("--seed", default="1", help="of all that is drawn")
+    parser.add_argument("--only", help="configurations, e.g. tcp,slurm,disk")
+    parser.add_argument(
+        "--again", type=lambda text: text.split(":", 1), help="one round, as it was printed"
+    )
+    return parser.parse_args()
+
+
+def _rounds(given: argparse.Namespace, rows: dict[str, Row]) -> Iterator[tuple[str, str]]:
+    """The configurations in turn, until so many kills have come; then the disks."""
+    there = [*CONFIGURATIONS] if IS_INSTALLED else [n for n in CONFIGURATIONS if n != "slurm"]
+    wanted = given.only.split(",") if given.only else [*there, DISK]
+    names, number = [name for name in wanted if name != DISK], 0
+    while names and sum(row.disturbed for row in rows.values()) < given.kills:
+        yield names[number % len(names)], f"{given.seed}.{number}"
+        number += 1
+    if DISK in wanted and disks.HAS_COMPILER:
+        yield from ((DISK, f"{given.seed}.{disk}") for disk in range(given.disks))
+
+
+class Bench:
+    """What rounds share, made when it is first asked for."""
+
+    def __init__(self, folder: Path, resources: ExitStack) -> None:
+        self._folder, self._resources = folder, resources
+        self._reference = undisturbed(folder / "undisturbed")
+        self._cluster: Testbed | None = None
+        self._library: Path | None = None
+
+    def round(self, name: str, seed: str) -> Round:
+        """One round."""
+        if name == DISK:
+            self._library = self._library or disks.compiled(self._folder)
+            return disks.disk_round(self._folder, seed, self._reference, self._library)
+        if name == "slurm" and self._cluster is None:
+            self._cluster = new_testbed()
+            self._resources.callback(self._cluster.stop)
+            self._cluster.start()
+        return kill_round(self._folder, name, seed, self._reference, self._cluster)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

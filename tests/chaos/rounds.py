@@ -1,0 +1,242 @@
+"""A round: a training is disturbed some times, then let go to its end; what was wrong with it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from chaos.configurations import CONFIGURATIONS, GOAL, Configuration, place_of
+from support.fc_mnist import FcMnist
+from support.testbed import Testbed
+
+KILLS = 3  # of one training, which resumes after each
+LONGEST_S = 1.8  # from a process's birth to its kill: launch, compile and training fall into it
+HUNG_S = 90.0  # no run takes as long, on a busy machine either
+GONE_S = 20.0  # for what ended to be gone
+BORN_S = 60.0
+HUNG, BYTES, CODE, CAUSE, LEFT = "hung", "wrong bytes", "wrong exit code", "cause not named", "left"
+FAULTS = (HUNG, BYTES, CODE, CAUSE, LEFT)
+TO_LAUNCHER = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A signal to a role, so long after its birth."""
+
+    role: str
+    signum: signal.Signals
+    after_s: float
+
+    def __str__(self) -> str:
+        return f"{self.signum.name} to {self.role} after {self.after_s} s"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended: its exit code, None when it hung, and what it wrote."""
+
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines that name a cause."""
+        return [line for line in self.err.splitlines() if "error: " in line]
+
+
+@dataclass
+class Round:
+    """What has come of a round. faults: a kind of FAULTS, and a sentence."""
+
+    repeat: str
+    disturbed: int = 0
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+    def blame(self, kind: str, sentence: str) -> None:
+        self.faults.append((kind, sentence))
+
+
+def kill_round(
+    folder: Path, name: str, seed: str, reference: bytes, cluster: Testbed | None
+) -> Round:
+    """Kill at random moments, resume after each, and see that nothing is lost."""
+    found = Round(f"scripts/chaos --again {name}:{seed}")
+    configuration, chance = CONFIGURATIONS[name], random.Random(f"{name} {seed}")
+    place = place_of(folder / f"{name}-{seed}", name, cluster)
+    shared_memory = set(os.listdir("/dev/shm"))
+    for _ in range(KILLS):
+        if place.checkpoint(GOAL).exists():
+            break
+        kill = _drawn(configuration, chance)
+        ended, came = _disturbed(place, configuration, kill, chance)
+        found.disturbed += came
+        judge_kill(found, place, kill, ended, came)
+        judge_left(found, place, f"after {kill}")
+    finish(found, place, configuration, reference)
+    for name in sorted(set(os.listdir("/dev/shm")) - shared_memory):
+        found.blame(LEFT, f"/dev/shm/{name}")
+    return found
+
+
+def _drawn(configuration: Configuration, chance: random.Random) -> Kill:
+    role = chance.choice(configuration.roles)
+    signum = chance.choice(TO_LAUNCHER) if role == "launcher" else signal.SIGKILL
+    return Kill(role, signum, round(chance.uniform(0, LONGEST_S), 3))
+
+
+def _disturbed(
+    place: FcMnist, configuration: Configuration, kill: Kill, chance: random.Random
+) -> tuple[Ended, bool]:
+    """A run with this kill; false when the run was over before."""
+    number = chance.choice(configuration.streamers)
+    with place.start(*configuration.command()) as launcher:
+        pid = _born(place, launcher, kill.role, number)
+        came = False
+        if pid is not None:
+            time.sleep(kill.after_s)
+            came = launcher.poll() is None and _send(pid, kill.signum)
+        return end_of(place, launcher), came
+
+
+def _send(pid: int, signum: signal.Signals) -> bool:
+    try:
+        if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return False
+        os.kill(pid, signum)
+    except (ProcessLookupError, psutil.Error):
+        return False
+    return True
+
+
+def _born(
+    place: FcMnist, launcher: "subprocess.Popen[str]", role: str, streamer: int
+) -> int | None:
+    """The process of a role as soon as there is one; None when the run is over before."""
+    if role == "launcher":
+        return launcher.pid
+    logs = {"chief": "rank-00000", "memoryx": "rank-00001", "streamer": f"rank-{streamer:05}"}
+    wanted = logs.get(role, role)
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [pid for name, pid in writers(place.path) if name.startswith(wanted)]
+        return bool(found) or launcher.poll() is not None
+
+    _wait(is_there, BORN_S)
+    return found[0] if found else None
+
+
+def writers(folder: Path) -> list[tuple[str, int]]:
+    """The processes that write a job's log in the folder: the log's name, without its ending."""
+    found = []
+    for pid in psutil.pids():
+        try:
+            log = Path(os.readlink(f"/proc/{pid}/fd/1"))
+        except OSError:
+            continue
+        if log.suffix == ".log" and log.is_relative_to(folder):
+            found.append((log.stem, pid))
+    return found
+
+
+def end_of(place: FcMnist, launcher: "subprocess.Popen[str]") -> Ended:
+    try:
+        out, err = launcher.communicate(timeout=HUNG_S)
+    except subprocess.TimeoutExpired:
+        for process in living(place.path):
+            process.kill()
+        out, err = launcher.communicate()
+        return Ended(None, out, err)
+    return Ended(launcher.returncode, out, err)
+
+
+def judge_kill(found: Round, place: FcMnist, kill: Kill, ended: Ended, came: bool) -> None:
+    """Whether the run ended as it must, and said why."""
+    if ended.code is None:
+        found.blame(HUNG, f"{kill}: {ended.out[-2000:]}{ended.err}")
+        return
+    if "Traceback" in ended.err:
+        found.blame(CAUSE, f"{kill}: {ended.err}")
+    if ended.code == 0 and place.checkpoint(GOAL).exists():
+        return  # it came when all was done
+    if not came:
+        found.blame(CODE, f"exit code {ended.code} before {kill}: {ended.err}")
+        return
+    of_signal = {128 + kill.signum, -kill.signum} if kill.role == "launcher" else {137}
+    if ended.code not in of_signal:
+        found.blame(CODE, f"exit code {ended.code} after {kill}: {ended.err}")
+    elif not _is_named(kill, ended):
+        found.blame(CAUSE, f"{kill}: {ended.err}")
+
+
+def _is_named(kill: Kill, ended: Ended) -> bool:
+    if kill.role == "launcher":
+        if (ended.code or 0) < 0:  # the shell says it
+            return not ended.errors
+        return f"{kill.signum.name}: the job was ended" in ended.err
+    who = "the fork server" if kill.role == "forkserver" else f"({kill.role})"
+    who = "wafer of" if kill.role == "wafer" else who
+    return (
+        len(ended.errors) == 1
+        and who in ended.errors[0]
+        and "was killed by signal 9 (SIGKILL)" in ended.errors[0]
+    )
+
+
+def judge_left(found: Round, place: FcMnist, when: str) -> None:
+    """Whether processes of the job live on."""
+    _wait(lambda: not living(place.path), GONE_S)
+    for process in living(place.path):
+        found.blame(LEFT, f"process {process.pid} {when}")
+        process.kill()
+
+
+def finish(found: Round, place: FcMnist, configuration: Configuration, reference: bytes) -> None:
+    """Let the training end, and compare it with the undisturbed one; see what lies about."""
+    if not place.checkpoint(GOAL).exists():
+        with place.start(*configuration.command()) as launcher:
+            ended = end_of(place, launcher)
+        if ended.code is None:
+            found.blame(HUNG, f"the last run: {ended.out[-2000:]}{ended.err}")
+        elif ended.code:
+            found.blame(CODE, f"exit code {ended.code} of the last run: {ended.err}")
+    judge_left(found, place, "after the last run")
+    last = place.checkpoint(GOAL)
+    if not last.exists() or last.read_bytes() != reference:
+        found.blame(BYTES, f"{last.name} is {'another' if last.exists() else 'not there'}")
+    for path in place.model_dir.rglob(".*"):
+        found.blame(LEFT, f"{path.relative_to(place.path)}")
+    for system in json.loads(place.csctl("get", "systems", "-o", "json").stdout):
+        if system["job"] is not None or system["waiting"]:
+            found.blame(
+                LEFT, f"{system['name']}: held by {system['job']}, {system['waiting']} wait"
+            )
+    for job in json.loads(place.csctl("get", "jobs", "-o", "json").stdout):
+        if job["state"] in ("PENDING", "RUNNING", "COMPLETING"):
+            found.blame(LEFT, f"job {job['job_id']} is {job['state']}")
+
+
+def living(folder: Path) -> list[psutil.Process]:
+    """The processes that work in the folder or write a log there."""
+    logging = {pid for _, pid in writers(folder)}
+    return [p for p in psutil.process_iter() if p.pid in logging or _works_in(p, str(folder))]
+
+
+def _works_in(process: psutil.Process, folder: str) -> bool:
+    try:
+        return process.cwd() == folder
+    except psutil.Error:
+        return False  # gone, or a zombie
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.02)

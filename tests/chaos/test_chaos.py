@@ -1,0 +1,158 @@
+"""Some of what `scripts/chaos` does: kills and failing disks, and the undisturbed run's bytes."""
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chaos import disks, rounds
+from chaos.configurations import CONFIGURATIONS, GOAL, place_of, undisturbed
+from chaos.figures import Row, table
+from chaos.rounds import BYTES, CAUSE, CODE, HUNG, LEFT, Ended, Kill, Round
+from support.fc_mnist import FcMnist
+
+SEED = os.environ.get("CHAOS_SEED", "ci")
+LOCAL = ("streaming", "pipelined", "tcp")
+needs_compiler = pytest.mark.skipif(not disks.HAS_COMPILER, reason="there is no cc")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return undisturbed(tmp_path_factory.mktemp("chaos") / "undisturbed")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("name", LOCAL)
+def test_kills(tmp_path: Path, reference: bytes, name: str, number: int) -> None:
+    found = rounds.kill_round(tmp_path, name, f"{SEED}.{number}", reference, None)
+    assert not found.faults, found
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(4))
+def test_failing_disks(tmp_path: Path, reference: bytes, number: int) -> None:
+    library = disks.compiled(tmp_path)
+    found = disks.disk_round(tmp_path, f"{SEED}.{number}", reference, library)
+    assert not found.faults, found
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("call", "for_good", "said"),
+    [
+        (1, "0", ["No space left on device", "", ""]),
+        (2, "0", ["", "No space left on device", ""]),
+        (2, "1", ["", "No space left on device", "No space left on device"]),
+        (9, "1", ["", "", ""]),
+    ],
+)
+def test_the_disk_fails_at_the_call(
+    tmp_path: Path, call: int, for_good: str, said: list[str]
+) -> None:
+    """Seen by a shell: three writes inside the folder, others beside it."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "file").touch()
+    variables = {"CHAOS_FOLDER": os.path.realpath(inside), "CHAOS_AT": str(call)}
+    variables |= {"CHAOS_ERRNO": "28", "CHAOS_FOR_GOOD": for_good}
+    variables["LD_PRELOAD"] = str(disks.compiled(tmp_path))
+    script = (
+        "import os\n"
+        f"there = os.open({str(inside / 'file')!r}, os.O_WRONLY)\n"
+        f"beside = os.open({str(tmp_path / 'beside')!r}, os.O_WRONLY | os.O_CREAT)\n"
+        "def calls():\n"
+        "    yield lambda: os.write(there, b'1')\n"
+        "    yield lambda: os.fsync(there)\n"
+        f"    yield lambda: os.rename({str(inside / 'file')!r}, {str(inside / 'other')!r})\n"
+        "for call in calls():\n"
+        "    os.write(beside, b'1')\n"
+        "    try: call(); print()\n"
+        "    except OSError as error: print(error.strerror)\n"
+    )
+    done = subprocess.run(
+        ["python3", "-c", script],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == said
+    assert (tmp_path / "beside").read_bytes() == b"111"
+
+
+def named(role: str, words: str) -> Ended:
+    return Ended(137, "", f"csrun_wse: error: {words} was killed by signal 9 (SIGKILL)\n")
+
+
+KILL = Kill("chief", signal.SIGKILL, 0.1)
+RIGHT = named("chief", "rank 0 (chief) on node1")
+
+
+@pytest.mark.parametrize(
+    ("kill", "ended", "came", "kinds"),
+    [
+        (KILL, RIGHT, True, []),
+        (KILL, replace(RIGHT, code=None), True, [HUNG]),
+        (KILL, replace(RIGHT, code=1), True, [CODE]),
+        (KILL, replace(RIGHT, code=0), True, [CODE]),
+        (KILL, RIGHT, False, [CODE]),
+        (KILL, named("chief", "rank 2 (streamer) on node3"), True, [CAUSE]),
+        (KILL, replace(RIGHT, err=RIGHT.err * 2), True, [CAUSE]),
+        (KILL, replace(RIGHT, err="Traceback (most recent\n" + RIGHT.err), True, [CAUSE]),
+        (replace(KILL, role="wafer"), RIGHT, True, [CAUSE]),
+        (replace(KILL, role="launcher"), Ended(-9, "", ""), True, []),
+        (replace(KILL, role="launcher"), RIGHT, True, [CAUSE]),
+        (Kill("launcher", signal.SIGTERM, 0), Ended(143, "", ""), True, [CAUSE]),
+        (Kill("launcher", signal.SIGTERM, 0), Ended(-15, "", ""), True, []),
+        (
+            Kill("launcher", signal.SIGINT, 0),
+            Ended(130, "", "csrun_wse: SIGINT: the job was ended"),
+            True,
+            [],
+        ),
+    ],
+)
+def test_the_judge_of_a_kill(
+    tmp_path: Path, kill: Kill, ended: Ended, came: bool, kinds: list[str]
+) -> None:
+    found = Round("")
+    rounds.judge_kill(found, FcMnist(tmp_path), kill, ended, came)
+    assert [kind for kind, _ in found.faults] == kinds
+
+
+def test_the_judge_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other bytes, a temporary file and a process that lives on are all seen."""
+    monkeypatch.setattr(rounds, "GONE_S", 0.1)
+    place = place_of(tmp_path / "place", "streaming", None)
+    place.model_dir.mkdir()
+    place.checkpoint(GOAL).write_bytes(b"others")
+    (place.model_dir / ".csrun-1.tmp").touch()
+    left = subprocess.Popen(["sleep", "600"], cwd=place.path)
+    found = Round("")
+    rounds.finish(found, place, CONFIGURATIONS["streaming"], b"these")
+    assert left.wait() == -signal.SIGKILL
+    assert [kind for kind, _ in found.faults] == [LEFT, BYTES, LEFT]
+    assert found.faults[0][1].startswith(f"process {left.pid}")
+
+
+def test_the_table() -> None:
+    row = Row()
+    row.add(Round("", 2, [(LEFT, "a"), (LEFT, "b"), (HUNG, "c")]))
+    row.add(Round("", 3))
+    lines = [line.split("  ") for line in table([("tcp", row)]).splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert cells == [
+        [
+            "rounds",
+            "disturbed",
+            "hung",
+            "wrong bytes",
+            "wrong exit code",
+            "cause not named",
+            "left",
+        ],
+        ["tcp", "2", "5", "1", "0", "0", "0", "1"],
+    ]
