@@ -68,6 +68,14 @@ def no_leak() -> Iterator[None]:
     assert not any(left), f"left behind: {left}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of the tests' own, in what they start, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CSRUN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def state(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> str:
     """A state folder of the test's own."""

@@ -72,11 +72,6 @@ class TaskContext(msgspec.Struct, frozen=True):
         """
         return read_secret(self.job_dir / SECRET_FILE)
 
-    @property
-    def cache_dir(self) -> Path:
-        """A folder that the tasks of this job share, gone when the job ends."""
-        return self.job_dir / "cache"
-
     def link(self) -> JobLink:
         """A connection to this job's launcher."""
         return JobLink(self.job_dir, self.rank, self.entry.node_id)

@@ -33,11 +33,6 @@ class JobFolder:
 
     path: Path
 
-    @property
-    def cache(self) -> Path:
-        """What the tasks share while the job lives."""
-        return self.path / "cache"
-
     def log(self, task: str) -> Path:
         """The log of a task, e.g. `rank-00003` or `wafer-cs2-02`."""
         return self.path / "logs" / f"{task}.log"
@@ -53,7 +48,7 @@ class JobFolder:
 
     def furnish(self) -> None:
         """Make the folders of a job, and its secret."""
-        for name in ("logs", REPORT_DIR, ENDED_DIR, "cache"):
+        for name in ("logs", REPORT_DIR, ENDED_DIR):
             (self.path / name).mkdir(0o700, exist_ok=True)
         self._write_secret()
 
@@ -72,7 +67,6 @@ class JobFolder:
 
     def clear(self) -> None:
         """Remove what is of no use, or secret, after the job's end."""
-        shutil.rmtree(self.cache, ignore_errors=True)
         for path in (self.path / SECRET_FILE, *self.path.glob("link*.sock")):
             path.unlink(missing_ok=True)
 
@@ -159,7 +153,7 @@ def job_ids(jobs_dir: Path) -> list[int]:
 
 
 def prune(jobs_dir: Path, on_dead: Callable[[int], None] = lambda job_id: None) -> None:
-    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always.
+    """Remove all folders of dead jobs but the newest; dead jobs' secrets always.
 
     `on_dead` is called with each dead job, before its folder goes.
     """

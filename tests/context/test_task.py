@@ -40,7 +40,6 @@ def test_rank_role_and_streamers(job_dir: Path) -> None:
     assert task is not None
     assert (task.rank, task.role, task.mode) == (2, Role.STREAMER, JOB.mode)
     assert task.streamers == (2, 3)
-    assert task.cache_dir == job_dir / "cache"
     assert task.wafer is None
 
 

@@ -5,7 +5,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +91,13 @@ def test_find_takes_the_packed_file_when_there_is_no_other(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CSRUN_CACHE_DIR", str(tmp_path / "caches"))
+    return tmp_path / "caches"
+
+
+@pytest.fixture
+def job(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "job"
     folder.mkdir()
     entry = TaskEntry(rank=0, role=Role.STREAMER, node="n", node_id=0, local_rank=0, cpus=(0,))
@@ -146,8 +152,84 @@ def test_an_array_without_elements_is_shared_too(tmp_path: Path, job: Path) -> N
     assert idx.read(path).shape == idx.read(path).shape == (0,)
 
 
-def test_nothing_is_cached_for_a_broken_file(tmp_path: Path, job: Path) -> None:
+@pytest.mark.usefixtures("job")
+def test_nothing_is_cached_for_a_broken_file(tmp_path: Path, cache: Path) -> None:
     path = written(tmp_path, GOLDEN[:-1])
     with pytest.raises(DataError):
         idx.read(path)
-    assert not list((job / "cache").glob("*.npy"))
+    assert not list(cache.glob("decoded/*/array.*"))
+
+
+def kept(cache: Path, name: str) -> Path:
+    (found,) = cache.glob(f"decoded/*/{name}")
+    return found
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def change_a_bit(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def replace_with_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_with_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replace_with_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+DAMAGES = [
+    Path.unlink, cut_short, change_a_bit, replace_with_folder, replace_with_fifo, replace_with_loop,
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("name", ["array.npy", "array.json", "lock"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_kept_may_be_damaged_or_missing(
+    damage: Callable[[Path], None], name: str, tmp_path: Path, cache: Path
+) -> None:
+    path = written(tmp_path, GOLDEN)
+    idx.read(path)
+    if (kept(cache, name)).stat().st_size or damage not in (cut_short, change_a_bit):
+        damage(kept(cache, name))
+    for _ in range(2):
+        assert idx.read(path).tolist() == idx.decode(path).tolist()
+
+
+@pytest.mark.usefixtures("job")
+def test_it_is_kept_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CSRUN_CACHE_DIR", str(tmp_path / "file" / "below"))
+    path = written(tmp_path, GOLDEN)
+    assert idx.read(path).tolist() == idx.decode(path).tolist()
+
+
+@pytest.mark.usefixtures("job")
+def test_what_nobody_reads_any_more_goes(tmp_path: Path, cache: Path) -> None:
+    for name in ("old", "new", "newest"):
+        array = idx.read(written(tmp_path, GOLDEN, name))
+        if name == "old":
+            old = kept(cache, "array.npy").parent
+            os.utime(old, (0, 0))
+            kept_in_use = array
+    assert not old.exists()
+    assert len(list(cache.glob("decoded/*/array.npy"))) == 2
+    assert kept_in_use.sum() == sum(range(12))
+
+
+@pytest.mark.usefixtures("job")
+def test_what_is_kept_is_the_accounts_alone(tmp_path: Path, cache: Path) -> None:
+    idx.read(written(tmp_path, GOLDEN))
+    assert kept(cache, "array.npy").parent.stat().st_mode & 0o777 == 0o700

@@ -56,7 +56,6 @@ def test_a_job_that_ends_well(place: Workplace) -> None:
     assert logs == ["forkserver.log", "rank-00000.log", "rank-00001.log", "rank-00002.log"]
     assert (job / "logs" / "rank-00002.log").read_text().startswith("2 ")
     assert not (job / "secret").exists()
-    assert not (job / "cache").exists()
 
 
 def test_the_secret_is_for_the_owner_alone(place: Workplace) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.data.errors import DataError, require
-from csrun.data.formats.files import decoded
+from csrun.data.formats.decoded import decoded
 
 GZIP_MAGIC = b"\x1f\x8b"
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def read(path: str | Path) -> Array:
-    """The array in an IDX file; within a job it is decoded once and memory-mapped by all tasks.
+    """The array in an IDX file; within a job it is decoded once, for later ones too, and mapped.
 
     Raises: DataError for a file that is missing, or not what its header says.
     """

@@ -43,7 +43,7 @@ def name_by_id(folder: JobFolder, job_id: int) -> JobFolder:
 
 
 def prune(jobs_dir: Path) -> None:
-    """Remove all folders of dead jobs but the newest; dead jobs' secrets and caches always."""
+    """Remove all folders of dead jobs but the newest; dead jobs' secrets always."""
     paths = sorted(jobs_dir.glob(f"{_PREFIX}*"), key=_made_ns, reverse=True)
     for index, path in enumerate(paths):
         with suppress(OSError):

@@ -1,0 +1,138 @@
+"""Arrays of packed files, kept unpacked in the account's cache folder, for tasks to map.
+
+Nothing depends on it: what is missing, damaged or cannot be kept is decoded again, at worst by each
+task that needs it.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from csrun.base import stored
+from csrun.base.errors import CsrunError
+from csrun.base.files import (
+    create_new,
+    make_private,
+    open_regular,
+    sweep_temporaries,
+    temporary_beside,
+)
+from csrun.context import cache_dir, current
+from csrun.data.formats.base import Array
+
+FOLDER = "decoded"
+UNUSED_S = 90 * 24 * 3600.0  # then it goes when another one is kept
+_ARRAY, _CHECKSUM, _LOCK = "array.npy", "array.json", "lock"
+_PIECE_BYTES = 8 << 20
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """array.json: what array.npy holds, to the last bit."""
+
+    nbytes: int
+    crc32: int
+
+
+def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
+    """`decode(path)`, shared by the tasks of all jobs as a read-only memory map.
+
+    Without a launcher around this process it is decoded right here. The first task to come holds
+    a lock, which dies with it, while it decodes; a changed file is decoded anew.
+
+    Raises: what `decode` raises
+    """
+    if current() is None:
+        return decode(path)
+    folder = cache_dir() / FOLDER / _key(path)
+    if (kept := _kept_in(folder)) is not None:
+        return kept
+    with ExitStack() as alone:
+        try:
+            make_private(folder)
+            alone.enter_context(_locked(folder))
+        except (OSError, CsrunError):
+            return decode(path)
+        if (kept := _kept_in(folder)) is not None:
+            return kept
+        array = decode(path)
+        with suppress(OSError):  # of a full disk
+            _keep(folder, array)
+            _remove_unused(folder)
+    kept = _kept_in(folder)
+    return array if kept is None else kept
+
+
+def _key(path: Path) -> str:
+    status = path.stat()
+    parts = (path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).hexdigest()
+
+
+def _kept_in(folder: Path) -> Array | None:
+    """The array that is kept in a folder, as it was written there; None for any other."""
+    with suppress(OSError, ValueError, CsrunError):
+        kept = stored.read(folder / _CHECKSUM, Kept, "the checksum")
+        with open(open_regular(folder / _ARRAY, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if os.fstat(file.fileno()).st_size == kept.nbytes and _checksum(file) == kept.crc32:
+                os.utime(folder)  # used
+                return _mapped(f"/proc/self/fd/{file.fileno()}")
+    return None
+
+
+def _mapped(path: str) -> Array:
+    try:
+        return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+    except ValueError:  # an array without elements cannot be mapped
+        return np.load(path)  # type: ignore[no-any-return]
+
+
+def _checksum(file: BinaryIO) -> int:
+    """Of all bytes of a file."""
+    crc32 = 0
+    while piece := file.read(_PIECE_BYTES):
+        crc32 = zlib.crc32(piece, crc32)
+    return crc32
+
+
+def _keep(folder: Path, array: Array) -> None:
+    """The checksum is written last: without it there is no array."""
+    sweep_temporaries(folder)
+    temporary = temporary_beside(folder / _ARRAY)
+    try:
+        with open(create_new(temporary), "wb") as file:
+            np.save(file, array)
+        with open(temporary, "rb") as file:
+            kept = Kept(os.fstat(file.fileno()).st_size, _checksum(file))
+        temporary.replace(folder / _ARRAY)
+    finally:
+        temporary.unlink(missing_ok=True)
+    stored.write(folder / _CHECKSUM, kept, durable=False)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what no job has read for long, beside what is kept now."""
+    oldest_s = time.time() - UNUSED_S
+    for other in folder.parent.iterdir():
+        if other != folder and other.stat().st_mtime < oldest_s:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = open_regular(folder / _LOCK, flags)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
