@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from csrun.base import framing
+from csrun.base.errors import CsrunError
 
 NONCE_BYTES = 32
 
@@ -40,8 +41,12 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: bytes
 
 
-class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="welcome"):
     """Listener → connector: you are in; without it a connector was turned away, and tries again."""
+
+
+class NameTaken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="name_taken"):
+    """Listener → connector, which holds the secret: whom you claim to be is in already."""
 
 
 def new_nonce() -> bytes:
@@ -103,7 +108,9 @@ class Frames:
         return word
 
 
-def send_frame(connection: socket.socket, word: Hello | Challenge | Proof | Welcome) -> None:
+def send_frame(
+    connection: socket.socket, word: Hello | Challenge | Proof | Welcome | NameTaken
+) -> None:
     """Send one word of the challenge."""
     data = msgspec.msgpack.encode(word)
     is_framed = connection.family != socket.AF_UNIX
@@ -113,8 +120,8 @@ def send_frame(connection: socket.socket, word: Hello | Challenge | Proof | Welc
 def prove(connection: socket.socket, secret: bytes, job: str, me: str) -> None:
     """The connector's part of the challenge.
 
-    Raises: PermissionError when the listener does not hold the secret; OSError and MsgspecError for
-    what else goes wrong
+    Raises: CsrunError when another task has come under the name; PermissionError when the listener
+    does not hold the secret; OSError and MsgspecError for what else goes wrong
     """
     hello = Hello(me, new_nonce())
     send_frame(connection, hello)
@@ -124,4 +131,9 @@ def prove(connection: socket.socket, secret: bytes, job: str, me: str) -> None:
         raise PermissionError("the listener does not hold the job's secret")
     own = proof(secret, Side.CONNECTOR, job, hello, challenge.nonce)
     send_frame(connection, Proof(own))
-    msgspec.msgpack.decode(frames.receive_whole(), type=Welcome)
+    answer = msgspec.msgpack.decode(frames.receive_whole(), type=Welcome | NameTaken)
+    if isinstance(answer, NameTaken):
+        raise CsrunError(
+            f"{me}: another process has joined this run under that name, and goes on in it: does "
+            "the script call the estimator in two processes of one task?"
+        )

@@ -56,6 +56,7 @@ class Listener:
         self._folder = folder
         self._poll = select.poll()
         self._strangers: dict[int, _Stranger] = {}
+        self._names_taken: set[str] = set()
         self._doors: dict[int, socket.socket] = {}
         unix, port = new_unix_name(), None
         self._open(_unix_door(unix))
@@ -158,20 +159,26 @@ class Listener:
                 )
                 return
             self._require_proof(stranger, stranger.hello, data, missing)
-            handshake.send_frame(stranger.connection, handshake.Welcome())
+            is_second = stranger.hello.peer not in missing
+            answer = handshake.NameTaken() if is_second else handshake.Welcome()
+            handshake.send_frame(stranger.connection, answer)
         except BlockingIOError:  # the event was that of a stranger who had the descriptor before
             return
         except (OSError, *UNREADABLE):
             self._forget(descriptor).close()
             return
         connection, name = self._forget(descriptor), stranger.hello.peer
+        if is_second:
+            connection.close()
+            log.warning(f"Another process of this job has come as {name}, and was sent away")
+            return
         connection.setblocking(True)
+        self._names_taken.add(name)
         missing.remove(name)
         _take_in(connection, name, missing, joined)
 
     def _challenge(self, stranger: _Stranger, hello: handshake.Hello, missing: set[str]) -> None:
-        if hello.peer not in missing:
-            raise PermissionError
+        self._require_known(hello.peer, missing)
         stranger.hello, stranger.nonce = hello, handshake.new_nonce()
         own = handshake.proof(
             self._folder.secret, handshake.Side.LISTENER, self._folder.job, hello, stranger.nonce
@@ -186,7 +193,13 @@ class Listener:
         is_right = handshake.proves(
             folder.secret, handshake.Side.CONNECTOR, folder.job, hello, stranger.nonce, given
         )
-        if not is_right or hello.peer not in missing:
+        if not is_right:
+            raise PermissionError
+        self._require_known(hello.peer, missing)
+
+    def _require_known(self, name: str, missing: set[str]) -> None:
+        """Raises: PermissionError for a name that nobody was to come by."""
+        if name not in missing | self._names_taken:
             raise PermissionError
 
 

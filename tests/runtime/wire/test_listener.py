@@ -149,6 +149,25 @@ def test_silent_strangers_keep_nobody_waiting(folder, afar):
         end.close()
 
 
+def test_who_comes_under_the_name_of_one_who_is_in_is_named_and_hurts_nobody(folder, afar, caplog):
+    listener = Listener(folder)
+    accepting, accepted = in_thread(listener.accept, {"streamer 1", "streamer 2"})
+    first = join(afar, "streamer 1")
+    with pytest.raises(CsrunError, match="streamer 1: another process has joined this run") as told:
+        join(afar, "streamer 1")
+    assert not isinstance(told.value, PeerLost)
+    with pytest.raises(PeerLost):  # without the secret nobody learns who is in
+        join(replace(afar, secret=b"a guess"), "streamer 1")
+    last = join(afar, "streamer 2")
+    accepting.join()
+    said = "Another process of this job has come as streamer 1, and was sent away"
+    assert caplog.messages == [said]
+    first.send(Primed())
+    assert accepted["value"]["streamer 1"].expect(Primed)[0] == Primed()
+    for end in (listener, first, last, *accepted["value"].values()):
+        end.close()
+
+
 def test_who_was_turned_away_tries_again(folder, afar, monkeypatch):
     """The first connections are dropped whatever they say, as by a flood of strangers."""
     listener = Listener(folder)
