@@ -53,10 +53,14 @@ class JobFolder:
         self._write_secret()
 
     def renew(self) -> None:
-        """Forget what the tasks have left for each other and for us, before they start again."""
+        """Forget what the tasks have left for each other and for us, before they start again.
+
+        Raises: OSError, on a full disk for example
+        """
         for name in (REPORT_DIR, ENDED_DIR, RUNS_DIR):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        (self.path / TELEMETRY_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.path / TELEMETRY_FILE).unlink(missing_ok=True)
         for name in (REPORT_DIR, ENDED_DIR):
             (self.path / name).mkdir(0o700, exist_ok=True)
 

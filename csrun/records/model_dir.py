@@ -26,7 +26,7 @@ def opened(model_dir: Path) -> Iterator[None]:
 
     Raises: UsageError when it cannot be written.
     """
-    is_new = not model_dir.exists()
+    is_new = not os.path.exists(model_dir)
     prepare(model_dir)
     try:
         yield
@@ -46,9 +46,10 @@ def prepare(model_dir: Path) -> None:
         probe = files.temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
         os.close(files.create_new(probe))
         probe.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the second of a name with a NUL
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"model_dir {model_dir}: cannot be written: {error.strerror}; choose another model_dir"
+            f"model_dir {model_dir}: cannot be written: {why}; choose another model_dir"
         ) from error
 
 

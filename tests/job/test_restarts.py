@@ -78,3 +78,17 @@ def test_what_fails_at_the_start_each_time_is_tried_twice(place: FcMnist) -> Non
     assert done.returncode == 1
     assert done.stderr.count("ValueError: always") == 2
     assert done.stderr.count("csrun_wse: restart") == 1
+
+
+def test_what_cannot_start_again_ends_as_its_failure(place: FcMnist) -> None:
+    """As on a full disk: the folder of the tasks' reports cannot be made again."""
+    place.script(
+        "import os, sys; from csrun.context import current\n"
+        "ended = current().job_dir / 'ended'; ended.rmdir(); ended.touch(); sys.exit(7)"
+    )
+    done = place.run("--max-restarts", "2", *ONE_TASK, "python", "run.py")
+    assert done.returncode == 7
+    assert "Traceback" not in done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "do not start again" in line)
+    assert line.startswith(f"csrun_wse: error: {place.jobs / '1' / 'ended'}: cannot be written: ")
+    assert place.record(1)["exit_code"] == 7

@@ -52,6 +52,25 @@ def test_a_folder_that_was_there_or_is_used_stays(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["file"]
 
 
+def test_what_a_killed_chief_left_of_its_look_at_the_folder_is_swept(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from csrun.records import model_dir;"
+        "os.close = lambda descriptor: os.kill(os.getpid(), 9);"
+        "model_dir.prepare(Path(sys.argv[1]))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)])
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    with model_dir.opened(tmp_path), model_dir.locked(tmp_path, "job 1"):
+        assert [path.name for path in tmp_path.iterdir()] == [model_dir.LOCK_FILE]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "x" * 300 + "/below"])
+def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be written"), model_dir.opened(tmp_path / name):
+        pass
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from math import inf
 from time import monotonic
 
-from csrun.base.errors import OutputError
+from csrun.base.errors import CsrunError, OutputError, shell_code
 from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
 from csrun.jobs.folder import JobFolder, lack_of_room
@@ -150,7 +150,10 @@ class JobLoop:
         say(describe_cause(cause, self._folder.log(cause.name), shown))
         say(f"csrun_wse: restart {number} of {self._max_restarts}: the tasks start again")
         self._deadline_s = self._step = None
-        self._folder.renew()
+        try:
+            self._folder.renew()
+        except OSError as error:
+            raise _in_vain(error, self._folder, cause) from error
         self._output.begin_anew()
         self._on_restart(summarize(cause))
 
@@ -228,6 +231,16 @@ class JobLoop:
         if self._state.timed_out and self._time_limit_s:
             return time_limit.reached(self._time_limit_s)
         return signal.Signals(self._state.signum).name if self._state.signum else ""
+
+
+def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
+    """Why the tasks of a job cannot start again; it ends as their failure would have ended it."""
+    refusal = CsrunError(
+        f"{error.filename or folder.path}: cannot be written: {error.strerror}: the tasks do not"
+        f" start again after {summarize(cause)}; make room, and start the job again"
+    )
+    refusal.exit_code = shell_code(cause.exit_code)
+    return refusal
 
 
 def say(text: str) -> None:

@@ -7,6 +7,7 @@ chief's part of it raised, so that a script that catches the error does so in ev
 """
 
 import errno
+import logging
 import os
 import secrets
 import socket
@@ -30,6 +31,8 @@ from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.tcp import TcpChannel, tune
+
+log = logging.getLogger("csrun")
 
 
 class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,10 +148,20 @@ class RunFolder:
 
 
 def announce_done(folder: RunFolder, results: Results) -> None:
-    """Leave the run's results for tasks that come late."""
-    make_private(folder.path)
+    """Leave the run's results for tasks that come late.
+
+    Where they cannot be written, this is told, and no more: the work is done.
+    """
     exact = {name: str(value) for name, value in results.items()}
-    stored.write(folder.done, Done(exact), durable=False)
+    try:
+        make_private(folder.path)
+        stored.write(folder.done, Done(exact), durable=False)
+    except (OSError, UsageError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        log.warning(
+            f"{folder.done}: cannot be written: {why}; the run has ended well, but a task that "
+            "comes late will not learn of it"
+        )
 
 
 def announce_failed(folder: RunFolder, error: Exception) -> None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from support.accounts import OTHER, as_account, needs_two_accounts
 
@@ -205,6 +206,21 @@ def test_an_address_of_no_machine_is_named(tmp_path):
 def test_who_comes_late_gets_the_results(folder):
     announce_done(folder, {"loss": 0.25})
     assert join(folder, "streamer 1") == {"loss": 0.25}
+
+
+def test_results_without_a_number_are_told_as_they_are(folder):
+    announce_done(folder, {"loss": float("nan"), "ratio": float("inf"), "third": 1 / 3})
+    told = join(folder, "streamer 1")
+    assert np.isnan(told["loss"])
+    assert (told["ratio"], told["third"]) == (np.inf, 1 / 3)
+
+
+def test_results_that_cannot_be_written_end_no_run(folder, caplog):
+    """The training is finished: a disk that is full now takes nothing from it."""
+    folder.done.mkdir(parents=True)  # a rename over a folder is refused, even to root
+    announce_done(folder, {"loss": 0.25})
+    (said,) = caplog.messages
+    assert said.startswith(f"{folder.done}: cannot be written: Is a directory; the run has ended")
 
 
 @pytest.mark.parametrize(
