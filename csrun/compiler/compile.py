@@ -114,7 +114,10 @@ def _back_end(
     batch = inputs[0].shape[0] * options.minibatches
     placed = place_model(model, layout, options, batch)
     watch.begin(GENERATING)
-    program = generate(placed.layout, placed.buffers, inputs, model.updates, VERSION, checksum)
+    is_clipped = model.clip_norm is not None
+    program = generate(
+        placed.layout, placed.buffers, inputs, model.updates, is_clipped, VERSION, checksum
+    )
     plan = _plan(module, model, placed, inputs, options, checksum)
     watch.begin(REPORT)
     kernels = _listing(placed.layout)
@@ -179,6 +182,7 @@ def _plan(
         loss_buffer=LOSS.name if model.has_loss else None,
         outputs=tuple(map(_output, model.outputs)),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
+        clip_norm=model.clip_norm,
         floor_plan=placed.floor_plan,
         estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options),
     )

@@ -39,8 +39,9 @@ class MatchedModel:
     """A model as kernels, in program order.
 
     loss_dependence: how the loss depends on the batch; None without a loss. updates: the
-    optimizer of each parameter that is trained, by name. without_samples: names of arrays that no
-    sample has a row of, whatever the size of the batch.
+    optimizer of each parameter that is trained, by name. clip_norm: the largest global norm of the
+    gradients, if there is one. without_samples: names of arrays that no sample has a row of,
+    whatever the size of the batch.
     """
 
     inputs: tuple[InputOp, ...]
@@ -48,6 +49,7 @@ class MatchedModel:
     kernels: tuple[Kernel, ...]
     outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
+    clip_norm: float | None
     loss_dependence: Dependence | None
     without_samples: frozenset[str]
 
@@ -113,6 +115,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         kernels=kernels,
         outputs=tuple(outputs),
         updates=updates,
+        clip_norm=_clip_norm(graph.operations),
         loss_dependence=next(
             (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
         ),
@@ -137,6 +140,11 @@ def _check_gradients(kernels: Sequence[Kernel], updates: Mapping[str, Optimizer]
     written = {array.name for kernel in kernels for array in kernel.writes}
     missing = [name for name in updates if GRADIENT + name not in written]
     assert not missing, f"no kernel writes the gradients of {', '.join(missing)}"
+
+
+def _clip_norm(operations: Sequence[Operation]) -> float | None:
+    updates = (op for op in operations if isinstance(op, UpdatingOp))
+    return next((op.clip_norm.value.data for op in updates if op.clip_norm is not None), None)
 
 
 def _no_kernel(operation: Operation, graph: Graph) -> CompileError:

@@ -1,8 +1,8 @@
 """From a plan and memory to the arrays that a program works on."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, inf, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,13 @@ class Step:
     index: the global step, from 0; it keys schedules and random draws.
     first_sample: index within the global batch of this batch's first row.
     rows: valid rows of the *global* batch; loss gradients are divided by it.
+    clip: what an update multiplies its gradients by, so that all together are not too long.
     """
 
     index: int = 0
     first_sample: int = 0
     rows: int = 0
+    clip: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,13 @@ class WaferProgram:
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgram:
-    """The learning algorithm's part of a bound program, a function a group."""
+    """The learning algorithm's part of a bound program, a function a group.
+
+    squares: where gradients are clipped, the sums of squares of each of a group's.
+    """
 
     update: list[Callable[[Step], None]]
+    squares: list[Callable[[], list[float]]] = field(default_factory=list)
 
 
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
@@ -150,6 +156,33 @@ def tiles(start: int, stop: int, length: int, *arrays: Array) -> list[tuple[Arra
     """
     pieces = [(at, min(at + length, stop)) for at in range(start, stop, length)]
     return [tuple(array[first:last] for array in arrays) for first, last in pieces]
+
+
+SQUARES = 4096  # elements squared at a time, in float64
+
+
+def sums_of_squares(arrays: Sequence[Array]) -> Callable[[], list[float]]:
+    """A function that gives, for each array, the sum of its values' squares, in float64.
+
+    Shapes: each array [n]; one array's sum does not depend on what others there are.
+    """
+    scratch = np.empty(SQUARES, np.float64)
+    pieces = [tiles(0, len(array), SQUARES, array) for array in arrays]
+
+    def squares(part: Array) -> float:
+        product = scratch[: len(part)]
+        np.multiply(part, part, out=product, dtype=np.float64)
+        return float(np.add.reduce(product))
+
+    return lambda: [total(squares(part) for (part,) in parts) for parts in pieces]
+
+
+def total(numbers: Iterable[float]) -> float:
+    """The sum, rounded once: the same in whatever order the numbers come."""
+    try:
+        return fsum(numbers)
+    except OverflowError:
+        return inf
 
 
 def row_tiles(

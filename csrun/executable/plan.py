@@ -18,6 +18,7 @@ __all__ = [
     "Buffer",
     "Call",
     "Combine",
+    "Commit",
     "Estimate",
     "Group",
     "Initializer",
@@ -136,6 +137,13 @@ class Combine(StrEnum):
     FIRST = "first"  # it is the same in all of them, or there is one
 
 
+class Commit(StrEnum):
+    """When a group's gradients become an update."""
+
+    IMMEDIATE = "immediate"  # as soon as they are complete
+    AFTER_ALL_GRADIENTS = "after_all_gradients"  # of the step: something global decides
+
+
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An arena buffer whose value the host gets after each step, copied batch by batch.
 
@@ -227,7 +235,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first `store.nbytes` bytes. `visits` are a step's, in their order. `loss_buffer` names a
     float64[1] arena buffer that holds, before any group's gradients are complete, the *sum* of the
     loss over the valid rows of the batch (None: no loss). `learning_rate` is the schedule of a
-    training's updates.
+    training's updates; gradients whose global norm is more than `clip_norm` are scaled to it.
 
     A batch is split over `replicas` of the model on the fabric, and each one's share flows in
     `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
@@ -263,6 +271,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss_buffer: str | None
     outputs: tuple[Output, ...]
     learning_rate: Schedule | None
+    clip_norm: float | None
     floor_plan: tuple[Region, ...]
     estimate: Estimate
 
@@ -270,6 +279,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def deliveries(self) -> tuple[int, ...]:
         """The groups in the order in which a step completes their gradients."""
         return tuple(group for visit in self.visits for group in visit.completes)
+
+    @property
+    def commit(self) -> Commit:
+        """When updates are made: to be clipped together, all gradients must be there."""
+        return Commit.IMMEDIATE if self.clip_norm is None else Commit.AFTER_ALL_GRADIENTS
 
     @property
     def minibatches(self) -> int:

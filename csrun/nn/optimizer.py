@@ -8,6 +8,7 @@ optimizer:
 """
 
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any
 
 import msgspec
@@ -21,28 +22,39 @@ from csrun.nn.tensor import Tensor
 
 Rate = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
+Length = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
 class TrainOp:
-    """A loss, and the algorithm that minimizes it."""
+    """A loss, the algorithm that minimizes it, and how long its gradient may be."""
 
     loss: Tensor
     algorithm: Algorithm
+    clip_norm: float | None = None
 
 
 class OptimizerError(TraceError, ValueError):
     """An optimizer out of range; a ValueError too: a params file's reader then adds the place."""
 
 
+class Clipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Gradients whose global norm, that of all together, is more than `clip_norm` are scaled to it.
+
+    Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
+    """
+
+    clip_norm: Length | None = None
+
+
 class Learning(
-    msgspec.Struct,
+    Clipped,
     frozen=True,
     forbid_unknown_fields=True,
     tag_field="optimizer_type",
     tag="learning",
 ):
-    """What all optimizers share: the learning rate, a number or a schedule.
+    """What all optimizers share: the learning rate, a number or a schedule; and clipping.
 
     Raises: OptimizerError for a number out of range
     """
@@ -51,8 +63,10 @@ class Learning(
 
     def __post_init__(self) -> None:
         """Refuse what a params file's reader has not refused."""
-        rate = self.learning_rate
+        rate, length = self.learning_rate, self.clip_norm
         try:
+            if length is not None and not 0 < float(length) < inf:
+                raise OptimizerError(f"clip_norm must be > 0 and finite, got {length}")
             if not isinstance(rate, Schedule) and not float(rate) >= 0:
                 raise OptimizerError(f"learning_rate must be >= 0, got {rate}")
             self.algorithm()
@@ -66,7 +80,8 @@ class Learning(
 
     def minimize(self, loss: Tensor) -> TrainOp:
         """What a model function returns as its train_op."""
-        return TrainOp(loss, self.algorithm())
+        length = self.clip_norm
+        return TrainOp(loss, self.algorithm(), None if length is None else float(length))
 
 
 class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):

@@ -225,4 +225,6 @@ class Tracer:
             raise TraceError(f"a model in mode train needs {missing}")
         if train_op.loss.value is not loss.value:
             raise TraceError("the train_op must minimize the model's loss, it minimizes another")
-        self.builder.effect(MinimizeOp, loss.value, algorithm=train_op.algorithm)
+        clipping = {} if train_op.clip_norm is None else {"clip_norm": train_op.clip_norm}
+        algorithm = train_op.algorithm
+        self.builder.effect(MinimizeOp, loss.value, algorithm=algorithm, **clipping)

@@ -7,7 +7,7 @@ from support.operators import normal
 from xdsl.rewriter import InsertPoint
 
 from csrun.base.mode import RunMode
-from csrun.cirh import Builder, new_module
+from csrun.cirh import Builder, new_module, parse_module, print_module
 from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
 from csrun.cirh.ops.learning import AdamOp, SgdOp
 from csrun.cirh.ops.model import Distribution, InitializerAttr, InputOp, ParameterOp
@@ -37,14 +37,14 @@ CASES = {
 }
 
 
-def module_with(op, algorithm, array):
+def module_with(op, algorithm, array, **clipping):
     """A module that takes one gradient and updates one parameter."""
     module = new_module("float64", RunMode.TRAIN)
     builder = Builder(InsertPoint.at_end(module.body.block), "layer")
     zeros = InitializerAttr.of(Distribution.ZEROS)
     weights = builder.leaf(ParameterOp, input_type(array), symbol="w", initializer=zeros)
     grad = builder.leaf(InputOp, input_type(array), symbol="grad")
-    builder.effect(op, weights, grad, algorithm=algorithm)
+    builder.effect(op, weights, grad, algorithm=algorithm, **clipping)
     module.verify()
     return module
 
@@ -64,6 +64,20 @@ def test_five_updates_are_pytorchs(name):
         np.testing.assert_allclose(
             state.parameters["w"], tensor.detach().numpy(), rtol=1e-12, atol=1e-15
         )
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, 100.0])
+def test_clipped_updates_are_pytorchs(clip_norm):
+    op, algorithm, make = CASES["sgd"]
+    first, grad = normal(4, 3), normal(4, 3)
+    module, state = module_with(op, algorithm, first, clip_norm=clip_norm), State({"w": first})
+    assert print_module(parse_module(print_module(module))) == print_module(module)
+    tensor = torch.from_numpy(first.copy()).requires_grad_()
+    tensor.grad = torch.from_numpy(grad.copy())
+    torch.nn.utils.clip_grad_norm_([tensor], clip_norm)
+    make([tensor]).step()
+    interpret(module, {"grad": grad}, state, rows=1)
+    np.testing.assert_allclose(state.parameters["w"], tensor.detach().numpy(), rtol=1e-12)
 
 
 def test_a_rate_that_changes_is_not_the_references():

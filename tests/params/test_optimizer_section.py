@@ -28,6 +28,7 @@ def read(tmp_path):
         ("{optimizer_type: sgd, learning_rate: 0.1}", nn.SGD(0.1)),
         ("{optimizer_type: adam, learning_rate: 1, beta1: 0.8}", nn.Adam(1.0, beta1=0.8)),
         ("{optimizer_type: sgd, learning_rate: 1e-2}", nn.SGD(0.01)),
+        ("{optimizer_type: sgd, learning_rate: 1, clip_norm: 1}", nn.SGD(1.0, clip_norm=1.0)),
         (
             "{optimizer_type: adamw, learning_rate: 0.1, exclude_from_weight_decay: [bias]}",
             nn.AdamW(0.1, exclude_from_weight_decay=("bias",)),
@@ -65,6 +66,7 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         ),
         ("{optimizer_type: adam, momentum: 3}", "optimizer.momentum: unknown key"),
         ("{optimizer_type: sgd, learning_rate: -1}", "optimizer.learning_rate: "),
+        ("{optimizer_type: sgd, learning_rate: 1, clip_norm: 0}", "optimizer.clip_norm: "),
         (
             "{optimizer_type: sgd, learning_rate: .nan}",
             "optimizer.learning_rate: must be a finite number, got nan",

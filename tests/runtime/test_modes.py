@@ -1,13 +1,14 @@
 """Pipelined, streaming and CPU: the same losses and weights bit for bit, dropout included."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.programs import Network
+from support.programs import ArrayData, Network
 from support.roles import Peers, fed_by
 
+from csrun import nn
 from csrun.base.mode import ExecutionMode
-from csrun.data.delivery import Delivery
-from csrun.data.operators import StageClock
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step import weights
@@ -19,18 +20,10 @@ STEPS, SETTINGS = 30, RunSettings(seed=9)
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 
 
-class Data:
+def data():
     """Finite seeded batches, the last one incomplete."""
-
-    replayed = False
-
-    def __init__(self) -> None:
-        self.all = NETWORK.batches(STEPS)
-        self.all[-1] = tuple(array[:5] for array in self.all[-1])
-        self.clock = StageClock()
-
-    def deliveries(self, start, stride):
-        return (Delivery(batch, list) for batch in self.all[start::stride])
+    batches = NETWORK.batches(STEPS)
+    return ArrayData([*batches[:-1], tuple(array[:5] for array in batches[-1])])
 
 
 def run(machine):
@@ -43,10 +36,10 @@ def run(machine):
     return losses, {name: array.copy() for name, array in machine.state.items()}
 
 
-def in_job(tmp_path, mode, group_bytes, streamers):
-    executable = NETWORK.compile(tmp_path, mode, group_bytes)
+def in_job(tmp_path, network, mode, group_bytes, streamers):
+    executable = network.compile(tmp_path, mode, group_bytes)
     folder = RunFolder(tmp_path / "run", "1", b"secret")
-    peers = Peers(folder, Data(), streamers, mode)
+    peers = Peers(folder, data(), streamers, mode)
     request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), "cs", 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
@@ -61,13 +54,22 @@ def in_job(tmp_path, mode, group_bytes, streamers):
 def test_all_ways_give_the_same_bits(tmp_path, monkeypatch, group_bytes, prefetch_bytes):
     """One, two and four groups; four of them make every slot change hands."""
     monkeypatch.setattr(weights, "PREFETCH_BYTES", prefetch_bytes)
-    expected = run(CpuMachine(NETWORK.compile(tmp_path, PIPELINED), Data(), SETTINGS, 0))
+    check_all_ways(tmp_path, NETWORK, group_bytes)
+
+
+def test_all_ways_clip_to_the_same_bits(tmp_path):
+    network = replace(NETWORK, optimizer=nn.AdamW(0.01, clip_norm=0.5))
+    check_all_ways(tmp_path, network, group_bytes=1)
+
+
+def check_all_ways(tmp_path, network, group_bytes):
+    expected = run(CpuMachine(network.compile(tmp_path, PIPELINED), data(), SETTINGS, 0))
     assert len(set(expected[0])) == STEPS
-    streaming = NETWORK.compile(tmp_path, STREAMING, group_bytes)
+    streaming = network.compile(tmp_path, STREAMING, group_bytes)
     ways = {
-        "streaming in one process": run(CpuMachine(streaming, Data(), SETTINGS, 0)),
-        "pipelined job": in_job(tmp_path / "p", PIPELINED, group_bytes, 2),
-        "streaming job": in_job(tmp_path / "s", STREAMING, group_bytes, 3),
+        "streaming in one process": run(CpuMachine(streaming, data(), SETTINGS, 0)),
+        "pipelined job": in_job(tmp_path / "p", network, PIPELINED, group_bytes, 2),
+        "streaming job": in_job(tmp_path / "s", network, STREAMING, group_bytes, 3),
     }
     for way, (losses, state) in ways.items():
         assert losses == expected[0], way

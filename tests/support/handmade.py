@@ -133,6 +133,7 @@ def _plan(mode: ExecutionMode) -> Plan:
         loss_buffer="loss",
         outputs=(Output("y", "y", Combine.SAMPLES),),
         learning_rate=Constant(RATE),
+        clip_norm=None,
         floor_plan=_floor_plan(streaming),
         estimate=Estimate(1.0, 1.0, 1.0, 1.0, 1.0, ()),
     )

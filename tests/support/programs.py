@@ -1,6 +1,6 @@
 """Compiled programs driven step by step in a test, without a runtime around them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +9,11 @@ import numpy as np
 from csrun import nn
 from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
 from csrun.compiler import CompileOptions, compile_model
+from csrun.data.delivery import Delivery
+from csrun.data.operators import StageClock
 from csrun.executable import Executable, Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
+from csrun.runtime.step.weights import Updates
 from csrun.site import load as load_site
 
 SYSTEM = load_site("local").systems[0]
@@ -87,6 +90,20 @@ class Network:
         return found
 
 
+class ArrayData:
+    """A finite data set of these batches, each a tuple of arrays."""
+
+    replayed = False
+
+    def __init__(self, batches: Sequence[tuple[np.ndarray, ...]]) -> None:
+        self.all = batches
+        self.clock = StageClock()
+
+    def deliveries(self, start: int, stride: int) -> Iterator[Delivery]:
+        """Global batches start, start + stride, …"""
+        return (Delivery(batch, list) for batch in self.all[start::stride])
+
+
 class Machine:
     """Arena and store of one Executable; a slot is poisoned before each group's weights come."""
 
@@ -101,7 +118,8 @@ class Machine:
         self.views = wafer_views(plan, self.arena, self.store)
         self._wafer = executable.wafer_program(self.arena, self.store, Runtime(seed=0))
         if plan.store.gradients_offset is not None:
-            self._update = executable.update_program(self.store, Runtime(seed=0)).update
+            program = executable.update_program(self.store, Runtime(seed=0))
+            self._updates = Updates(plan, program)
         self.step_count = 0
 
     def evaluate(self, batch: Sequence[np.ndarray]) -> float:
@@ -117,8 +135,8 @@ class Machine:
         step = self._step(batch)
         loss = self.evaluate(batch)
         gradients = {p.name: self.views[f"gradient/{p.name}"].copy() for p in self.plan.parameters}
-        for update in self._update:
-            update(step)
+        for group in self.plan.deliveries:
+            self._updates.deliver(group, step)
         self.step_count += 1
         return loss, gradients
 

@@ -4,8 +4,10 @@
 parameter; the learning algorithm's pass turns those into the update operators.
 """
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, prop_def
+from math import inf
+
+from xdsl.dialects.builtin import FloatAttr, TensorType
+from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
@@ -15,26 +17,33 @@ from csrun.cirh.types import Tensor
 
 
 class UpdatingOp(CirhOp):
-    """A parameter and its gradient; changes the parameter, has no result."""
+    """A parameter and its gradient; changes the parameter, has no result.
+
+    clip_norm: the gradients of all updates that have it are scaled together, so that their global
+    norm is at most this, as torch.nn.utils.clip_grad_norm_ does.
+    """
 
     parameter = operand_def(TensorType)
     grad = operand_def(TensorType)
+    clip_norm = opt_prop_def(FloatAttr)
     assembly_format = EFFECT_ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
         """No result; the gradient has its parameter's type."""
         require_same(types[0], types[1])
+        _require_length(properties)
         return None
 
 
 @irdl_op_definition
 class MinimizeOp(CirhOp):
-    """Train all parameters that the loss depends on."""
+    """Train all parameters that the loss depends on; clip_norm as of the updates."""
 
     name = "cirh.minimize"
     loss = operand_def(TensorType)
     algorithm = prop_def(AnyAttr())
+    clip_norm = opt_prop_def(FloatAttr)
     assembly_format = EFFECT_ASSEMBLY
 
     @classmethod
@@ -43,6 +52,7 @@ class MinimizeOp(CirhOp):
         require_scalar(types[0])
         if not isinstance(properties["algorithm"], Algorithm):
             raise VerifyException(f"unknown learning algorithm {properties['algorithm']}")
+        _require_length(properties)
         return None
 
 
@@ -68,6 +78,12 @@ class AdamOp(UpdatingOp):
 
     name = "cirh.adam"
     algorithm = prop_def(AdamAttr)
+
+
+def _require_length(properties: Properties) -> None:
+    length = properties.get("clip_norm")
+    if isinstance(length, FloatAttr) and not 0 < length.value.data < inf:
+        raise VerifyException(f"clip_norm must be > 0 and finite, got {length.value.data}")
 
 
 OPS = (MinimizeOp, ApplyGradientOp, SgdOp, AdamOp)

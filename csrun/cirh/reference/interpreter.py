@@ -72,6 +72,7 @@ class _Run:
         self._draw = draw
         self._values: dict[SSAValue, Array] = {}
         self._result = Result()
+        self._updates: list[learning.UpdatingOp] = []
         self._special: dict[type[Operation], Callable[..., None]] = {
             model.InputOp: self._input,
             model.ParameterOp: self._parameter,
@@ -95,6 +96,7 @@ class _Run:
                 computed = function(op.properties, *operands)
                 several = computed if isinstance(computed, tuple) else (computed,)
                 self._values.update(zip(op.results, several, strict=True))
+        self._commit()
         return self._result
 
     def _input(self, op: model.InputOp) -> None:
@@ -127,7 +129,23 @@ class _Run:
         assert isinstance(owner, model.ParameterOp), "only parameters are updated"
         name, grad = owner.symbol.data, self._values[op.grad]
         self._result.gradients[name] = grad
-        update(op, name, self._state.parameters, self._state.slots, grad)
+        self._updates.append(op)
+
+    def _commit(self) -> None:
+        """The updates, when all gradients are there."""
+        gradients = self._result.gradients
+        for op, (name, grad) in zip(self._updates, gradients.items(), strict=True):
+            scaled = grad * _clipping(op, gradients)
+            update(op, name, self._state.parameters, self._state.slots, scaled)
+
+
+def _clipping(op: UpdatingOp, gradients: Named) -> Any:
+    """What a gradient is scaled by, in its own type."""
+    if op.clip_norm is None:
+        return np.ones((), dtype_of(type_of(op.grad)))
+    norm = np.sqrt(sum(np.sum(np.square(grad, dtype="d")) for grad in gradients.values()))
+    factor = np.minimum(1.0, op.clip_norm.value.data / (norm + 1e-6))
+    return factor.astype(dtype_of(type_of(op.grad)))
 
 
 def update(op: UpdatingOp, name: str, parameters: Named, slots: Named, grad: Any) -> None:

@@ -91,7 +91,9 @@ class _Differentiation:
         grad = self._grads[op.out]
         grad.name_hint = f"{op.out.name_hint or 'parameter'}_grad"
         with self._builder.in_scope(op.where):
-            self._builder.effect(ApplyGradientOp, op.out, grad, algorithm=self._minimize.algorithm)
+            algorithm, length = self._minimize.algorithm, self._minimize.clip_norm
+            clipping = {} if length is None else {"clip_norm": length}
+            self._builder.effect(ApplyGradientOp, op.out, grad, algorithm=algorithm, **clipping)
 
 
 def _depends_on_parameters(ops: list[Operation]) -> set[SSAValue]:

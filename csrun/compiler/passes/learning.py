@@ -38,4 +38,5 @@ def _update(operation: ApplyGradientOp) -> Operation:
     kind = UPDATES[type(algorithm)]
     own = algorithm.for_parameter(parameter.symbol.data)
     operands = (operation.parameter, operation.grad)
-    return kind.of(operands, scope=operation.where, algorithm=own)
+    clipping = {} if operation.clip_norm is None else {"clip_norm": operation.clip_norm}
+    return kind.of(operands, scope=operation.where, algorithm=own, **clipping)

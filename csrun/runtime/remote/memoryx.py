@@ -8,6 +8,7 @@ import numpy as np
 from csrun.executable import Executable, Runtime, Step, flat_views
 from csrun.executable.bind import Array
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
+from csrun.runtime.step.weights import Updates
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.shared import SharedMemory
@@ -38,9 +39,9 @@ class _RemoteStore:
         self._wafer = control.bulk
         self._bytes = store.bytes
         self._flat = flat_views(executable.plan, store.bytes)
-        self._update = executable.update_program(store.bytes, Runtime(request.seed)).update
+        program = executable.update_program(store.bytes, Runtime(request.seed))
+        self._updates = Updates(executable.plan, program)
         self._step = Step(index=request.first_step)
-        self._last = next(reversed(executable.plan.deliveries), None)  # of a step
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
     def serve(self) -> Results:
@@ -85,7 +86,7 @@ class _RemoteStore:
                 self._wafer.sendall(raw(self._flat[f"weights/{group}"]))
             case Order.GRADIENTS:
                 receive_into(self._wafer, raw(self._flat[f"gradients/{group}"]))
-                self._update[group](self._step)
-                self._step.index += group == self._last
+                self._updates.deliver(group, self._step)
+                self._step.index += group == self._updates.order[-1]
             case Order.SETTLE:
                 self._wafer.sendall(raw(SETTLED))

@@ -12,7 +12,13 @@ from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import InProcessSource
-from csrun.runtime.step.weights import InProcessStreamedWeights, ResidentWeights, Slots, Weights
+from csrun.runtime.step.weights import (
+    InProcessStreamedWeights,
+    ResidentWeights,
+    Slots,
+    Updates,
+    Weights,
+)
 from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 
@@ -39,10 +45,10 @@ class CpuMachine:
         )
         self.state = state_views(plan, store)
         runtime = Runtime(settings.seed)
-        update = executable.update_program(store, runtime)
-        weights: Weights = ResidentWeights(update)
+        updates = Updates(plan, executable.update_program(store, runtime))
+        weights: Weights = ResidentWeights(updates)
         if not plan.store_in_arena:
-            weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), update)
+            weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), updates)
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )

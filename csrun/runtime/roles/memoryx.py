@@ -1,6 +1,5 @@
 """MemoryX: holds weights and optimizer state, and applies the learning algorithm."""
 
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -10,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from csrun.executable import Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
+from csrun.runtime.step.weights import Updates
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import LoadStore, Results, Stop, StoreReady
 from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
@@ -36,7 +36,7 @@ def serve(control: Channel) -> Results:
         parts = store.descriptor, gradients.descriptor, weights.descriptor
         control.send(StoreReady(nbytes), parts)
         program = executable.update_program(store.bytes, Runtime(request.seed))
-        updates = [program.update[group] for group in executable.plan.deliveries]
+        updates = Updates(executable.plan, program)
         try:
             _update(updates, Waiter(gradients, control), weights, Step(index=request.first_step))
         except Interrupted as interrupted:
@@ -44,15 +44,13 @@ def serve(control: Channel) -> Results:
 
 
 @np.errstate(all="ignore")  # the next step's loss tells what is not finite
-def _update(
-    updates: Sequence[Callable[[Step], None]], gradients: Waiter, weights: Counter, step: Step
-) -> NoReturn:
-    """Update group after group as their gradients come in; ends by Interrupted."""
+def _update(updates: Updates, gradients: Waiter, weights: Counter, step: Step) -> NoReturn:
+    """Take group after group as their gradients come in; ends by Interrupted."""
     while True:
-        for update in updates:
+        for group in updates.order:
             gradients.take()
-            update(step)
-            weights.raise_by()
-        if not updates:  # nothing is trained: only the end can come
+            if updated := updates.deliver(group, step):
+                weights.raise_by(len(updated))
+        if not updates.order:  # nothing is trained: only the end can come
             gradients.take()
         step.index += 1

@@ -20,7 +20,13 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import RingSource
-from csrun.runtime.step.weights import ResidentWeights, Slots, StreamedWeights, Weights
+from csrun.runtime.step.weights import (
+    ResidentWeights,
+    Slots,
+    StreamedWeights,
+    Updates,
+    Weights,
+)
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
@@ -82,7 +88,7 @@ def _load(
         )
     else:
         store = store_of(plan, arena.bytes, None)
-        weights = ResidentWeights(executable.update_program(store, runtime))
+        weights = ResidentWeights(Updates(plan, executable.update_program(store, runtime)))
     resources.enter_context(open_files.room_for(open_files.PER_STREAMER * request.rings))
     rings = [
         resources.enter_context(closing(_ring(plan, request.ring_slots, control, turn)))

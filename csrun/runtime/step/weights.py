@@ -2,14 +2,15 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import sqrt
 from typing import Protocol
 
 import numpy as np
 
 from csrun.executable import Initializer, InitializerKind, Plan, Step, UpdateProgram, flat_views
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.bind import Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.wire.shared import Counter, Waiter
 
@@ -65,24 +66,60 @@ class Weights(Protocol):
         """Wait until every delivered gradient has become an update."""
 
 
-class ResidentWeights:
-    """Weights and optimizer state on the wafer itself: pipelined mode and the CPU run.
+ROUNDING = 1e-6  # added to a norm before it divides, as torch.nn.utils.clip_grad_norm_ does
 
-    A group's weights are not read again in a step once its gradients are complete, so the update
-    follows at once.
+
+class Updates:
+    """The learning algorithm: gradients in, updates out, in the order of the plan's deliveries.
+
+    A group's weights are not read again in a step once its gradients are complete, so its update
+    follows at once; or, where the gradients are clipped to a global norm, when all are there.
     """
 
-    def __init__(self, program: UpdateProgram) -> None:
-        self._update = program.update
+    def __init__(self, plan: Plan, program: UpdateProgram) -> None:
+        self.order = plan.deliveries
+        self._program = program
+        self._clip_norm = plan.clip_norm
+        self._squares: list[float] = []
+
+    def deliver(self, group: int, step: Step) -> Sequence[int]:
+        """The group's gradients are in the store: the groups that are updated now."""
+        groups: Sequence[int] = (group,)
+        if self._clip_norm is not None:
+            self._squares += self._program.squares[group]()
+            if group != self.order[-1]:
+                return ()
+            step.clip = clipping(sqrt(total(self._squares)), self._clip_norm)
+            self._squares.clear()
+            groups = self.order
+        for each in groups:
+            self._program.update[each](step)
+        return groups
+
+
+def clipping(norm: float, longest: float) -> float:
+    """What gradients of a global norm are multiplied by, to be no longer than `longest`.
+
+    Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
+    """
+    factor = longest / (norm + ROUNDING)
+    return 1.0 if factor > 1 else factor  # NaN stays
+
+
+class ResidentWeights:
+    """Weights and optimizer state on the wafer itself: pipelined mode and the CPU run."""
+
+    def __init__(self, updates: Updates) -> None:
+        self._updates = updates
 
     def enter(self, visit: int) -> None:
         """The weights are always there."""
 
     def deliver(self, group: int, step: Step) -> None:
-        self._update[group](step)
+        self._updates.deliver(group, step)
 
     def settle(self) -> None:
-        """Updates are immediate."""
+        """Updates are made as gradients come."""
 
 
 def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
@@ -225,10 +262,10 @@ class StreamedWeights:
 class InProcessStreamedWeights:
     """Weight streaming inside one process: the same slots, MemoryX's part at once."""
 
-    def __init__(self, plan: Plan, slots: Slots, program: UpdateProgram) -> None:
+    def __init__(self, plan: Plan, slots: Slots, updates: Updates) -> None:
         self._needs = [visit.groups for visit in plan.visits]
         self._slots = slots
-        self._update = program.update
+        self._updates = updates
 
     def enter(self, visit: int) -> None:
         """Load the groups that are not there."""
@@ -236,9 +273,9 @@ class InProcessStreamedWeights:
             self._slots.load(group)
 
     def deliver(self, group: int, step: Step) -> None:
-        """Update the group in the store."""
+        """Give the group's gradients to the learning algorithm."""
         self._slots.outdate(group)
-        self._update[group](step)
+        self._updates.deliver(group, step)
 
     def settle(self) -> None:
-        """Updates are immediate."""
+        """Updates are made as gradients come."""

@@ -2,16 +2,18 @@
 
 import mmap
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 
 import numpy as np
 import pytest
 from support.handmade import RATE, make
+from support.programs import Network
 from support.wires import tcp_channel_pair
 
+from csrun import nn
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
-from csrun.executable import Step, state_views
+from csrun.executable import Step, state_views, wafer_views
 from csrun.runtime.remote.store import StoreLink, remote_state
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
@@ -23,7 +25,13 @@ from csrun.runtime.wire.shared import Waiter
 @pytest.fixture
 def afar(tmp_path):
     """A wafer's weights and arena, the chief's view of the state, and its channel to MemoryX."""
-    executable = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)
+    with connected(make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)) as ends:
+        yield ends
+
+
+@contextmanager
+def connected(executable):
+    """The same for any Executable."""
     plan = executable.plan
     chief, control = tcp_channel_pair("memoryx", "chief")
     wafer_chief, wafer_control = channel_pair("wafer", "chief")
@@ -90,6 +98,31 @@ def test_a_fetch_behind_gradients_gets_the_update(afar):
         first = np.asarray(state["first/kernel"])
         np.testing.assert_allclose(first, 1 - step * RATE * 10, rtol=1e-6)
     chief.send(Stop({}))
+
+
+def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
+    """By the formula: w - rate * g / |g|, the norm that of all gradients."""
+    network = Network((8, 8, 8, 8), optimizer=nn.SGD(RATE, clip_norm=1.0))
+    executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
+    with connected(executable) as (plan, weights, _, memory, state, chief):
+        views = wafer_views(plan, np.zeros(plan.arena_bytes, np.uint8), memory.bytes)
+        count = sum(tensor.size for tensor in state.values())
+        assert len(plan.deliveries) == 3
+        for step in range(1, 3):
+            for number, visit in enumerate(plan.visits):
+                weights.enter(number)
+                for group in visit.completes:
+                    for name in state:
+                        views[f"gradient/{name}"][...] = 10
+                    weights.settle()
+                    done = -RATE * (step - 1) / np.sqrt(count)
+                    np.testing.assert_allclose(np.asarray(state["dense/kernel"]), done, rtol=1e-5)
+                    weights.deliver(group, Step())
+            weights.settle()
+            for name in state:
+                expected = -RATE * step / np.sqrt(count)
+                np.testing.assert_allclose(np.asarray(state[name]), expected, rtol=1e-5)
+        chief.send(Stop({}))
 
 
 def test_a_lost_memoryx_is_peer_lost(afar):

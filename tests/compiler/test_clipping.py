@@ -1,0 +1,120 @@
+"""Gradients clipped by their global norm, against torch.nn.utils.clip_grad_norm_."""
+
+import re
+from math import inf, isnan, nan
+
+import numpy as np
+import pytest
+from support.programs import ArrayData, Machine, Network, options_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode
+from csrun.compiler import compile_model
+from csrun.executable import Commit, sums_of_squares
+from csrun.executable.bind import total
+from csrun.nn.errors import TraceError
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step.weights import clipping
+from csrun.runtime.wire.messages import RunSettings
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+NORM = 0.6  # some steps' gradients are longer
+CASES = {
+    "sgd": (nn.SGD(0.05, 0.9, clip_norm=NORM), lambda p: torch.optim.SGD(p, 0.05, 0.9)),
+    "adam": (nn.Adam(0.01, clip_norm=NORM), lambda p: torch.optim.Adam(p, 0.01)),
+    "adamw": (nn.AdamW(0.01, clip_norm=NORM), lambda p: torch.optim.AdamW(p, 0.01)),
+}
+STEPS = 30
+
+
+def trained(network, make):
+    """The weights after all steps by PyTorch, and how many of the steps were clipped."""
+    tensors = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
+    optimizer, clipped = make([*tensors.values()]), 0
+    for x, labels in network.batches(STEPS):
+        hidden = torch.from_numpy(x).flatten(1)
+        layers = [name.removesuffix("/kernel") for name in tensors if "kernel" in name]
+        for layer in layers:
+            hidden = hidden @ tensors[f"{layer}/kernel"] + tensors[f"{layer}/bias"]
+            hidden = hidden.relu() if layer != layers[-1] else hidden
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels).long()).backward()
+        clipped += torch.nn.utils.clip_grad_norm_([*tensors.values()], NORM).item() > NORM
+        optimizer.step()
+    return {name: tensor.detach().numpy() for name, tensor in tensors.items()}, clipped
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize("name", CASES)
+def test_clipped_steps_in_float64_are_pytorchs(tmp_path, mode, name):
+    optimizer, make = CASES[name]
+    network = Network(precision="float64", optimizer=optimizer)
+    executable = network.compile(tmp_path, mode, 1)
+    assert len(executable.plan.groups) == 3
+    assert executable.plan.commit is Commit.AFTER_ALL_GRADIENTS
+    machine = Machine(executable, network.parameters())
+    for batch in network.batches(STEPS):
+        machine.train(batch)
+    expected, clipped = trained(network, make)
+    assert 5 < clipped < STEPS
+    for tensor, value in expected.items():
+        np.testing.assert_allclose(machine.state[tensor], value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("replicas", "minibatches"), [(1, 4), (2, 2)])
+def test_the_gradient_of_all_minibatches_is_clipped(tmp_path, replicas, minibatches):
+    optimizer, make = CASES["sgd"]
+    whole = Network(precision="float64", optimizer=optimizer)
+    part = Network(precision="float64", optimizer=optimizer, batch=whole.batch // 4)
+    options = options_of(PIPELINED, replicas=replicas, minibatches_in_flight=minibatches)
+    executable = compile_model(part.trace(), tmp_path, options).executable
+    machine = CpuMachine(executable, ArrayData(whole.batches(STEPS)), RunSettings(seed=1), 0)
+    for name, array in machine.state.items():
+        array[...] = whole.parameters().get(name, 0)
+    assert machine.run(0, STEPS).done == STEPS
+    for name, value in trained(whole, make)[0].items():
+        np.testing.assert_allclose(machine.state[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_groups_do_not_change_a_bit(tmp_path):
+    network = Network((40, 30, 20, 30, 10), optimizer=nn.SGD(0.05, 0.9, clip_norm=NORM))
+    machines = [
+        Machine(network.compile(tmp_path, mode, group_bytes), network.parameters())
+        for mode in (PIPELINED, STREAMING)
+        for group_bytes in (1 << 20, 1)
+    ]
+    for batch in network.batches(20):
+        assert len({machine.train(batch)[0] for machine in machines}) == 1
+    for name, value in machines[0].state.items():
+        assert all(np.array_equal(value, m.state[name]) for m in machines[1:]), name
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.5, 1.0, 3.0, 1e30, inf, nan])
+def test_the_factor_is_pytorchs(norm):
+    tensor = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    tensor.grad = torch.full((1,), norm, dtype=torch.float64)
+    torch.nn.utils.clip_grad_norm_([tensor], 1.0)
+    ours, theirs = norm * clipping(norm, 1.0), tensor.grad.item()
+    assert ours == theirs or (isnan(ours) and isnan(theirs))
+
+
+def test_squares_are_added_in_float64_whatever_is_beside():
+    random = np.random.default_rng(5)
+    arrays = [
+        random.standard_normal(n).astype("f") * s for n, s in ((1, 1), (10_000, 1e20), (0, 1))
+    ]
+    sums = sums_of_squares(arrays)()
+    np.testing.assert_allclose(sums, [np.square(a.astype("d")).sum() for a in arrays], rtol=1e-12)
+    assert [sums_of_squares([array])()[0] for array in arrays] == sums
+    assert total([1e100, 1.0, -1e100]) == 1.0
+    assert total([1.7e308, 1.7e308]) == inf
+
+
+@pytest.mark.parametrize("optimizer", [nn.SGD, nn.Adam, nn.AdamW])
+@pytest.mark.parametrize("norm", [0.0, -1.0, nan, inf])
+def test_a_norm_must_be_positive_and_finite(optimizer, norm):
+    message = f"clip_norm must be > 0 and finite, got {norm}"
+    with pytest.raises(TraceError, match=re.escape(message)):
+        optimizer(0.1, clip_norm=norm)
