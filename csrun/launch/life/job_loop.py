@@ -92,13 +92,16 @@ class JobLoop:
                 while not self._is_finished:
                     self._turn(selector)
         finally:
-            self._server.end()
+            self._server.end(self._outcome())
             kill_descendants()
             self._output.forward(is_last=True)
             self._output.close()
         if self._output_error is not None:
             raise self._output_error
         self._say_why()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
         return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
 
     def _turn(self, selector: selectors.BaseSelector) -> None:

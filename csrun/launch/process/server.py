@@ -14,6 +14,7 @@ import msgspec
 from csrun.base import open_files
 from csrun.context import environment
 from csrun.jobs.folder import JobFolder
+from csrun.jobs.record import Outcome
 from csrun.launch.life.first_cause import LOG_NAME, describe_server_loss
 from csrun.launch.process.protocol import MessageSocket, ToLauncher, ToServer
 from csrun.system import FileLock
@@ -43,8 +44,11 @@ class TaskServer(Protocol):
     def receive(self) -> list[ToLauncher] | None:
         """What the tasks and the server have said; None when it is gone."""
 
-    def end(self) -> int:
-        """End the server and all that it runs; its exit code."""
+    def end(self, outcome: Outcome | None = None) -> int:
+        """End the server and all that it runs; its exit code.
+
+        `outcome` is the job's, for a server that is asked for it later; None when it is not known.
+        """
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
         """What the user reads when the server went before its tasks."""
@@ -78,7 +82,7 @@ class ServerProcess:
         """Say how the server ended."""
         return describe_server_loss(exit_code, folder.path)
 
-    def end(self) -> int:
+    def end(self, outcome: Outcome | None = None) -> int:
         """Close the socket, by which the server ends itself and all of the job; its exit code."""
         self.control.close()
         deadline_s = monotonic() + END_S

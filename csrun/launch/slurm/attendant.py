@@ -72,6 +72,7 @@ class Attendant:
         self, folder: JobFolder, place: environment.SlurmPlace, ranks: Iterable[int]
     ) -> None:
         self._folder = folder
+        self._node_id = place.node_id
         self._ranks = frozenset(ranks)
         self._box = mail.node_box(folder.path, place.node_id)
         self._alone = Alone(folder, place.job_id, is_first=0 in self._ranks)
@@ -81,6 +82,7 @@ class Attendant:
         self._next_progress_s = 0.0
         self._exit_code = 0  # of the last task that failed
         self._is_let_go = False
+        self._let_go_code = 0
 
     def attend(self, ready: mail.NodeReady) -> int:
         """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code."""
@@ -94,9 +96,12 @@ class Attendant:
                     key.data()
                 self._obey_all()
                 self._do(self._alone.turn())
-        code = shell_code(self._exit_code)
         is_left = self._alone.is_alone and not self._is_let_go
-        return self._alone.leave(code) if is_left else code
+        return self._alone.leave(shell_code(self._exit_code)) if is_left else self._let_go_code
+
+    def leave(self) -> None:
+        """Say that nothing is left here."""
+        self._say(mail.Left())
 
     def _is_over(self) -> bool:
         if self._is_let_go:
@@ -166,8 +171,9 @@ class Attendant:
                     self._start(order)
             case SignalTasks():
                 self._tasks.send_signal(order)
-            case mail.LetGo():
-                self._is_let_go = True
+            case mail.LetGo(stays, exit_code):
+                if not self._is_let_go and stays != self._node_id:
+                    self._is_let_go, self._let_go_code = True, exit_code
 
     def _start(self, task: StartTask) -> None:
         if self._job is not None:
@@ -216,10 +222,14 @@ def main(argv: list[str]) -> int:
     address = address_towards(place.launch_address)
     ready = mail.NodeReady(place.node_id, place.job_id, place.node, cpus, machine(), address)
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
-    code = Attendant(folder, place, ranks).attend(ready)
+    attendant = Attendant(folder, place, ranks)
+    code = attendant.attend(ready)
     kill_descendants()
+    attendant.leave()
     return code
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    left_with = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(left_with)  # at once: with its last word, srun may be told of another's exit code

@@ -56,11 +56,22 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
-    """Nothing of the job lives any more: end."""
+    """Nothing of the job lives any more: end, all nodes but `stays`.
+
+    The last one to go has the job's exit code, which is Slurm's then: the first task that fails has
+    srun kill the others, and their codes are higher.
+    """
+
+    stays: int | None = None
+    exit_code: int = 0
+
+
+class Left(msgspec.Struct, frozen=True, tag="left"):
+    """An attendant's last word."""
 
 
 ToAttendants = Heartbeat | StartAll | StartTask | SignalTasks | LetGo
-FromAttendant = NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
+FromAttendant = Left | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
 
 
 MAIL_DIR = "mail"

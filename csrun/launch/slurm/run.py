@@ -31,7 +31,7 @@ from csrun.launch.slurm import allocation, batch, folders, options, sinfo, squeu
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import NodeReady
 from csrun.launch.slurm.step import LOG_NAME, Step
-from csrun.launch.slurm.waiting import QueueWatch
+from csrun.launch.slurm.waiting import QueueWatch, job_of
 from csrun.launch.srun import (
     Resources,
     after_prolog,
@@ -302,6 +302,7 @@ class _Run:
         self._said_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             self._watch.hear(line)
+            self._step.job_id = self._step.job_id or job_of(line)
             if line.startswith(NEWS):
                 say(line)
 

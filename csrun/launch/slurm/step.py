@@ -1,6 +1,7 @@
 """The running srun of a job, as a launcher sees it: what it is told, and what comes of it."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import msgspec
 
 from csrun.context import JobFile, TaskReport, TaskReportKind, environment
 from csrun.jobs.folder import JobFolder
+from csrun.jobs.record import Outcome, RecordState
 from csrun.launch.life.first_cause import describe_srun_loss
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
@@ -22,6 +24,7 @@ LOG_NAME = "srun"
 LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them
 SILENCE_S = 5.0  # after SIGKILL was ordered: an attendant that says nothing by then is lost
 CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
+LIMIT_COMMENT = "csrun: time limit"  # what Slurm keeps of a job that csrun has ended by its own
 _READ_BYTES = 1 << 16
 
 
@@ -55,7 +58,9 @@ class Step:
         self._stops: dict[int, float] = {}  # by node: when Slurm told its attendant to end
         self._first_stop_s = 0.0  # when we heard of that first
         self._let_in: list[protocol.TasksReady] = []  # of each node whose tasks live
+        self._left: set[int] = set()  # nodes whose attendants have gone by themselves
         self.job: JobFile | None = None
+        self.job_id = 0  # of a job that srun has asked for, as soon as it says so
         self._silence: threading.Timer | None = None
         self._process = _start(words, folder)
         self._has_ended = threading.Event()
@@ -99,19 +104,50 @@ class Step:
             return self._lost()
         return None
 
-    def end(self) -> int:
-        """Let the attendants go, and be rid of the job; srun's exit code."""
+    def end(self, outcome: Outcome | None = None) -> int:
+        """Let the attendants go, and be rid of the job; srun's exit code.
+
+        Slurm keeps the job by its outcome: cancelled when csrun_wse was told to end it, else by
+        the exit code, a time limit of csrun's with a word.
+        """
         self._break_silence()
         if self._unended:
             return self.cancel()
+        if outcome is not None:
+            self._tell_slurm(outcome)
         with suppress(OSError):
-            self._order(mail.LetGo())
+            self._let_go(0 if outcome is None else outcome.exit_code)
         self._wait(LET_GO_S)
         return self._close()
 
+    def _tell_slurm(self, outcome: Outcome) -> None:
+        if self.job is None or not self._owns_job:
+            return
+        if outcome.state is RecordState.CANCELLED and not self._stops:
+            _scancel(str(self.job.job_id))
+        elif outcome.state is RecordState.TIMEOUT:
+            _call("scontrol", "update", f"JobId={self.job.job_id}", f"Comment={LIMIT_COMMENT}")
+
+    def _let_go(self, exit_code: int) -> None:
+        """Let the attendants go, one after all the others when it has an exit code for Slurm."""
+        there = [node_id for node_id in range(len(self._readers)) if node_id not in self._left]
+        if exit_code and len(there) > 1:
+            self._order(mail.LetGo(there[0]))
+            self._await_others(there[0])
+        self._order(mail.LetGo(exit_code=exit_code))
+
+    def _await_others(self, stays: int) -> None:
+        others = set(range(len(self._readers))) - {stays}
+        until_s = time.monotonic() + LET_GO_S
+        while not others <= self._left and (left_s := until_s - time.monotonic()) > 0:
+            if not select.select([self], [], [], left_s)[0] or self.receive() is None:
+                return
+
     def cancel(self) -> int:
         """Take the job back from Slurm, queued or running; srun's exit code."""
-        if self._process.poll() is None:
+        if self.job_id:
+            _scancel(str(self.job_id))
+        elif self._process.poll() is None:
             self._process.terminate()
         elif self.job is not None and self._owns_job:
             _scancel(str(self.job.job_id))
@@ -142,6 +178,9 @@ class Step:
     def _passed_on(self, node_id: int, message: mail.FromAttendant) -> list[protocol.ToLauncher]:
         match message:
             case mail.NodeReady():
+                return []
+            case mail.Left():
+                self._left.add(node_id)
                 return []
             case protocol.TasksReady():
                 self._let_in.append(message)
@@ -241,7 +280,11 @@ def _start(words: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]"
 
 
 def _scancel(*arguments: str) -> None:
-    subprocess.run(["scancel", *arguments], capture_output=True, check=False)
+    _call("scancel", *arguments)
+
+
+def _call(*command: str) -> None:
+    subprocess.run(command, capture_output=True, check=False)
 
 
 def _in_our_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:

@@ -13,6 +13,12 @@ _QUEUED = re.compile(r"srun: job (\d+) queued")
 _NO_REASON = ("", "None")
 
 
+def job_of(line: str) -> int:
+    """The job that one of srun's lines says is queued; 0 for another line."""
+    queued = _QUEUED.match(line)
+    return int(queued[1]) if queued else 0
+
+
 class QueueWatch:
     """Asks squeue for the reason, beside a loop that must not wait for the answer."""
 
@@ -25,8 +31,8 @@ class QueueWatch:
 
     def hear(self, line: str) -> None:
         """Take one of srun's lines: it names the job that waits."""
-        if queued := _QUEUED.match(line):
-            self._job_id, self._next_s = queued[1], monotonic() + 1
+        if job_id := job_of(line):
+            self._job_id, self._next_s = str(job_id), monotonic() + 1
 
     def look(self) -> None:
         """Ask when it is time to; say an answer that is another than before."""

@@ -160,6 +160,6 @@ def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.until(lambda: "TaskEnded" in [type(said).__name__ for said in reader.read()])
     assert place.process is not None
     assert place.process.poll() is None
-    place.say(LetGo())
+    place.say(LetGo(exit_code=3))
     assert place.left() == 3
     assert place.called() == []

@@ -1,0 +1,82 @@
+"""What Slurm keeps of a job that csrun has ended: its state, its exit code, a comment."""
+
+import re
+import signal
+
+import pytest
+from support.jobs import Workplace, over_its_limit, until
+from support.testbed import Testbed
+
+pytestmark = pytest.mark.slurm
+
+SPREAD = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1",
+          "--single-task-nodes", "1")  # fmt: skip
+WAIT = """
+import os, sys, time
+rank = os.environ["SLURM_PROCID"]
+open("in" + rank, "w").close()
+if rank in sys.argv:
+    sys.exit(7)
+time.sleep(0 if "ends" in sys.argv and rank == "0" else 600)
+"""
+
+
+@pytest.fixture
+def place(cluster_place: Workplace) -> Workplace:
+    cluster_place.script(WAIT)
+    return cluster_place
+
+
+def kept(testbed: Testbed, name: str) -> set[tuple[str, str, str]]:
+    """Of all components of the jobs of a name, when they are over: state, exit code, comment."""
+    until(lambda: not testbed.queue())
+    found = set()
+    for line in testbed.call("scontrol", "--oneliner", "show", "job").splitlines():
+        if f" JobName={name} " in line:
+            comment = re.search(r" Comment=(.*?) \w+=", line)
+            state, code = (re.search(rf" {key}=(\S+)", line) for key in ("JobState", "ExitCode"))
+            assert state
+            assert code
+            found.add((state[1], code[1], comment[1].strip() if comment else ""))
+    return found
+
+
+@pytest.mark.parametrize("words", [("3",), ("4", "ends")], ids=["chief-lives", "chief-has-ended"])
+def test_a_failure_has_the_code_of_its_first_cause(
+    place: Workplace, testbed: Testbed, words: tuple[str, ...]
+) -> None:
+    """Also where the chief's node, which would bring it to Slurm, has ended well before."""
+    name = f"fails-{len(words)}"
+    done = place.run(
+        "--job-name", name, *SPREAD, "sh", "-c", 'exec python run.py "$@"', "-", *words
+    )
+    assert done.returncode == 7, done.stderr
+    assert kept(testbed, name) == {("FAILED", "7:0", "")}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_told_to_end_is_cancelled(
+    place: Workplace, testbed: Testbed, signum: signal.Signals
+) -> None:
+    with place.start("--job-name", signum.name, *SPREAD, "python", "run.py") as job:
+        place.wait_for(*(f"in{rank}" for rank in range(5)))
+        job.send_signal(signum)
+        job.communicate(timeout=60)
+    assert job.returncode == 128 + signum
+    assert {state for state, _, _ in kept(testbed, signum.name)} == {"CANCELLED"}
+
+
+def test_a_limit_of_csruns_is_told_in_a_comment(place: Workplace, testbed: Testbed) -> None:
+    words = ("--job-name", "limited", *SPREAD, "python", "run.py")
+    done, _ = over_its_limit(place, lambda: True, *words)
+    assert done.returncode == 143
+    assert kept(testbed, "limited") == {("FAILED", "143:0", "csrun: time limit")}
+
+
+def test_a_limit_of_a_submitted_job_is_told_in_a_comment(
+    place: Workplace, testbed: Testbed
+) -> None:
+    words = ("--time-limit", "0:01", "--job-name", "in-batch", *SPREAD, "python", "run.py")
+    assert place.run("--sbatch", *words).returncode == 0
+    comments = kept(testbed, "in-batch")
+    assert ("FAILED", "143:0", "csrun: time limit") in comments
