@@ -8,7 +8,7 @@ import msgspec
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Telemetry, jobs_dir_of
-from csrun.context.job import LIVE_LOCK, TELEMETRY_FILE, SystemUse
+from csrun.context.job import LIVE_LOCK, SystemUse
 from csrun.jobs import register
 from csrun.jobs.folder import board_dir
 from csrun.jobs.queue import node_names
@@ -204,10 +204,10 @@ def telemetry(site: Site, system: System) -> Telemetry | None:
 
     A system has one run at a time, so among the jobs that live there is one at most that says so.
     """
-    own = jobs_dir_of(site.name, site.jobs_dir, site.shared).glob(f"*/{TELEMETRY_FILE}")
-    shown = board_dir(site).glob(f"*/*/{TELEMETRY_FILE}") if site.shared else ()
-    for path in (*own, *shown):
-        said = Telemetry.read(path.parent)
-        if said is not None and said.system == system.name and is_held(path.parent / LIVE_LOCK):
+    own = jobs_dir_of(site.name, site.jobs_dir, site.shared).glob("*")
+    shown = board_dir(site).glob("*/*") if site.shared else ()
+    for folder in (*own, *shown):
+        said = Telemetry.read(folder)
+        if said is not None and said.system == system.name and is_held(folder / LIVE_LOCK):
             return said
     return None

@@ -84,9 +84,12 @@ def _paths_of_others(site: Site) -> list[Path]:
     """What the other accounts of a shared site have put on its board."""
     if not site.shared:
         return []
-    found = board_dir(site).glob(f"*/*/{RECORD_FILE}")
     own = str(os.getuid())
-    return [p for p in found if p.parent.name.isdecimal() and p.parent.parent.name != own]
+    return [
+        folder / RECORD_FILE
+        for folder in board_dir(site).glob("*/*")
+        if folder.name.isdecimal() and folder.parent.name != own and os.path.isdir(folder)
+    ]
 
 
 def _number_of(path: Path) -> int:
@@ -161,6 +164,9 @@ def _read(path: Path) -> JobRecord:
     Raises: FileNotFoundError; CsrunError for one that cannot be read
     """
     found = stored.read_owned(path, JobRecord, "the record")
+    if found.value.job_id != _number_of(path):
+        said = f"{path}: the record is that of job {found.value.job_id}; remove the file"
+        raise stored.DamagedError(said)
     return msgspec.structs.replace(found.value, uid=found.uid)
 
 

@@ -45,7 +45,7 @@ def _locate(site: str) -> Path:
     if site in shipped_sites():
         return SHIPPED / f"{site}.yaml"
     path = Path(site)
-    if path.is_file():
+    if os.path.isfile(path):
         return path
     known = ", ".join(shipped_sites())
     raise UsageError(

@@ -199,7 +199,11 @@ def _results(folder: RunFolder) -> Results | None:
         done = stored.read(folder.done, Done, "the run's results", _RUN_AGAIN)
     except FileNotFoundError:
         return None
-    return {name: float(value) for name, value in done.results.items()}
+    try:
+        return {name: float(value) for name, value in done.results.items()}
+    except ValueError as error:
+        message = f"{folder.done}: the run's results are damaged: {error}; {_RUN_AGAIN}"
+        raise stored.DamagedError(message) from error
 
 
 def _raise_failure(folder: RunFolder) -> None:
