@@ -22,6 +22,8 @@ from csrun.nn.activations import (
     softplus,
     tanh,
 )
+from csrun.nn.attention import scaled_dot_product_attention
+from csrun.nn.embedding import Embedding
 from csrun.nn.errors import ShapeError
 from csrun.nn.functions import (
     argmax,
@@ -34,6 +36,7 @@ from csrun.nn.functions import (
     sum,
 )
 from csrun.nn.layers import Dense, Dropout
+from csrun.nn.normalization import LayerNorm, RMSNorm
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
 from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import scope
@@ -51,7 +54,10 @@ __all__ = [
     "AdamW",
     "Dense",
     "Dropout",
+    "Embedding",
+    "LayerNorm",
     "Optimizer",
+    "RMSNorm",
     "ShapeError",
     "Tensor",
     "TrainOp",
@@ -68,6 +74,7 @@ __all__ = [
     "metrics",
     "relu",
     "relu6",
+    "scaled_dot_product_attention",
     "schedules",
     "scope",
     "selu",

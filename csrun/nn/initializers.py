@@ -18,6 +18,11 @@ def ones(shape: Sequence[int]) -> InitializerAttr:
     return InitializerAttr.of(Distribution.ONES)
 
 
+def normal(standard_deviation: float = 0.02) -> Initializer:
+    """Normal around 0."""
+    return lambda shape: InitializerAttr.of(Distribution.NORMAL, standard_deviation)
+
+
 def glorot_uniform(shape: Sequence[int]) -> InitializerAttr:
     """Uniform in ±sqrt(6 / (fan in + fan out)).
 

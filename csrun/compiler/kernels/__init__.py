@@ -1,6 +1,14 @@
 """The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
 
-from csrun.compiler.kernels import dropout, fc, outputs, softmax_cross_entropy
+from csrun.compiler.kernels import (
+    attention,
+    dropout,
+    embedding,
+    fc,
+    normalization,
+    outputs,
+    softmax_cross_entropy,
+)
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 
 MATCHERS: dict[str, Matcher] = {
@@ -8,6 +16,9 @@ MATCHERS: dict[str, Matcher] = {
     **fc.MATCHERS,
     **softmax_cross_entropy.MATCHERS,
     **dropout.MATCHERS,
+    **normalization.MATCHERS,
+    **embedding.MATCHERS,
+    **attention.MATCHERS,
 }
 
 __all__ = ["MATCHERS", "Kernel", "Matcher", "Phase"]

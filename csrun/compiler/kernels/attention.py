@@ -1,0 +1,143 @@
+"""Attention: a kernel for its operator, and one for its way back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Operation
+
+from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.executable.attention import BLOCK
+
+
+@dataclass(frozen=True)
+class Attention(Kernel):
+    """softmax(scale query key^T + mask) value, or the gradients of query, key and value.
+
+    operands: query, key, value; before them, on the way back, the result's gradient, and behind
+    them what was saved.
+
+    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S]
+    """
+
+    operands: tuple[Array, ...]
+    mask: Array | None
+    results: tuple[Array, ...]
+    causal: bool
+    scale: float
+    phase: Phase
+
+    kind = "attention"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.operands if self.mask is None else (*self.operands, self.mask)
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return self.results
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        return (*self._scratch, *self._back)
+
+    @property
+    def flops(self) -> int:
+        """Two products forward, five backward; half of them where attention is causal."""
+        query, key, value = self._projections
+        scores = prod(query.shape[:3]) * key.shape[2]
+        inner = 3 * query.shape[3] + 2 * value.shape[3] if self._back else 0
+        inner = inner or query.shape[3] + value.shape[3]
+        return 2 * scores * inner // (2 if self.causal else 1)
+
+    @property
+    def _projections(self) -> tuple[Array, ...]:
+        return self.operands[1:4] if self.phase is Phase.BACKWARD else self.operands[:3]
+
+    @property
+    def _scratch(self) -> tuple[Array, ...]:
+        """A block's scaled queries, scores and row sums, and where it sees nothing."""
+        query, key, _ = self._projections
+        rows, masked = self._rows, self.mask is not None and self.mask.dtype == "bool"
+        return (
+            self._own("queries", (rows, query.shape[3])),
+            self._own("scores", (rows, key.shape[2])),
+            self._own("rows", (rows, 1)),
+            *([self._own("unseen", (rows, key.shape[2]), "bool")] if masked else []),
+        )
+
+    @property
+    def _back(self) -> tuple[Array, ...]:
+        """On the way back: a block's slopes, and what it adds to the gradients."""
+        if self.phase is not Phase.BACKWARD:
+            return ()
+        _, key, value = self._projections
+        return (
+            self._own("slopes", (self._rows, key.shape[2])),
+            self._own("keys", key.shape[2:]),
+            self._own("values", value.shape[2:]),
+        )
+
+    @property
+    def _rows(self) -> int:
+        return min(BLOCK, self._projections[0].shape[2])
+
+    def _own(self, what: str, shape: Sequence[int], dtype: str | None = None) -> Array:
+        first = self.results[0]
+        return Array(f"{first.name}/{what}", tuple(shape), dtype or first.dtype)
+
+    def prepare(self, name: Name) -> list[str]:
+        """The scratch arrays together, and what hides later keys."""
+        arrays = ", ".join(map(name, self._scratch))
+        lines = [
+            "from csrun.executable import attention",
+            f"{self._variable(name)} = attention.Scratch({arrays})",
+        ]
+        if self._back:
+            arrays = ", ".join(map(name, self._back))
+            lines.append(f"{self._variable(name)}_back = attention.BackwardScratch({arrays})")
+        if self.causal:
+            rows, dtype = self._rows, self.results[0].dtype
+            lines.append(f"{self._later} = attention.later({rows}, '{dtype}')")
+        return lines
+
+    def emit(self, name: Name) -> list[str]:
+        """One call."""
+        function = "attend_backward" if self._back else "attend"
+        mask = "None" if self.mask is None else name(self.mask)
+        scratch = [self._variable(name), *([f"{self._variable(name)}_back"] if self._back else [])]
+        later = self._later if self.causal else "None"
+        operands, results = map(name, self.operands), map(name, self.results)
+        arguments = ", ".join([*operands, mask, *results, *scratch, later, repr(self.scale)])
+        return [f"attention.{function}({arguments})"]
+
+    def _variable(self, name: Name) -> str:
+        return f"{name(self._scratch[1])}_block"
+
+    @property
+    def _later(self) -> str:
+        return f"later_{self._rows}"
+
+
+def match_attention(operation: Operation, graph: Graph) -> Kernel:
+    """The operator alone; it was fused before the gradient was taken."""
+    assert isinstance(operation, AttentionOp | AttentionBackwardOp)
+    graph.take(operation)
+    count = len(operation.operands) - len(operation.mask)
+    return Attention(
+        graph.layer_of(operation),
+        tuple(map(graph.array, operation.operands[:count])),
+        graph.array(operation.mask[0]) if operation.mask else None,
+        tuple(map(graph.array, operation.results)),
+        bool(operation.is_causal.value.data),
+        float(operation.scale.value.data),
+        Phase.BACKWARD if isinstance(operation, AttentionBackwardOp) else Phase.FORWARD,
+    )
+
+
+MATCHERS: dict[str, Matcher] = dict.fromkeys(
+    (AttentionOp.name, AttentionBackwardOp.name), match_attention
+)

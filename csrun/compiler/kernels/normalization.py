@@ -1,0 +1,153 @@
+"""Layer norm and RMS norm: a kernel for each operator."""
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects.builtin import FloatAttr
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.ops.normalization import (
+    FusedRmsNormBackwardOp,
+    FusedRmsNormOp,
+    NativeLayerNormBackwardOp,
+    NativeLayerNormOp,
+)
+from csrun.compiler.array import Array, Shape
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.executable import nbytes_of
+
+NORMS = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
+#: Of one array: with the two others that a loop touches it stays in a core's L2.
+TILE_BYTES = 384 << 10
+
+
+@dataclass(frozen=True)
+class Norm(Kernel):
+    """One of the functions of `csrun.executable.normalization`, and its operands and results.
+
+    Shapes: rows [N, D], weights [D], statistics [N]
+    """
+
+    function: str
+    operands: tuple[Array, ...]
+    results: tuple[Array, ...]
+    eps: float | None
+    phase: Phase
+
+    kind = "norm"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.operands
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return self.results
+
+    @property
+    def flops(self) -> int:
+        """Of each value about as many as there are passes over it."""
+        return prod(self.operands[0].shape) * (14 if self.phase is Phase.BACKWARD else 8)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """A tile of normalized rows; on the way back another one, sums of rows and of columns."""
+        rows, size = self._rows, self.operands[0].shape[1]
+        tile = self._own("tile", (rows, size))
+        if self.phase is Phase.FORWARD:
+            return (tile,)
+        sums = [self._own(f"sums_{n}", (rows,)) for n in range(len(self.results) - 1)]
+        return (tile, self._own("products", (rows, size)), *sums, self._own("part", (size,)))
+
+    @property
+    def _rows(self) -> int:
+        """Rows a tile."""
+        rows, size = self.operands[0].shape
+        row_bytes = nbytes_of((size,), self.operands[0].dtype)
+        return max(1, min(rows, TILE_BYTES // max(row_bytes, 1)))
+
+    def _own(self, what: str, shape: Shape) -> Array:
+        return Array(f"{self.results[0].name}/{what}", shape, self.results[0].dtype)
+
+    @property
+    def _ones(self) -> tuple[str, int]:
+        """The variable of so many ones."""
+        backward = self.phase is Phase.BACKWARD
+        count = self._rows if backward else self.operands[0].shape[1]
+        return f"ones_{count}", count
+
+    def prepare(self, name: Name) -> list[str]:
+        variable, count = self._ones
+        dtype = self.results[0].dtype
+        return [
+            "from csrun.executable import normalization",
+            f"{variable} = np.ones({count}, '{dtype}')",
+        ]
+
+    def emit(self, name: Name) -> list[str]:
+        """One call."""
+        arrays = [name(a) for a in (*self.operands, *self.results)]
+        own = [name(a) for a in self.scratch]
+        needs_ones = self.function != "rms_norm"
+        arrays += [self._ones[0]] if needs_ones else []
+        if self.phase is Phase.FORWARD:
+            arrays += [*own, repr(self.eps)]
+        else:
+            tiles, sums, part = own[:2], own[2:-1], own[-1]
+            arrays += [
+                f"({', '.join(tiles)})",
+                sums[0] if len(sums) == 1 else f"({', '.join(sums)})",
+            ]
+            arrays.append(part)
+        return [f"normalization.{self.function}({', '.join(arrays)})"]
+
+
+FORWARD: dict[str, str] = {
+    NativeLayerNormOp.name: "layer_norm",
+    FusedRmsNormOp.name: "rms_norm",
+}
+BACKWARD: dict[str, str] = {
+    NativeLayerNormBackwardOp.name: "layer_norm_backward",
+    FusedRmsNormBackwardOp.name: "rms_norm_backward",
+}
+
+
+def match_norm(operation: Operation, graph: Graph) -> Kernel:
+    """The operator alone, over rows of all that is normalized together."""
+    graph.take(operation)
+    backward = operation.name in BACKWARD
+    arrays = [graph.array(value) for value in (*operation.operands, *operation.results)]
+    weight = arrays[operation.operands.index(_weight(operation))].shape
+    found = [_flat(array, weight) for array in arrays]
+    count, eps = len(operation.operands), operation.properties.get("eps")
+    return Norm(
+        graph.layer_of(operation),
+        (BACKWARD if backward else FORWARD)[operation.name],
+        tuple(found[:count]),
+        tuple(found[count:]),
+        eps.value.data if isinstance(eps, FloatAttr) else None,
+        Phase.BACKWARD if backward else Phase.FORWARD,
+    )
+
+
+def _weight(operation: Operation) -> SSAValue:
+    assert isinstance(operation, NORMS)
+    return operation.weight
+
+
+def _flat(array: Array, weight: Shape) -> Array:
+    """Rows of what is normalized together, a weight, or a number for each row."""
+    size = prod(weight)
+    if array.shape == weight:
+        shape: Shape = (size,)
+    elif array.shape[-len(weight) :] == weight:
+        shape = (prod(array.shape[: -len(weight)]), size)
+    else:
+        shape = (prod(array.shape),)
+    found = array.reshaped(shape)
+    assert found is not None, "a copy stands before an array whose rows are no view"
+    return found
+
+
+MATCHERS: dict[str, Matcher] = dict.fromkeys((*FORWARD, *BACKWARD), match_norm)

@@ -1,0 +1,186 @@
+"""Scaled dot-product attention over preallocated arrays: one block of scores at a time.
+
+For each sample, head and block of queries the scores are computed, exponentiated and used at once;
+what is kept is the result and the logarithm of each row's sum, from which the way back computes
+the scores again.
+
+Source: Dao et al. 2022, FlashAttention, section 3.1, with whole rows instead of blocks of keys
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+BLOCK = 128  # queries: with 1,024 keys a block of scores takes 512 KiB, which a core's L2 holds
+
+
+class Scratch(NamedTuple):
+    """What one block needs, for blocks of up to R queries; `unseen` for masks of booleans alone.
+
+    Shapes: queries [R, E], scores [R, S], rows [R, 1], unseen bool [R, S]
+    """
+
+    queries: Array
+    scores: Array
+    rows: Array
+    unseen: Array | None = None
+
+
+class BackwardScratch(NamedTuple):
+    """What is needed besides on the way back.
+
+    Shapes: slopes [R, S], keys [S, E], values [S, F]
+    """
+
+    slopes: Array
+    keys: Array
+    values: Array
+
+
+def later(rows: int, dtype: str) -> Array:
+    """What a block of causal attention adds to its queries' scores of their own keys.
+
+    Shapes: -> [rows, rows], -inf where the key comes after the query, else 0
+    """
+    return np.triu(np.full((rows, rows), -np.inf, dtype), 1)
+
+
+class _Block(NamedTuple):
+    """Queries first..last of one sample and head, which attend to the first `keys` keys."""
+
+    outer: tuple[int, int]
+    queries: slice
+    keys: int
+
+
+def _blocks(query: Array, keys: int, rows: int, causal: bool) -> Iterator[_Block]:
+    samples, heads, length, _ = query.shape
+    for sample in range(samples):
+        for head in range(heads):
+            for first in range(0, length, max(rows, 1)):
+                last = min(first + rows, length)
+                seen = min(last, keys) if causal else keys
+                yield _Block((sample, head), slice(first, last), seen)
+
+
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    out: Array,
+    logsumexp: Array,
+    scratch: Scratch,
+    later: Array | None,
+    scale: float,
+) -> None:
+    """out = softmax(scale query key^T + mask) value, and the logarithms of the rows' sums.
+
+    A mask of booleans is true where there is something to attend to, another one is added. With
+    `later`, query i attends to keys 0..i. A row without anything to attend to is 0.
+
+    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S], out
+    [B, H, T, F], logsumexp [B, H, T], later [R, R]
+    """
+    lowest = np.finfo(query.dtype).min
+    for outer, queries, keys in _blocks(query, key.shape[2], len(scratch.rows), later is not None):
+        count = queries.stop - queries.start
+        rows, result = scratch.rows[:count], out[outer][queries]
+        if not keys:
+            result[...] = 0
+            continue
+        scores = _scores(query, key, mask, scratch, later, scale, _Block(outer, queries, keys))
+        np.maximum.reduce(scores, axis=1, keepdims=True, out=rows)
+        if mask is not None:  # of a row that sees nothing
+            np.maximum(rows, lowest, out=rows)
+        np.subtract(scores, rows, out=scores)
+        np.exp(scores, out=scores)
+        sums = logsumexp[outer][queries, None]
+        np.copyto(sums, rows)
+        np.add.reduce(scores, axis=1, keepdims=True, out=rows)
+        if mask is not None:
+            np.maximum(rows, 1, out=rows)  # what is largest in a row adds 1
+        np.matmul(scores, value[outer][:keys], out=result)
+        np.divide(result, rows, out=result)
+        np.log(rows, out=rows)
+        np.add(sums, rows, out=sums)
+
+
+def _scores(
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    scratch: Scratch,
+    later: Array | None,
+    scale: float,
+    block: _Block,
+) -> Array:
+    """The scores of a block of queries, -inf where there is nothing to attend to."""
+    outer, queries, keys = block
+    count = queries.stop - queries.start
+    scaled, scores = scratch.queries[:count], scratch.scores[:count, :keys]
+    np.multiply(query[outer][queries], scale, out=scaled)
+    np.matmul(scaled, key[outer][:keys].T, out=scores)
+    if mask is not None:
+        seen = mask[outer][queries, :keys]
+        if scratch.unseen is None:
+            np.add(scores, seen, out=scores)
+        else:
+            unseen = np.logical_not(seen, out=scratch.unseen[:count, :keys])
+            np.copyto(scores, -np.inf, where=unseen)
+    if later is not None and queries.start < keys:
+        own = scores[:, queries.start :]
+        np.add(own, later[:count, : own.shape[1]], out=own)
+    return scores
+
+
+def attend_backward(
+    grad: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    out: Array,
+    logsumexp: Array,
+    mask: Array | None,
+    query_gradient: Array,
+    key_gradient: Array,
+    value_gradient: Array,
+    scratch: Scratch,
+    back: BackwardScratch,
+    later: Array | None,
+    scale: float,
+) -> None:
+    """The gradients of query, key and value, each as large as what it is the gradient of."""
+    if not query.shape[2]:
+        key_gradient[...] = value_gradient[...] = 0
+    for outer, queries, keys in _blocks(query, key.shape[2], len(scratch.rows), later is not None):
+        count = queries.stop - queries.start
+        rows, slopes = scratch.rows[:count], back.slopes[:count, :keys]
+        gradient = grad[outer][queries]
+        scores = _scores(query, key, mask, scratch, later, scale, _Block(outer, queries, keys))
+        np.subtract(scores, logsumexp[outer][queries, None], out=scores)
+        np.exp(scores, out=scores)
+        _add(value_gradient[outer], scores.T, gradient, back.values, queries.start == 0)
+        np.matmul(gradient, value[outer][:keys].T, out=slopes)
+        np.einsum("tf,tf->t", gradient, out[outer][queries], out=rows[:, 0])
+        np.subtract(slopes, rows, out=slopes)
+        np.multiply(slopes, scores, out=slopes)
+        _add(key_gradient[outer], slopes.T, scratch.queries[:count], back.keys, queries.start == 0)
+        own = query_gradient[outer][queries]
+        np.matmul(slopes, key[outer][:keys], out=own)
+        np.multiply(own, scale, out=own)
+
+
+def _add(total: Array, left: Array, right: Array, part: Array, first: bool) -> None:
+    """Add a product to the first rows of `total`; the first block's is written."""
+    rows = len(left)
+    if first:
+        np.matmul(left, right, out=total[:rows])
+        total[rows:] = 0
+        return
+    np.matmul(left, right, out=part[:rows])
+    np.add(total[:rows], part[:rows], out=total[:rows])

@@ -1,0 +1,87 @@
+"""Embedding: a table of vectors, looked up by number, and used again as a tied output layer."""
+
+from math import prod
+
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.embedding import NO_PADDING, EmbeddingOp
+from csrun.cirh.ops.shape import TransposeOp
+from csrun.cirh.types import text_of, type_of
+from csrun.nn.errors import ShapeError, TraceError, user_line
+from csrun.nn.functions import view
+from csrun.nn.initializers import Initializer, normal
+from csrun.nn.tensor import Tensor
+
+SMALL = normal(0.02)
+
+
+class Embedding:
+    """The vector of each number, from a table of `input_dim` vectors of `output_dim` values.
+
+    The parameter `<name>/embeddings` [input_dim, output_dim] is made at the first call; later calls
+    and `attend` read the same one. The vector of `padding_idx` is not trained by being looked up.
+
+    Raises: TraceError for sizes below 1, or a padding_idx that is not of the table
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        padding_idx: int | None = None,
+        embeddings_initializer: Initializer = SMALL,
+        name: str | None = None,
+    ) -> None:
+        for what, size in (("input_dim", input_dim), ("output_dim", output_dim)):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise TraceError(
+                    f"{user_line()}: Embedding: {what} must be a positive integer, got {size!r}"
+                )
+        if padding_idx is not None and not 0 <= padding_idx < input_dim:
+            raise TraceError(
+                f"{user_line()}: Embedding: padding_idx must be in 0..{input_dim - 1}, "
+                f"got {padding_idx!r}"
+            )
+        self.input_dim, self.output_dim = input_dim, output_dim
+        self.name = name
+        self._padding = NO_PADDING if padding_idx is None else padding_idx
+        self._initializer = embeddings_initializer
+        self._table: Tensor | None = None
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The table, [input_dim, output_dim].
+
+        Raises: TraceError before the first call
+        """
+        if self._table is None:
+            raise TraceError(f"{user_line()}: Embedding: nothing has been looked up in it yet")
+        return self._table
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Shapes: indices [B, ...], integers in 0..input_dim-1 -> [B, ..., output_dim]
+
+        Raises: ShapeError for indices that are no integers
+        """
+        tracer = indices.tracer
+        with tracer.layer("embedding", self.name if self._table is None else None):
+            if self._table is None:
+                shape = (self.input_dim, self.output_dim)
+                self._table = tracer.parameter("embeddings", shape, self._initializer(shape))
+            return tracer.emit(EmbeddingOp, self._table, indices, padding_idx=self._padding)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """The product of x and each vector of the table: logits over what the table holds.
+
+        Shapes: x [B, ..., output_dim] -> [B, ..., input_dim]
+        Raises: TraceError before the first call; ShapeError for another last axis
+        """
+        table = self.embeddings
+        with x.tracer.layer("attend", None):
+            if x.shape[-1:] != (self.output_dim,):
+                raise ShapeError(
+                    f"{user_line()}: Embedding.attend: the last axis must be {self.output_dim}, "
+                    f"got shape {text_of(type_of(x.value))}"
+                )
+            rows = view(x, (prod(x.shape[:-1]), self.output_dim))
+            logits = x.tracer.emit(MmOp, rows, x.tracer.emit(TransposeOp, table))
+            return view(logits, (*x.shape[:-1], self.input_dim))
