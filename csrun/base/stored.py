@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import find, write_whole
 
 T = TypeVar("T")
@@ -29,8 +29,14 @@ class DamagedError(CsrunError):
 
 
 def text_of(value: msgspec.Struct | Mapping[str, Any]) -> bytes:
-    """What a file holds of a value: JSON of its fields, after their checksum."""
-    plain = msgspec.json.format(msgspec.json.encode(value), indent=1)
+    """What a file holds of a value: JSON of its fields, after their checksum.
+
+    Raises: UsageError for a name or an argument that is no text, as the shell hands on any bytes
+    """
+    try:
+        plain = msgspec.json.format(msgspec.json.encode(value), indent=1)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r}: must be text in UTF-8: csrun keeps it") from error
     fields = plain.removeprefix(b"{") + b"\n"
     return b'{\n "crc32": "%08x",%b' % (zlib.crc32(fields), fields)
 

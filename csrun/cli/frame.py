@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
-from csrun.base.errors import CsrunError, OutputError
+from csrun.base.errors import CsrunError, OutputError, brief
 from csrun.cli.entry import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def split(folders: str) -> tuple[str, ...]:
 
 def _fail(name: str, message: str, code: int) -> int:
     sys.stdout.flush()
-    click.echo(f"{name}: error: {message}", err=True)
+    click.echo(f"{name}: error: {brief(message)}", err=True)
     return code
 
 

@@ -184,7 +184,13 @@ def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
     shown = show_on_board(site, job_id, holder) if site.shared else None
     logs = str(folder.path / "logs") if keeps_logs else None
     record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)
-    register.write(site, record)
+    try:
+        register.write(site, record)
+    except BaseException:
+        for held in filter(None, (live, shown)):
+            held.release()
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     prune(folders, lambda dead: register.settle(site, dead))
     register.prune(site)
     return RegisteredJob(site, folder, live, record, shown)

@@ -4,6 +4,7 @@ import difflib
 import os
 import shlex
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -39,8 +40,9 @@ def mode_of(command: tuple[str, ...]) -> ExecutionMode | None:
 def own_name(word: str) -> str:
     """The bare name of a path into the folder of csrun's Python; any other word as it is."""
     path = Path(word)
-    own = path.name != word and path.parent.resolve() == Path(sys.executable).parent.resolve()
-    return path.name if own else word
+    # not Path.resolve(), which raises for a loop of links
+    own = os.path.realpath(path.parent) == os.path.realpath(Path(sys.executable).parent)
+    return path.name if own and path.name != word else word
 
 
 def is_own_executable(word: str) -> bool:
@@ -71,10 +73,10 @@ def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
     Raises: UsageError for one that is no folder
     """
     for mount in mount_dirs:
-        if not Path(mount).is_dir():
+        if not os.path.isdir(mount):
             raise UsageError(f"--mount-dirs: {mount} is not a folder")
     for mount in site.mount_dirs:
-        if not Path(mount).is_dir():
+        if not os.path.isdir(mount):
             raise UsageError(f"site {site.name}: mount_dirs: {mount} is not a folder")
 
 
@@ -89,16 +91,28 @@ def check_command(command: tuple[str, ...]) -> None:
     script = command[1] if len(command) > 1 else "-"
     if script.startswith("-"):
         return
-    if not Path(script).exists():
+    if not os.path.exists(script):
         raise UsageError(f"{script}: no such file in {Path.cwd()}")
     if not os.access(script, os.R_OK):
         raise UsageError(f"{script}: cannot be read: Permission denied; chmod u+r lets you")
     params = option(command[2:], _PARAMS) or ""
-    if params.endswith(_YAML) and not Path(params).exists():  # else each task would find it out
+    if params.endswith(_YAML) and not os.path.exists(params):  # else each task would find it out
         where = Path.cwd()
         raise UsageError(
             f"--params: {params}: cannot be read: No such file in {where}; name another"
         )
+    if _is_pipe(params):
+        raise UsageError(
+            f"--params: {params}: is a pipe, which gives its text to one reader, and each task of"
+            " the job reads its params: name a file"
+        )
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):  # that it is not there, its reader tells
+        return False
 
 
 def named_system(command: tuple[str, ...]) -> str | None:
@@ -122,9 +136,9 @@ def check_program(program: str, path: str | None = None) -> None:
 
 def _why_not(program: str) -> str:
     is_path = os.sep in program
-    if is_path and Path(program).is_dir():
+    if is_path and os.path.isdir(program):
         return "is a folder, not a command"
-    if is_path and Path(program).exists():
+    if is_path and os.path.exists(program):
         return "is not executable: make it so, or name its interpreter before it"
     if " " in program:
         return "command not found (a command and its arguments are words of their own)"

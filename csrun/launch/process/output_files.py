@@ -1,5 +1,6 @@
 """--output: files that get what the tasks of a job write, by srun's patterns."""
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -44,11 +45,11 @@ def check_pattern(pattern: str) -> None:
             known = ", ".join(f"%{field}" for field in _FIELDS)
             raise UsageError(f"--output: {pattern}: {match[0]} is no field; there are {known}, %%")
     folder = Path(pattern).parent
-    if "%" not in str(folder) and not folder.is_dir():
+    if "%" not in str(folder) and not os.path.isdir(folder):
         raise UsageError(
             f"--output: {pattern}: there is no folder {folder}: make it first, e.g. with mkdir -p"
         )
-    if Path(pattern).is_dir():
+    if os.path.isdir(pattern):
         example = Path(pattern) / "%j.out"
         raise UsageError(
             f"--output: must be a file, got the folder {Path(pattern)}: name one, e.g. {example}"
