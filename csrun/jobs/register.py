@@ -34,8 +34,13 @@ def write(site: Site, record: JobRecord, *, durable: bool = True) -> None:
     make_private(path.parent)
     stored.write(path, record, durable=durable)
     if site.shared:
-        shown = board_of(site, record.job_id) / RECORD_FILE
-        stored.write(shown, _without_words(record), durable=durable, mode=0o640)
+        show(site, record, durable=durable)
+
+
+def show(site: Site, record: JobRecord, *, durable: bool = False) -> None:
+    """Put on the board of a shared site what others may know of a job that has its place there."""
+    shown = board_of(site, record.job_id) / RECORD_FILE
+    stored.write(shown, _without_words(record), durable=durable, mode=0o640)
 
 
 def _without_words(record: JobRecord) -> JobRecord:

@@ -111,7 +111,7 @@ def registered(
     """
     draft = _draft(command, options, nodes, tasks)
     with refusal_of_unwritable_state(site):
-        _make_folders(site)
+        make_folders(site)
         register = _register_lock(site)
     with DeferredSignals() as signals:
         with refusal_of_unwritable_state(site), register:
@@ -130,8 +130,11 @@ def registered(
                 _leave(job)
 
 
-def _make_folders(site: Site) -> None:
-    """Raises: UsageError when a folder that must be this account's alone is not."""
+def make_folders(site: Site) -> None:
+    """Make those of csrun's state, each for whom it is.
+
+    Raises: OSError; UsageError when a folder that must be this account's alone is not
+    """
     if not site.shared:
         for folder in (state_dir(), site_state_dir(site.name)):
             make_private(folder)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
 
@@ -10,6 +11,7 @@ import msgspec
 from csrun.base.errors import CsrunError, UsageError
 from csrun.context import JobFile, Role, jobs_dir_of
 from csrun.context.job import JOB_FILE, LIVE_LOCK
+from csrun.jobs import register
 from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobRequest
@@ -79,15 +81,17 @@ BACKEND = SlurmBackend
 
 
 def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
-    """The job with the number of csrun's tasks, where this account has its plan: Slurm's own tasks
-    are one a node.
+    """The job with the number of csrun's tasks, where this account has its plan, or a shared site's
+    board shows it: Slurm's own tasks are one a node.
     """
-    try:
+    with suppress(OSError, CsrunError):
         folder = jobs_dir_of(site.name, site.jobs_dir, site.shared) / str(job.job_id)
-        tasks = len(JobFile.read(folder).tasks)
-    except (OSError, CsrunError):
+        return msgspec.structs.replace(job, tasks=len(JobFile.read(folder).tasks))
+    if not site.shared:
         return job
-    return msgspec.structs.replace(job, tasks=tasks)
+    with suppress(OSError, CsrunError):
+        return msgspec.structs.replace(job, tasks=register.read(site, job.job_id).tasks)
+    return job
 
 
 _ASK_S = 1.0  # squeue is a question to a controller that others ask, too

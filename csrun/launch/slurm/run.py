@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -18,7 +18,8 @@ from csrun import system
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
-from csrun.jobs.folder import JobFolder
+from csrun.jobs.folder import JobFolder, board_dir
+from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.command import named_system
@@ -27,7 +28,16 @@ from csrun.launch.plan import JobPlan, cpu_set
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.forking import ALWAYS
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import allocation, batch, folders, options, sinfo, squeue, timed_command
+from csrun.launch.slurm import (
+    allocation,
+    batch,
+    board,
+    folders,
+    options,
+    sinfo,
+    squeue,
+    timed_command,
+)
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import NodeReady
 from csrun.launch.slurm.step import LOG_NAME, Step
@@ -150,6 +160,9 @@ def _run_step(
     given: environment.Allocation | None,
 ) -> int:
     jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
+    if site.shared or site.jobs_dir is None:
+        with refusal_of_unwritable_state(site):
+            make_folders(site)
     folder, live = folders.create(jobs_dir)
     with live:
         folders.prune(jobs_dir)
@@ -161,7 +174,7 @@ def _run_step(
             command = _attendant(request, job_plan, site, folder)
             words = _srun(_one_a_node(job_plan), command, resources, given)
             with ending_signals() as signals:
-                return _Run(request, job, folder, words, signals, given).run()
+                return _Run(request, site, job, folder, words, signals, given).run()
         finally:
             folder.clear()
 
@@ -190,7 +203,8 @@ def _attendant(
 ) -> tuple[str, ...]:
     modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
     attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path), ",".join(modules))
-    mounts = (*_mounts(request, site), str(folder.path.parent))
+    told_in = [str(board_dir(site))] if site.shared else []
+    mounts = (*_mounts(request, site), str(folder.path.parent), *told_in)
     command = in_container(attendant, site.container, mounts)
     return after_prolog(command, site.prolog)
 
@@ -210,6 +224,7 @@ class _Run:
     def __init__(
         self,
         request: JobRequest,
+        site: Site,
         planned: JobFile,
         folder: JobFolder,
         words: tuple[str, ...],
@@ -217,6 +232,7 @@ class _Run:
         given: environment.Allocation | None,
     ) -> None:
         self._request = request
+        self._site = site
         self._planned = planned
         self._folder = folder
         self._signals = signals
@@ -234,19 +250,21 @@ class _Run:
 
     def run(self) -> int:
         """Run to the end; nothing of the job lives when this returns."""
-        try:
-            self._gather()
-            job = self._begin()
-        except BaseException:
-            self._step.cancel()
-            raise
-        finally:
-            self._watch.close()
-        return job.run().exit_code
+        with ExitStack() as while_it_runs:
+            try:
+                self._gather()
+                placed = board.shown(self._site, self._request.name, self._placed())
+                job = self._begin(while_it_runs.enter_context(placed))
+            except BaseException:
+                self._step.cancel()
+                raise
+            finally:
+                self._watch.close()
+            return job.run().exit_code
 
-    def _begin(self) -> JobLoop:
+    def _begin(self, job: JobFile) -> JobLoop:
         """What runs the job from here on: all of its tasks wait to be started."""
-        job = self._step.job = self._placed()
+        self._step.job = job
         with _writing(self._folder):
             job.write(self._folder.path)
             folder = folders.name_by_id(self._folder, job.job_id)
