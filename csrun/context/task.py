@@ -53,6 +53,17 @@ class TaskContext(msgspec.Struct, frozen=True):
         return ranks or (0,)
 
     @property
+    def streaming_cpus(self) -> tuple[int, ...]:
+        """Where this streamer may run: on its own CPUs, or, where streamers of the job have one in
+        common, on those of all of them.
+        """
+        if self.job.hosts is not Hosts.SHARED:
+            return self.entry.cpus
+        taken = [cpu for t in self.job.tasks if t.role is Role.STREAMER for cpu in t.cpus]
+        every = sorted(set(taken))
+        return self.entry.cpus if len(every) == len(taken) else tuple(every)
+
+    @property
     def host(self) -> Host | None:
         """The machine that this task runs on; None where all tasks of the job share one."""
         if self.job.hosts is Hosts.SHARED:

@@ -236,7 +236,10 @@ class CerebrasEstimator:
             return rendezvous.take_part(folder, rendezvous.MEMORYX, memoryx.serve)
         dataset = as_dataset(input_fn(self._params))
         name = rendezvous.streamer_name(context.rank if context else 0)
-        return rendezvous.take_part(folder, name, lambda channel: streamer.serve(channel, dataset))
+        cpus = context.streaming_cpus if context else ()
+        return rendezvous.take_part(
+            folder, name, lambda channel: streamer.serve(channel, dataset, cpus)
+        )
 
     def _given(
         self,

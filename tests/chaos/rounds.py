@@ -22,6 +22,7 @@ GONE_S = 20.0  # for what ended to be gone
 BORN_S = 60.0
 HUNG, BYTES, CODE, CAUSE, LEFT = "hung", "wrong bytes", "wrong exit code", "cause not named", "left"
 FAULTS = (HUNG, BYTES, CODE, CAUSE, LEFT)
+INTERRUPTED = "csrun_wse: error: interrupted"
 TO_LAUNCHER = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -180,7 +181,8 @@ def _is_named(kill: Kill, ended: Ended) -> bool:
     if kill.role == "launcher":
         if (ended.code or 0) < 0:  # the shell says it
             return not ended.errors
-        return f"{kill.signum.name}: the job was ended" in ended.err
+        of_command = kill.signum is signal.SIGINT and ended.errors == [INTERRUPTED]  # no job yet
+        return of_command or f"{kill.signum.name}: the job was ended" in ended.err
     who = "the fork server" if kill.role == "forkserver" else f"({kill.role})"
     who = "wafer of" if kill.role == "wafer" else who
     return (

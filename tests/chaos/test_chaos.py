@@ -88,6 +88,7 @@ def named(role: str, words: str) -> Ended:
 
 
 KILL = Kill("chief", signal.SIGKILL, 0.1)
+INTERRUPT = Kill("launcher", signal.SIGINT, 0)
 RIGHT = named("chief", "rank 0 (chief) on node1")
 
 
@@ -107,12 +108,9 @@ RIGHT = named("chief", "rank 0 (chief) on node1")
         (replace(KILL, role="launcher"), RIGHT, True, [CAUSE]),
         (Kill("launcher", signal.SIGTERM, 0), Ended(143, "", ""), True, [CAUSE]),
         (Kill("launcher", signal.SIGTERM, 0), Ended(-15, "", ""), True, []),
-        (
-            Kill("launcher", signal.SIGINT, 0),
-            Ended(130, "", "csrun_wse: SIGINT: the job was ended"),
-            True,
-            [],
-        ),
+        (INTERRUPT, Ended(130, "", "csrun_wse: SIGINT: the job was ended"), True, []),
+        (INTERRUPT, Ended(130, "", "\ncsrun_wse: error: interrupted\n"), True, []),
+        (INTERRUPT, Ended(130, "", "csrun_wse: error: it was full\n"), True, [CAUSE]),
     ],
 )
 def test_the_judge_of_a_kill(

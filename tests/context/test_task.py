@@ -81,3 +81,23 @@ def test_the_host_is_known_where_nodes_are_machines_of_their_own(job_dir: Path) 
     tasks = (*ENTRIES[:2], entry, ENTRIES[3])
     msgspec.structs.replace(JOB, tasks=tasks, hosts=Hosts.SEPARATE).write(job_dir)
     assert current().host == Host("node2", "10.0.0.3")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("of_others", "hosts", "cpus"),
+    [
+        ((1, 2), Hosts.SHARED, (0,)),  # none in common
+        ((0,), Hosts.SHARED, (0,)),  # both have the same one
+        ((0, 1), Hosts.SHARED, (0, 1)),  # one in common
+        ((0, 1), Hosts.SEPARATE, (0,)),  # CPU 0 of another machine is another one
+    ],
+)
+def test_streamers_that_share_a_cpu_run_on_those_of_all(
+    job_dir: Path, of_others: tuple[int, ...], hosts: Hosts, cpus: tuple[int, ...]
+) -> None:
+    """The chief has all CPUs, which says nothing of how scarce they are."""
+    chief = msgspec.structs.replace(ENTRIES[0], cpus=(0, 1, 2, 3))
+    other = msgspec.structs.replace(ENTRIES[3], cpus=of_others)
+    tasks = (chief, *ENTRIES[1:3], other)
+    msgspec.structs.replace(JOB, tasks=tasks, hosts=hosts).write(job_dir)
+    assert current().streaming_cpus == cpus  # type: ignore[union-attr]

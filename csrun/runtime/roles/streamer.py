@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from itertools import count
 from types import TracebackType
@@ -17,9 +18,16 @@ from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
 from csrun.runtime.wire.shared import Interrupted
 from csrun.runtime.wire.tcp import TcpChannel
 
+# A tenth of the weight of who computes. On Linux niceness, policy and CPUs are a thread's own, and
+# handed on to those that it starts. Source: setpriority(2), sched(7)
+NICENESS = 10
 
-def serve(control: Channel, dataset: Dataset) -> Results:
-    """Stream batches as the chief says, until it says stop."""
+
+def serve(control: Channel, dataset: Dataset, cpus: Collection[int] = ()) -> Results:
+    """Stream batches as the chief says, until it says stop.
+
+    cpus: where to do so, if elsewhere than this thread runs.
+    """
     request, _ = control.receive()
     if isinstance(request, Stop):
         return request.results
@@ -27,7 +35,8 @@ def serve(control: Channel, dataset: Dataset) -> Results:
         raise RuntimeError(f"chief: expected StartStreaming, got {type(request).__name__}")
     ring = _make_ring(request, control)
     control.send(RingReady(request.ring_slots), ring.descriptors)
-    _yield_to_the_wafer()
+    if not isinstance(control, TcpChannel):
+        _yield_to_the_wafer(cpus)
     numbers = Numbers(request.first, request.stride, request.last)
     try:
         maker = BatchMaker(dataset, request.inputs, numbers, request.settings, "this streamer")
@@ -40,15 +49,19 @@ def serve(control: Channel, dataset: Dataset) -> Results:
         ring.close()
 
 
-def _yield_to_the_wafer() -> None:
-    """Have this thread, and those that it starts, not interrupt others when it is woken.
+def _yield_to_the_wafer(cpus: Collection[int]) -> None:
+    """Have this thread, and those that it starts, give way to who computes on the same machine.
 
-    It works ahead, and a wafer that shares its CPU would lose its caches in mid-step.
-
-    Source: sched(7), SCHED_BATCH
+    It works ahead: it can wait, and the steps cannot. Woken, it interrupts nobody in mid-step, and
+    where CPUs are scarce it takes the one that is free: of 96 streamers on two CPUs, each on one of
+    its own, half were always in the wafer's way, which took a quarter of the steps.
     """
     with suppress(OSError):  # a container may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
 
 
 def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchSender:

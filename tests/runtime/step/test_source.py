@@ -59,13 +59,13 @@ def open_source(request):
             yield lambda data, first: make(stack, data, first, rings)
 
 
-def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
+def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> RingSource:
     readers = []
     for turn in range(rings):
         chief, control = channel_pair("streamer", "chief")
         start = first + (turn - first) % rings
         chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
-        thread = threading.Thread(target=streamer.serve, args=(control, data))
+        thread = threading.Thread(target=streamer.serve, args=(control, data, cpus))
         thread.start()
         _, parts = chief.expect(RingReady, descriptors=3)
         reader = RingReader(tuple(parts), INPUTS, SLOTS, chief, turn=turn)
@@ -79,7 +79,7 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
     return RingSource(readers, first)
 
 
-def _remote_source(stack: ExitStack, data, first: int, rings: int) -> RingSource:
+def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> RingSource:
     """Streamers over TCP; the relay has the rings that the source reads."""
     readers = []
     relay = BatchRelay(INPUTS, SLOTS)
@@ -88,7 +88,7 @@ def _remote_source(stack: ExitStack, data, first: int, rings: int) -> RingSource
         chief, control = tcp_channel_pair("streamer", "chief")
         start = first + (turn - first) % rings
         chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
-        thread = threading.Thread(target=streamer.serve, args=(control, data))
+        thread = threading.Thread(target=streamer.serve, args=(control, data, cpus))
         thread.start()
         chief.expect(RingReady)
         parts = relay.add(chief.bulk)
@@ -183,20 +183,29 @@ def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
     assert found == given_back
 
 
-def test_a_streamer_does_not_interrupt_who_computes():
-    """Its thread's policy, as the kernel has it when it makes a batch; this one's is as it was."""
+def test_a_streamer_gives_way_to_who_computes():
+    """Policy, niceness and CPUs of its thread when it makes a batch; this thread's are as before.
+
+    Over TCP the wafer is elsewhere: nothing changes.
+    """
     found = []
+
+    def here():
+        policy, niceness = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+        return policy, niceness, os.sched_getaffinity(0)
 
     class Watched(Data):
         def deliveries(self, start, stride):
-            found.append(os.sched_getscheduler(0))
+            found.append(here())
             return super().deliveries(start, stride)
 
+    before = here()
+    cpus = {min(before[2])}
     with ExitStack() as stack:
-        source = _ring_source(stack, Watched(3), 0, 1)
-        assert source.take() is not None
-    assert found == [os.SCHED_BATCH]
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+        for make in (_ring_source, _remote_source):
+            assert make(stack, Watched(3), 0, 1, cpus).take() is not None
+    assert found == [(os.SCHED_BATCH, 10, cpus), before]
+    assert here() == before
 
 
 def _count(counter: int) -> int:
