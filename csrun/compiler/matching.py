@@ -107,7 +107,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     for operation in left:
         if operation not in graph.taken:
             raise _no_kernel(operation, graph)
-    kernels = tuple(kernel for _, kernel in sorted(placed, key=itemgetter(0)))
+    kernels = _adding([kernel for _, kernel in sorted(placed, key=itemgetter(0))])
     _check_gradients(kernels, updates)
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
@@ -133,6 +133,17 @@ def _update(operation: UpdatingOp, graph: Graph) -> tuple[str, Optimizer]:
     if parameter is None or optimizer is None:
         raise _no_kernel(operation, graph)
     return parameter.symbol.data, optimizer
+
+
+def _adding(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """The kernels; those that write to a gradient after another one add to it."""
+    written: set[str] = set()
+    found = []
+    for kernel in kernels:
+        gradients = {a.name for a in kernel.writes if a.name.startswith(GRADIENT)}
+        found.append(kernel.adding() if gradients & written else kernel)
+        written |= gradients
+    return tuple(found)
 
 
 def _check_gradients(kernels: Sequence[Kernel], updates: Mapping[str, Optimizer]) -> None:

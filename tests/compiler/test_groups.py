@@ -58,6 +58,7 @@ def test_no_layer_joins_one_that_is_used_twice():
     sizes = {"wte": 600, "wpe": 50, "h/0": 900, "h/1": 900, "norm": 10}
     tied = grouped(sizes, [*layers, "wte"], limit=1000)
     assert tied == ["wte", "wpe h/0", "h/1 norm"]
+    assert grouped(sizes, [*layers, "wte"], backward=[], limit=1000) == tied  # in evaluation, too
     untied = grouped({**sizes, "head": 600}, [*layers, "head"], limit=1000)
     assert untied == ["wte wpe", "h/0", "h/1", "norm head"]
 

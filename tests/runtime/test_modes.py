@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.programs import ArrayData, Network
+from support.programs import ArrayData, Network, TiedNetwork
 from support.roles import Peers, fed_by
 
 from csrun import nn
@@ -20,16 +20,16 @@ STEPS, SETTINGS = 30, RunSettings(seed=9)
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 
 
-def data():
+def data(network=NETWORK):
     """Finite seeded batches, the last one incomplete."""
-    batches = NETWORK.batches(STEPS)
+    batches = network.batches(STEPS)
     return ArrayData([*batches[:-1], tuple(array[:5] for array in batches[-1])])
 
 
-def run(machine):
+def run(machine, network=NETWORK):
     """All losses, and the state at the end."""
     for name, array in machine.state.items():
-        array[...] = NETWORK.parameters().get(name, 0)
+        array[...] = network.parameters().get(name, 0)
     done = machine.run(0, STEPS)
     assert done.done == STEPS
     losses = [machine.result(i, i).loss for i in range(STEPS)]
@@ -39,11 +39,11 @@ def run(machine):
 def in_job(tmp_path, network, mode, group_bytes, streamers):
     executable = network.compile(tmp_path, mode, group_bytes)
     folder = RunFolder(tmp_path / "run", "1", b"secret")
-    peers = Peers(folder, data(), streamers, mode)
+    peers = Peers(folder, data(network), streamers, mode)
     request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), "cs", 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
-        results = run(machine)
+        results = run(machine, network)
         machine.close({})
     peers.join()
     return results
@@ -62,12 +62,26 @@ def test_all_ways_clip_to_the_same_bits(tmp_path):
     check_all_ways(tmp_path, network, group_bytes=1)
 
 
+@pytest.mark.parametrize("group_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_all_ways_train_a_tied_weight_to_the_same_bits(
+    tmp_path, monkeypatch, group_bytes, clip_norm
+):
+    """Its group comes first, in the middle and last, fetched ahead where its slot is free."""
+    monkeypatch.setattr(weights, "PREFETCH_BYTES", 0)
+    optimizer = nn.Adam(0.01, clip_norm=clip_norm)
+    network = TiedNetwork((30, 12, 12, 12, 12, 30), dropout=0.2, optimizer=optimizer)
+    check_all_ways(tmp_path, network, group_bytes)
+
+
 def check_all_ways(tmp_path, network, group_bytes):
-    expected = run(CpuMachine(network.compile(tmp_path, PIPELINED), data(), SETTINGS, 0))
+    expected = run(
+        CpuMachine(network.compile(tmp_path, PIPELINED), data(network), SETTINGS, 0), network
+    )
     assert len(set(expected[0])) == STEPS
     streaming = network.compile(tmp_path, STREAMING, group_bytes)
     ways = {
-        "streaming in one process": run(CpuMachine(streaming, data(), SETTINGS, 0)),
+        "streaming in one process": run(CpuMachine(streaming, data(network), SETTINGS, 0), network),
         "pipelined job": in_job(tmp_path / "p", network, PIPELINED, group_bytes, 2),
         "streaming job": in_job(tmp_path / "s", network, STREAMING, group_bytes, 3),
     }

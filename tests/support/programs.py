@@ -8,6 +8,8 @@ import numpy as np
 
 from csrun import nn
 from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
@@ -88,6 +90,47 @@ class Network:
             found[f"{layer}/kernel"] = kernel.astype(self.precision)
             found[f"{layer}/bias"] = (0.1 * random.standard_normal(units)).astype(self.precision)
         return found
+
+
+@dataclass(frozen=True)
+class TiedNetwork(Network):
+    """x E, dense layers of one size, then h times E transposed: E is used first and last.
+
+    sizes: V, D, …, D, V
+    """
+
+    def trace(self, run_mode: RunMode = RunMode.TRAIN):
+        """The network's module."""
+        with Tracer(self.precision) as tracer:
+            shape = (self.batch, 2, self.sizes[0] // 2)
+            x = nn.flatten(tracer.input("features", shape, self.precision))
+            labels = tracer.input("labels", (self.batch,), "int32")
+            with nn.scope("table"):
+                kind = self.sizes[:2]
+                table = tracer.parameter("weight", kind, nn.initializers.glorot_uniform(kind))
+            with nn.scope("embedding"):
+                x = tracer.emit(MmOp, x, table)
+            for index, units in enumerate(self.sizes[2:-1]):
+                with nn.scope("h"), nn.scope(index):
+                    x = nn.Dense(units, self.activation)(x)
+                    x = nn.Dropout(self.dropout)(x) if self.dropout else x
+            with nn.scope("head"):
+                logits = tracer.emit(MmOp, x, tracer.emit(TransposeOp, table))
+            loss = nn.softmax_cross_entropy(logits, labels)
+            optimizer = self.optimizer or nn.SGD(self.learning_rate, self.momentum)
+            return tracer.finish(run_mode, loss, optimizer.minimize(loss), [("logits", logits)])
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Seeded first values by name."""
+        random = np.random.default_rng(3)
+        shapes = {"table/weight": self.sizes[:2]}
+        for index, units in enumerate(self.sizes[2:-1]):
+            shapes[f"h/{index}/dense/kernel"] = (self.sizes[1], units)
+            shapes[f"h/{index}/dense/bias"] = (units,)
+        return {
+            name: (random.standard_normal(shape) / 4).astype(self.precision)
+            for name, shape in shapes.items()
+        }
 
 
 class ArrayData:

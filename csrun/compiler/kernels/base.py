@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from xdsl.ir import Operation
 
@@ -51,6 +51,10 @@ class Kernel(ABC):
     def flops(self) -> int:
         """Floating-point operations, a multiply-add counted as two."""
         return 0
+
+    def adding(self) -> Self:
+        """The kernel, but for that it adds to its parameter's gradient, which another one wrote."""
+        raise TypeError(f"{self.kind} in {self.layer} cannot add to a gradient")
 
     def prepare(self, name: Name) -> list[str]:
         """Lines that run once, when the program is bound: views and small constants."""

@@ -3,13 +3,15 @@
 What of a layer's operators does not fit is a product of its own (`products`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.arithmetic import AddmmOp, MmOp, SumOp
 from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
 from csrun.cirh.types import shape_of, type_of
+from csrun.compiler.accumulate import add_product, tile_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph, parameter_of, transposed
 from csrun.compiler.kernels.activation import Activation, activation_of
@@ -79,7 +81,8 @@ class FcBackward(Kernel):
     """From the gradient of a layer's output to those of its kernel, its bias and its input.
 
     With `activation` the gradient is first brought back through it, in place, from what it saved.
-    Without `weight` the layer's input needs no gradient. x and weight are transposed views.
+    Without `weight` the layer's input needs no gradient. x and weight are transposed views. With
+    `adds` the kernel's gradient is added to what is there.
 
     Shapes: grad [B, O], x [I, B], weight [O, I] -> kernel [I, O], bias [O], input [B, I]
     """
@@ -92,6 +95,7 @@ class FcBackward(Kernel):
     bias_gradient: Array | None
     weight: Array | None
     input_gradient: Array | None
+    adds: bool = False
 
     kind = "fc"
     phase = Phase.BACKWARD
@@ -109,7 +113,18 @@ class FcBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        return self.activation.scratch(self.grad) if self.activation else ()
+        """The activation's, and the tile of a product that is added."""
+        own = self.activation.scratch(self.grad) if self.activation else ()
+        return own if self._tile is None else (*own, self._tile)
+
+    @property
+    def _tile(self) -> Array | None:
+        if not self.adds or self.kernel_gradient is None:
+            return None
+        return tile_of(self.kernel_gradient, self.layer)
+
+    def adding(self) -> Self:
+        return replace(self, adds=True)
 
     @property
     def flops(self) -> int:
@@ -130,10 +145,13 @@ class FcBackward(Kernel):
         """The activation in place, two products and a sum."""
         grad, lines = name(self.grad), []
         if self.activation is not None and self.saved is not None:
-            lines += self.activation.emit(name, self.grad, self.saved, self.scratch)
+            scratch = self.activation.scratch(self.grad)
+            lines += self.activation.emit(name, self.grad, self.saved, scratch)
         if self.kernel_gradient is not None and self.x is not None:
-            target = name(self.kernel_gradient)
-            lines.append(f"matmul({name(self.x)}, {grad}, out={target})")
+            if self._tile is not None:
+                lines += add_product(self.x, self.grad, self.kernel_gradient, self._tile, name)
+            else:
+                lines.append(f"matmul({name(self.x)}, {grad}, out={name(self.kernel_gradient)})")
         if self.bias_gradient is not None:
             ones = f"ones_{self.grad.shape[0]}"
             lines.append(f"dot({ones}, {grad}, out={name(self.bias_gradient)})")

@@ -1,11 +1,13 @@
 """Matrix products of any two operands, read and written as they lie in memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Self
 
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.compiler.accumulate import add_product, tile_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Name, Phase
@@ -15,6 +17,8 @@ from csrun.compiler.kernels.base import Kernel, Name, Phase
 class Product(Kernel):
     """out = a b + bias; NumPy gives BLAS the strides of all three matrices, and copies none.
 
+    With `adds` the product, which has no bias, is added to what is there.
+
     Shapes: a [M, K], b [K, N], bias [N] -> out [M, N]
     """
 
@@ -23,6 +27,7 @@ class Product(Kernel):
     bias: Array | None
     out: Array
     phase: Phase
+    adds: bool = False
 
     kind = "product"
 
@@ -35,11 +40,22 @@ class Product(Kernel):
         return (self.out,)
 
     @property
+    def scratch(self) -> tuple[Array, ...]:
+        """A tile of the product, before it is added."""
+        return (tile_of(self.out, self.layer),) if self.adds else ()
+
+    @property
     def flops(self) -> int:
         """Two for each multiply-add, one for each bias."""
         return prod(self.out.shape) * (2 * self.a.shape[-1] + (self.bias is not None))
 
+    def adding(self) -> Self:
+        return replace(self, adds=True)
+
     def emit(self, name: Name) -> list[str]:
+        if self.adds:
+            tile = tile_of(self.out, self.layer)
+            return add_product(self.a, self.b, self.out, tile, name)
         out = name(self.out)
         shapes = " x ".join(str(list(array.shape)) for array in (self.a, self.b))
         lines = [f"matmul({name(self.a)}, {name(self.b)}, out={out})  # {shapes}"]

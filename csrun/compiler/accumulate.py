@@ -1,0 +1,77 @@
+"""The gradient of a weight that is used at several places: added up where it lies in the store.
+
+Reverse mode adds the gradients of all uses. Where these are products, no product is an array of its
+own: the first one is written to the parameter's gradient, the others are added to it, a tile of
+rows at a time, each when its turn comes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.ops.arithmetic import AddOp, MmOp
+from csrun.cirh.ops.shape import VIEWS
+from csrun.cirh.types import type_of
+from csrun.compiler.array import Array
+from csrun.compiler.views import undone
+
+Name = Callable[[Array], str]
+TILE_ELEMENTS = 1 << 16  # of a product before it is added: half of that takes BLAS twice the time
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Products, each with its place over what they are added up to; and the additions."""
+
+    products: tuple[tuple[SSAValue, Array], ...]
+    additions: tuple[Operation, ...] = ()
+
+
+def sum_of_products(value: SSAValue, place: Array) -> Sum | None:
+    """What a value at a place is the sum of, if it is one of products that nobody else reads."""
+    owner = value.owner
+    if value.uses.get_length() != 1:
+        return None
+    if isinstance(owner, MmOp):
+        return Sum(((value, place),))
+    if isinstance(owner, VIEWS):
+        below = undone(owner, place)
+        return None if below is None else sum_of_products(owner.x, below)
+    if not isinstance(owner, AddOp) or {type_of(o) for o in owner.operands} != {type_of(value)}:
+        return None
+    left, right = (sum_of_products(operand, place) for operand in owner.operands)
+    if left is None or right is None:
+        return None
+    additions = (*left.additions, *right.additions, owner)
+    return Sum((*left.products, *right.products), additions)
+
+
+def tile_of(target: Array, layer: str) -> Array:
+    """The scratch of `add_product`."""
+    rows, columns = _row_major(target).shape
+    tile = min(rows, max(TILE_ELEMENTS // max(columns, 1), 1))
+    return Array(f"{layer}/{target.name}/tile", (tile, columns), target.dtype)
+
+
+def add_product(a: Array, b: Array, target: Array, tile: Array, name: Name) -> list[str]:
+    """Lines for target += a b, in the order in which the target's rows lie in memory.
+
+    Shapes: a [M, K], b [K, N] -> target [M, N]; tile [rows, N], or of the transpose's
+    """
+    if not target.is_contiguous:  # the transpose of a b is b's times a's
+        a, b, target = (x.permuted((1, 0)) for x in (b, a, target))
+    rows, step = target.shape[0], tile.shape[0]
+    left, right, out, part = map(name, (a, b, target, tile))
+    if rows <= step:
+        return [f"matmul({left}, {right}, out={part})", f"add({out}, {part}, out={out})"]
+    here = f"[at:at + {step}]"
+    return [
+        f"for at in range(0, {rows}, {step}):",
+        f"    matmul({left}{here}, {right}, out={part}[:{rows} - at])",
+        f"    add({out}{here}, {part}[:{rows} - at], out={out}{here})",
+    ]
+
+
+def _row_major(target: Array) -> Array:
+    return target if target.is_contiguous else target.permuted((1, 0))

@@ -1,0 +1,160 @@
+"""A weight that is used twice: one group with more visits, its gradients added where they lie."""
+
+import numpy as np
+import pytest
+from support.programs import ArrayData, Machine, Network, TiedNetwork, options_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.compiler import accumulate, compile_model
+from csrun.nn.tracer import Tracer
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.wire.messages import RunSettings
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of tied weights")
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+SIZES = (20, 8, 8, 8, 20)
+STEPS = 20
+
+
+class Peer:
+    """The same network in PyTorch."""
+
+    def __init__(self, network, optimizer=torch.optim.SGD, **options):
+        self.tensors = {
+            n: torch.from_numpy(v.copy()).requires_grad_() for n, v in network.parameters().items()
+        }
+        options = options or {"lr": network.learning_rate, "momentum": network.momentum}
+        self.optimizer = optimizer([*self.tensors.values()], **options)
+
+    def train(self, batch):
+        """One step: the loss and the gradients."""
+        hidden = torch.from_numpy(batch[0]).flatten(1) @ self.tensors["table/weight"]
+        layers = [name.removesuffix("/kernel") for name in self.tensors if "kernel" in name]
+        for layer in layers:
+            kernel, bias = self.tensors[f"{layer}/kernel"], self.tensors[f"{layer}/bias"]
+            hidden = (hidden @ kernel + bias).relu()
+        logits = hidden @ self.tensors["table/weight"].T
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(batch[1]).long())
+        loss.backward()
+        gradients = {name: tensor.grad.numpy().copy() for name, tensor in self.tensors.items()}
+        self.optimizer.step()
+        return loss.item(), gradients
+
+
+@pytest.mark.parametrize("tile", [1, 40, 1 << 16])
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_steps_in_float64_are_pytorchs(tmp_path, monkeypatch, mode, tile):
+    """The product that is added comes in tiles of a row, of some rows, and as a whole."""
+    monkeypatch.setattr(accumulate, "TILE_ELEMENTS", tile)
+    network = TiedNetwork(SIZES, precision="float64")
+    machine = Machine(network.compile(tmp_path, mode, 1), network.parameters())
+    peer = Peer(network)
+    for batch in network.batches(STEPS):
+        loss, gradients = machine.train(batch)
+        their_loss, their_gradients = peer.train(batch)
+        assert loss == pytest.approx(their_loss, rel=1e-10)
+        for name, value in their_gradients.items():
+            np.testing.assert_allclose(gradients[name], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("replicas", "minibatches"), [(1, 2), (1, 8), (2, 4)])
+@pytest.mark.parametrize("clip_norm", [None, 0.3])
+def test_minibatches_add_up_to_pytorchs_steps(tmp_path, replicas, minibatches, clip_norm):
+    whole = TiedNetwork(SIZES, precision="float64")
+    part = TiedNetwork(
+        SIZES,
+        precision="float64",
+        batch=whole.batch // (replicas * minibatches),
+        optimizer=nn.SGD(whole.learning_rate, whole.momentum, clip_norm=clip_norm),
+    )
+    options = options_of(PIPELINED, replicas=replicas, minibatches_in_flight=minibatches)
+    executable = compile_model(part.trace(), tmp_path, options).executable
+    assert [group.layers for group in executable.plan.groups] == [
+        ("table",),
+        ("h/0/dense",),
+        ("h/1/dense",),
+    ]
+    machine = CpuMachine(executable, ArrayData(whole.batches(STEPS)), RunSettings(seed=1), 0)
+    for name, array in machine.state.items():
+        array[...] = whole.parameters().get(name, 0)
+    assert machine.run(0, STEPS).done == STEPS
+    peer = Peer(whole)
+    if clip_norm:
+        step = peer.optimizer.step
+
+        def clipped():
+            torch.nn.utils.clip_grad_norm_([*peer.tensors.values()], clip_norm)
+            step()
+
+        peer.optimizer.step = clipped
+    for batch in whole.batches(STEPS):
+        peer.train(batch)
+    for name, tensor in peer.tensors.items():
+        np.testing.assert_allclose(machine.state[name], tensor.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_its_group_is_the_untied_ones_without_the_heads(tmp_path):
+    sizes = (64, 32, 32, 32, 64)
+    plan = TiedNetwork(sizes).compile(tmp_path, STREAMING, 10_000).plan
+    assert [group.layers for group in plan.groups] == [("table",), ("h/0/dense", "h/1/dense")]
+    assert [visit.function for visit in plan.visits] == [
+        "forward_0",
+        "forward_1",
+        "forward_0_again_2",
+        "backward_0",
+        "backward_1",
+        "backward_0_again_2",
+    ]
+    assert plan.deliveries == (1, 0)
+    untied = Network(sizes).compile(tmp_path, STREAMING, 10_000).plan
+    assert [len(group.layers) for group in untied.groups] == [1, 2, 1]
+
+
+def test_no_second_gradient_is_alive(tmp_path):
+    """Beside the slots there are activations and a tile; pipelined, the store has one gradient."""
+    network = TiedNetwork((8000, 64, 64, 8000), batch=4)
+    whole = 4 * 8000 * 64
+    streaming = network.compile(tmp_path, STREAMING).plan
+    slots = max(group.slot_offset_bytes + group.nbytes for group in streaming.groups)
+    assert whole < slots < 1.1 * whole
+    assert streaming.arena_bytes - slots < whole / 2
+    pipelined = network.compile(tmp_path, PIPELINED).plan
+    assert pipelined.store.nbytes < 3 * 1.1 * whole  # weights, gradients, momentum
+    assert pipelined.arena_bytes - pipelined.store.nbytes < whole / 2
+
+
+def tied_rows():
+    """A square weight that is used three times in a row, and a gain that is used twice."""
+    with Tracer("float64") as tracer:
+        x = tracer.input("features", (4, 6), "float64")
+        labels = tracer.input("labels", (4,), "int32")
+        with nn.scope("loop"):
+            weight = tracer.parameter("weight", (6, 6), nn.initializers.ones((6, 6)))
+            gain = tracer.parameter("gain", (6,), nn.initializers.ones((6,)))
+            for _ in range(3):
+                x = nn.tanh(tracer.emit(MmOp, x, weight) * gain)
+        loss = nn.softmax_cross_entropy(x, labels)
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_a_weight_in_a_loop_is_one_visit_each_way(tmp_path, mode):
+    plan = (executable := compile_model(tied_rows(), tmp_path, options_of(mode)).executable).plan
+    assert [visit.function for visit in plan.visits] == ["forward_0", "backward_0"]
+    random = np.random.default_rng(2)
+    values = {"loop/weight": random.standard_normal((6, 6)), "loop/gain": random.random(6)}
+    x, labels = random.standard_normal((4, 6)), np.array([0, 2, 5, 1], np.int32)
+    loss, gradients = Machine(executable, values).train((x, labels))
+    weight, gain = (torch.tensor(value, requires_grad=True) for value in values.values())
+    hidden = torch.from_numpy(x)
+    for _ in range(3):
+        hidden = (hidden @ weight * gain).tanh()
+    expected = torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels).long())
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(gradients["loop/weight"], weight.grad, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(gradients["loop/gain"], gain.grad, rtol=1e-9, atol=1e-12)
