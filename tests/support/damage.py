@@ -88,7 +88,7 @@ def change_a_value(path: Path, chance: Chance) -> None:
     """Of JSON, whose checksum is right afterwards: as by another program, or another version."""
     try:
         plain = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return insert_hostile_text(path, chance)
     if not isinstance(plain, dict):
         return insert_hostile_text(path, chance)

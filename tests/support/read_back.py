@@ -25,6 +25,8 @@ from csrun.jobs import overview, register
 from csrun.jobs.record import JobRecord
 from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
+from csrun.launch.process.protocol import StartTask
+from csrun.launch.slurm import mail
 from csrun.params.arguments import load as load_params
 from csrun.params.run import Params
 from csrun.records import checkpoints, model_dir
@@ -226,6 +228,25 @@ def read_measured(folder: Path) -> Any:
     return Measurements.read(folder), FeedRequest.read(folder)
 
 
+MESSAGES = [mail.StartAll(JOB, True), StartTask(0, ("python", "run.py")), mail.LetGo()]
+
+
+def make_mail(folder: Path) -> None:
+    (folder / mail.MAIL_DIR).mkdir()
+    for message in MESSAGES:
+        mail.post(mail.launcher_box(folder), message)
+
+
+def read_mail(folder: Path) -> Any:
+    decoder = msgspec.msgpack.Decoder(mail.ToAttendants)
+    return mail.Reader(mail.launcher_box(folder), decoder).read()
+
+
+def or_the_first(result: Any, whole: Any, warned: list[str]) -> bool:
+    """What is not there may be on its way; one that was copied whole is as good as one posted."""
+    return bool(result[: len(whole)] == whole[: len(result)])
+
+
 def make_params(folder: Path) -> None:
     text = "runconfig:\n  max_steps: 10\n  log_steps: 5\n  model_dir: here\n  seed: 3\n"
     (folder / "params.yaml").write_text(text)
@@ -297,6 +318,7 @@ KINDS = {
     "state": Kind(make_states, read_states, ("local/systems/*.json", "local/systems/*.lock"),
                   as_in_the_site_file),
     "measurements": Kind(make_measured, read_measured, ("*.json",), or_some_none),
+    "mail": Kind(make_mail, read_mail, ("mail/launcher",), or_the_first),
     "params": Kind(make_params, read_params, ("params.yaml",), whatever, may_be_a_pipe=True),
     "site": Kind(make_site, read_site, ("site.yaml",), whatever),
     "decoded": Kind(make_decoded, read_decoded, ("array.*",), or_none),

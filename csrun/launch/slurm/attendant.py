@@ -223,7 +223,11 @@ def main(argv: list[str]) -> int:
     ready = mail.NodeReady(place.node_id, place.job_id, place.node, cpus, machine(), address)
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
     attendant = Attendant(folder, place, ranks)
-    code = attendant.attend(ready)
+    try:
+        code = attendant.attend(ready)
+    except CsrunError as error:
+        print(f"{COMPLAINT}{place.node}: {error}", file=sys.stderr, flush=True)
+        code = error.exit_code
     kill_descendants()
     attendant.leave()
     return code

@@ -10,12 +10,18 @@ side's words visible to the other.
 Source: signal(7) for SIGURG, which does nothing where it is not asked for; nfs(5), close-to-open
 """
 
+import os
+import struct
 from pathlib import Path
 from typing import Generic, TypeVar
+from zlib import crc32
 
 import msgspec
 
 from csrun.base import framing
+from csrun.base.errors import CsrunError
+from csrun.base.files import open_regular
+from csrun.base.stored import UNREADABLE
 from csrun.context import JobFile, Progress, SpawnWafer
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 
@@ -75,6 +81,8 @@ FromAttendant = Left | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progres
 
 
 MAIL_DIR = "mail"
+_CHECKSUM = struct.Struct(">I")
+_READ_BYTES = 2 * framing.MAX_BODY_BYTES  # at once: one message at least
 
 Message = TypeVar("Message")
 
@@ -95,9 +103,10 @@ def given_up(job_dir: Path) -> Path:
 
 
 def post(box: Path, message: msgspec.Struct) -> None:
-    """Append a message to its sender's box."""
+    """Append a message to its sender's box, its checksum before it."""
+    body = msgspec.msgpack.encode(message)
     with box.open("ab", buffering=0) as file:
-        file.write(framing.encode(msgspec.msgpack.encode(message)))
+        file.write(framing.encode(_CHECKSUM.pack(crc32(body)) + body))
 
 
 class Reader(Generic[Message]):
@@ -109,13 +118,29 @@ class Reader(Generic[Message]):
         self._offset = 0
 
     def read(self) -> list[Message]:
-        """The messages that came since; one that is not all there yet is left for the next time."""
+        """The messages that came since; one that is not all there yet is left for the next time.
+
+        Raises: CsrunError for what was not posted as it lies there
+        """
         try:
-            with self._box.open("rb", buffering=0) as file:
+            with open(open_regular(self._box, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                data = file.read(_READ_BYTES)
+            bodies, taken = framing.decode(data)
+            messages = list(map(self._message, bodies))
         except FileNotFoundError:
             return []
-        bodies, taken = framing.decode(data)
+        except (OSError, *UNREADABLE) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise CsrunError(
+                f"{self._box}: the job's messages cannot be read: {why}; start the job again"
+            ) from error
         self._offset += taken
-        return [self._decoder.decode(body) for body in bodies]
+        return messages
+
+    def _message(self, body: bytes) -> Message:
+        if len(body) <= _CHECKSUM.size or _CHECKSUM.unpack_from(body)[0] != crc32(
+            body[_CHECKSUM.size :]
+        ):
+            raise framing.FrameError("a message is not what was posted")
+        return self._decoder.decode(body[_CHECKSUM.size :])
