@@ -11,7 +11,7 @@ from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import RunSettings
-from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
+from csrun.runtime.wire.ring import RingWriter
 
 
 class ForkedRings:
@@ -45,9 +45,9 @@ class ForkedRings:
 
         def feed() -> int | None:
             slot, number = ring.reserve(), maker.number
-            rows = maker.make(slot.arrays)
-            ring.publish(END_OF_DATA if rows is None else rows, number)
-            return rows
+            made = maker.make(slot.arrays)
+            ring.publish(made, number)
+            return None if made is None else made.rows
 
         return feed
 
@@ -84,4 +84,4 @@ def _take(source: RingSource) -> int:
     if taken is None:
         return 0
     source.release()
-    return taken[1]
+    return taken.made.rows

@@ -19,4 +19,4 @@ class RunMode(StrEnum):
 
 
 GRACE_S = 30.0  # from the word to end to the kill, where a site says nothing else
-PADDING_LABEL = -100  # the label of rows that only fill up an incomplete last batch
+IGNORE_INDEX = -100  # the label of what no loss counts, as ATen has it

@@ -3,6 +3,9 @@
 An axis that carries samples has one row or several of each, those of the first sample first: after
 [B, T, D] -> [B T, D] a sample has T rows of axis 0. A rule for each operator says what becomes of
 it; an operator without a rule makes a value of the batch as a whole.
+
+The rows that fill up an incomplete batch are to count nowhere: what sums over samples must know
+that they hold zeros.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.ops import (
     arithmetic,
     attention,
+    batch,
     embedding,
     loss,
     model,
@@ -43,21 +47,31 @@ class Dependence:
     """How a value depends on the batch.
 
     axis: the one that carries samples, None when none does. rows: that a sample has of it.
+    padding: what the rows of padding hold, where that is known. counts_padding: whether they had
+    a part in it.
     """
 
     over: Over
     axis: int | None = None
     rows: int = 1
+    padding: float | None = None
+    counts_padding: bool = False
 
     def on(self, axis: int | None, rows: int | None = None) -> "Dependence":
         """The same value with its samples on another axis; of the whole batch when on none."""
         if axis is None:
-            return OF_THE_BATCH
+            return LOST
         return replace(self, axis=axis, rows=self.rows if rows is None else rows)
+
+    @property
+    def is_zero_in_padding(self) -> bool:
+        """Whether rows of padding are known to hold zeros."""
+        return self.axis is not None and self.padding == 0
 
 
 FIXED = Dependence(SAME)
 OF_THE_BATCH = Dependence(MIXED)
+LOST = Dependence(MIXED, counts_padding=True)  # which rows are whose, nobody knows any more
 
 Dependences = dict[SSAValue, Dependence]
 Found = Dependence | tuple[Dependence, ...]  # of all results, or of each
@@ -76,17 +90,20 @@ def dependences_of(operations: Sequence[Operation]) -> Dependences:
 def dependence_of(op: Operation, of: Sequence[Dependence]) -> tuple[Dependence, ...]:
     """The dependence of each result of an operator, from those of its operands."""
     found = _dependence_of(op, of)
-    return found if isinstance(found, tuple) else (found,) * len(op.results)
+    each = found if isinstance(found, tuple) else (found,) * len(op.results)
+    if any(one.counts_padding for one in of):
+        each = tuple(replace(one, counts_padding=True) for one in each)
+    return each
 
 
 def _dependence_of(op: Operation, of: Sequence[Dependence]) -> Found:
-    if op.operands and all(one.over is SAME for one in of):
+    if op.operands and all(one.over is SAME for one in of) and type(op) is not batch.MaskPaddingOp:
         return FIXED
     if rule := RULES.get(type(op)):
         return rule(op, of)
     if isinstance(op, UnaryOp | BackwardOp | arithmetic.BinaryOp):
         return elementwise(op, of)
-    return OF_THE_BATCH
+    return OF_THE_BATCH if all(one.axis is None for one in of) else LOST
 
 
 # Elementwise operators.
@@ -101,23 +118,40 @@ def elementwise(op: Operation, of: Sequence[Dependence]) -> Dependence:
             own = shape_of(type_of(value))
             axis = one.axis + len(out) - len(own)
             if own[one.axis] != out[axis]:
-                return OF_THE_BATCH
+                return LOST
             found.add((axis, one.rows))
-    if len(found) != 1:
-        return Dependence(PART) if not found and _is_linear(op, of) else OF_THE_BATCH
+    if not found:
+        return Dependence(PART) if _is_linear(op, of) else OF_THE_BATCH
+    if len(found) > 1:
+        return LOST
     ((axis, rows),) = found
     alone = all(
         one.over is SAMPLES or (one.over is SAME and _is_alike(value, axis - len(out)))
         for value, one in zip(op.operands, of, strict=True)
     )
-    return Dependence(SAMPLES if alone else MIXED, axis, rows)
+    padding = 0 if _is_zero_in_padding(op, of) else None
+    return Dependence(SAMPLES if alone else MIXED, axis, rows, padding)
+
+
+def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:
+    """Whether zeros in padding go in and zeros come out; the other operands are finite there."""
+    zero = [one.is_zero_in_padding for one in of]
+    match op:
+        case arithmetic.MulOp():
+            return any(zero)
+        case arithmetic.AddOp() | arithmetic.SubOp() | arithmetic.NegOp() | shape.CloneOp():
+            return all(zero)
+        case arithmetic.DivOp() | BackwardOp() | random.MaskedScaleOp():
+            return zero[0]
+        case _:
+            return False
 
 
 def _is_linear(op: Operation, of: Sequence[Dependence]) -> bool:
     """Whether parts go in and a part comes out."""
     over = [one.over for one in of]
     match op:
-        case arithmetic.NegOp():
+        case arithmetic.NegOp() | shape.CloneOp():
             return over == [PART]
         case arithmetic.AddOp() | arithmetic.SubOp():
             return over == [PART, PART]
@@ -153,7 +187,7 @@ def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
         if prod(new[:axis]) == before and samples and size and size % samples == 0
     ]
     if not fitting:
-        return OF_THE_BATCH
+        return LOST
     axis = one.axis if one.axis in fitting else fitting[0]  # of one sample any would do
     return one.on(axis, new[axis] // samples)
 
@@ -186,60 +220,106 @@ def total(op: Operation, of: Sequence[Dependence]) -> Dependence:
     if one.axis is None:
         return one
     if one.axis in dims:
-        return Dependence(PART if one.over is SAMPLES else MIXED)
+        return _sum_of_samples(one)
     kept = len(shape_of(type_of(op.results[0]))) == len(shape_of(type_of(op.operands[0])))
-    return one if kept else one.on(one.axis - sum(d < one.axis for d in dims))
+    axis = one.axis if kept else one.axis - sum(d < one.axis for d in dims)
+    return replace(one, axis=axis, padding=0 if one.padding == 0 else None)
+
+
+def _sum_of_samples(*of: Dependence) -> Dependence:
+    """A sum of products; a part of it is zero where one factor is."""
+    over = PART if all(one.over is SAMPLES for one in of) else MIXED
+    return Dependence(over, counts_padding=not any(one.is_zero_in_padding for one in of))
 
 
 def argmax(op: Operation, of: Sequence[Dependence]) -> Dependence:
     (one,) = of
     dim = integer(op.properties, "dim")
-    if one.axis is None or one.axis == dim:
+    if one.axis is None:
         return OF_THE_BATCH
-    return one.on(one.axis - (dim < one.axis))
+    if one.axis == dim:
+        return LOST
+    return replace(one.on(one.axis - (dim < one.axis)), padding=None)
 
 
 def along_an_axis(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """As elementwise, where `dim` is not the axis of the samples."""
     found = elementwise(op, of)
-    return OF_THE_BATCH if found.axis == integer(op.properties, "dim") else found
+    return LOST if found.axis == integer(op.properties, "dim") else found
 
 
 def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Rows of the left matrix, columns of the right one; what is summed over is a part."""
     left, right = of
     if (left.axis, right.axis) == (1, 0):
-        return Dependence(PART if left.over is right.over is SAMPLES else MIXED)
+        return _sum_of_samples(left, right) if left.rows == right.rows else LOST
     if left.axis == 0 and right.axis is None:
         return replace(left, over=SAMPLES if (left.over, right.over) == (SAMPLES, SAME) else MIXED)
     if right.axis == 1 and left.axis is None:
         return replace(right, over=SAMPLES if (left.over, right.over) == (SAME, SAMPLES) else MIXED)
     if left.axis is None and right.axis is None and {left.over, right.over} == {PART, SAME}:
         return Dependence(PART)
-    return OF_THE_BATCH
+    return OF_THE_BATCH if left.axis is right.axis is None else LOST
 
 
 def affine(op: Operation, of: Sequence[Dependence]) -> Dependence:
     bias, *factors = of
     found = product(op, factors)
+    if bias.axis is None and found.axis is None:
+        return replace(found, over=MIXED)
     if found.axis == 0 and bias.axis is None:
-        return found if bias.over is SAME else replace(found, over=MIXED)
-    return OF_THE_BATCH
+        return replace(found, padding=None, over=found.over if bias.over is SAME else MIXED)
+    return LOST
 
 
 def nll_loss(op: Operation, of: Sequence[Dependence]) -> Dependence:
     x, labels = of
     if x.axis != 0 or (x.axis, x.rows) != (labels.axis, labels.rows):
-        return OF_THE_BATCH
-    return Dependence(PART if x.over is labels.over is SAMPLES else MIXED)
+        return LOST
+    over = PART if x.over is labels.over is SAMPLES else MIXED
+    return Dependence(over, counts_padding=not _ignores_padding(op, labels))
+
+
+def _ignores_padding(op: Operation, labels: Dependence) -> bool:
+    return labels.padding == integer(op.properties, "ignore_index")
 
 
 def nll_loss_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     grad, x, labels = of
     if x.axis != 0 or (x.axis, x.rows) != (labels.axis, labels.rows):
-        return OF_THE_BATCH
+        return LOST
     alone = x.over is labels.over is SAMPLES and grad.over is SAME
-    return Dependence(SAMPLES if alone else MIXED, x.axis, x.rows)
+    padding = 0 if _ignores_padding(op, labels) else None
+    return Dependence(SAMPLES if alone else MIXED, x.axis, x.rows, padding)
+
+
+# What counts, and what does not.
+
+
+def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """The axis is the operator's own: of a gradient that is alike for all it makes theirs."""
+    assert isinstance(op, batch.MaskPaddingOp)
+    one, _ = of
+    over = SAMPLES if one.over in (SAMPLES, SAME) else MIXED
+    return Dependence(over, op.dim.value.data, op.rows.value.data, op.value.value.data)
+
+
+def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Known of the global batch where the labels are an input's; else counted, in one minibatch."""
+    assert isinstance(op, batch.LabelCountOp)
+    (labels,) = of
+    over = MIXED if labels_input(op.labels) is None else SAME
+    return Dependence(over, counts_padding=not _ignores_padding(op, labels))
+
+
+def labels_input(labels: SSAValue) -> model.InputOp | None:
+    """The input whose elements labels are, each once, in whatever order; None when they are not."""
+    while isinstance(labels.owner, _WHOLE):
+        labels = labels.owner.x
+    return labels.owner if isinstance(labels.owner, model.InputOp) else None
+
+
+_WHOLE = (batch.MaskPaddingOp, shape.ViewOp, shape.PermuteOp, shape.TransposeOp, shape.CloneOp)
 
 
 # Normalizations, tables, attention.
@@ -257,8 +337,8 @@ def normalized_backward(op: Operation, of: Sequence[Dependence]) -> Found:
     *samples, weight = of
     axes = len(shape_of(type_of(op.operands[-1])))
     own = _together(samples, (weight,), len(shape_of(type_of(op.operands[0]))) - axes)
-    part = Dependence(PART) if own.over is SAMPLES else OF_THE_BATCH
-    return (own, *(part for _ in op.results[1:]))
+    own = _as_the_gradient(own, of[0])
+    return (own, *(_sum_of_samples(own) for _ in op.results[1:]))
 
 
 def lookup(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -268,20 +348,27 @@ def lookup(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     own = _together(of, (), len(shape_of(type_of(op.operands[1]))))
-    return Dependence(PART) if own.over is SAMPLES else OF_THE_BATCH
+    return _sum_of_samples(_as_the_gradient(own, of[0]))
 
 
 def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Samples on the first axis of all operands, a mask's included that is not alike in all."""
-    first = 6 if isinstance(op, attention.AttentionBackwardOp) else 3
+    is_backward = isinstance(op, attention.AttentionBackwardOp)
+    first = 6 if is_backward else 3
     masks = [
         one
         for value, one in zip(op.operands[first:], of[first:], strict=True)
         if one.over is not SAME or not _is_alike(value, -4)
     ]
     if any(len(shape_of(type_of(value))) < 4 for value in op.operands[first:]) and masks:
-        return OF_THE_BATCH
-    return _together([*of[:first], *masks], (), 1)
+        return LOST
+    found = _together([*of[:first], *masks], (), 1)
+    return _as_the_gradient(found, of[0]) if is_backward else found
+
+
+def _as_the_gradient(found: Dependence, grad: Dependence) -> Dependence:
+    """What is linear in a gradient is zero where that is."""
+    return replace(found, padding=0) if grad.is_zero_in_padding else found
 
 
 def _together(
@@ -289,15 +376,17 @@ def _together(
 ) -> Dependence:
     """Values that all have their samples on the same axis, one of those before `before`."""
     if len({(one.axis, one.rows) for one in samples}) > 1:
-        return OF_THE_BATCH
+        return LOST
     mixed = any(one.over is not SAMPLES for one in samples)
     found = _by_samples(samples[0], others, before)
     return replace(found, over=MIXED) if mixed else found
 
 
 def _by_samples(one: Dependence, others: Sequence[Dependence], before: int) -> Dependence:
-    if one.axis is None or one.axis >= before:
+    if one.axis is None:
         return OF_THE_BATCH
+    if one.axis >= before or any(other.axis is not None for other in others):
+        return LOST
     alone = one.over is SAMPLES and all(other.over is SAME for other in others)
     return Dependence(SAMPLES if alone else MIXED, one.axis, one.rows)
 
@@ -322,7 +411,10 @@ RULES: Mapping[type[Operation], Rule] = {
     model.InputOp: of_samples,
     model.ParameterOp: fixed,
     model.FullOp: fixed,
-    model.RowsOp: fixed,
+    batch.SampleCountOp: fixed,
+    batch.ValidSamplesOp: fixed,
+    batch.MaskPaddingOp: mask_padding,
+    batch.LabelCountOp: label_count,
     random.DropoutMaskOp: dropout_mask,
     random.MaskedScaleOp: elementwise,
     shape.ViewOp: view,

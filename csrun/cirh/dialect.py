@@ -14,6 +14,7 @@ from csrun.cirh.ops import (
     activation,
     arithmetic,
     attention,
+    batch,
     embedding,
     learning,
     loss,
@@ -28,6 +29,7 @@ RUN_MODE = "cirh.run_mode"
 
 FAMILIES = (
     model,
+    batch,
     shape,
     arithmetic,
     activation,

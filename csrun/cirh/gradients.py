@@ -26,6 +26,7 @@ from csrun.cirh.ops.arithmetic import (
     SumOp,
 )
 from csrun.cirh.ops.base import BackwardOp, CirhOp, Plain, integer, ints, number
+from csrun.cirh.ops.batch import MaskPaddingOp
 from csrun.cirh.ops.random import MaskedScaleOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import Tensor, shape_of, type_of
@@ -326,6 +327,17 @@ def attend(back: Backward) -> Gradients:
 
 TRANSFORMER_RULES: Rules = {embedding.EmbeddingOp: lookup, attention.AttentionOp: attend}
 
+
+def mask_padding(back: Backward) -> Gradients:
+    """The gradient, 0 in padding."""
+    dim, rows = (integer(back.op.properties, name) for name in ("dim", "rows"))
+    samples = back.operands[1]
+    grad = back.builder.emit(MaskPaddingOp, back.grad, samples, dim=dim, rows=rows, value=0.0)
+    return [grad, None]
+
+
+BATCH_RULES: Rules = {MaskPaddingOp: mask_padding}
+
 RULES: Rules = {
     **ELEMENTWISE_RULES,
     **MATRIX_RULES,
@@ -336,4 +348,5 @@ RULES: Rules = {
     **NORMALIZATION_RULES,
     **TRANSFORMER_RULES,
     **RANDOM_RULES,
+    **BATCH_RULES,
 }

@@ -28,7 +28,7 @@ from csrun.executable import learning_rate as schedules
 '''
 FUNCTIONS = (
     "absolute, add, copyto, divide, dot, equal, exp, expm1, greater, greater_equal, less, log, "
-    "log1p, matmul, maximum, minimum, multiply, negative, sqrt, subtract, tanh"
+    "log1p, matmul, maximum, minimum, multiply, negative, not_equal, sqrt, subtract, tanh"
 )
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 

@@ -138,7 +138,7 @@ def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
             op.symbol.data,
             shape_of(type_of(op.out)),
             dtype_of(type_of(op.out)),
-            op.classes.value.data if op.classes is not None else None,
+            tuple(model.label_ranges.get(op, ())),
         )
         for op in model.inputs
     )
@@ -180,6 +180,7 @@ def _plan(
         layers=layout.layers,
         groups=layout.groups,
         loss_buffer=LOSS.name if model.has_loss else None,
+        loss_count=model.loss_count,
         outputs=tuple(map(_output, model.outputs)),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         clip_norm=model.clip_norm,

@@ -7,12 +7,14 @@ from enum import StrEnum
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, ParameterOp
 from csrun.cirh.ops.shape import VIEWS, TransposeOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.accumulate import Sum, sum_of_products
 from csrun.compiler.array import Array
+from csrun.compiler.labels import label_ranges, place_of_count
 from csrun.compiler.views import base_of, numbers_of, view_of, written_by
 
 #: The sum of the loss over the valid rows of the batch, which the runtime reads.
@@ -41,8 +43,9 @@ class Graph:
         self.operations = list(module.ops)
         self._places = {operation: place for place, operation in enumerate(self.operations)}
         self.taken: dict[Operation, int] = {}
+        self.label_ranges = label_ranges(self.operations)
         self._root = 0
-        self._numbers = numbers_of(self.operations)
+        self._numbers = numbers_of(self.operations, self.label_ranges)
         loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
         self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
         self._arrays: dict[SSAValue, Array] = {}
@@ -117,12 +120,28 @@ class Graph:
         return self._trained.get(value)
 
     def number(self, value: SSAValue) -> str | None:
-        """The text of a value that is one number, made of constants and the batch's rows."""
+        """The text of a value that is one number, made of constants and the batch's counts."""
         return self._numbers.get(value)
 
     def is_number(self, operation: Operation) -> bool:
         """Whether an operator gives one number only, which its readers have as text."""
         return any(result in self._numbers for result in operation.results)
+
+    def loss_count(self) -> int | None:
+        """Which of the batch's counts the loss is a mean over; None when it is over samples.
+
+        That of the labels it is made of, if these are of one kind.
+        """
+        pending: list[Operation] = [op for op in self.operations if isinstance(op, LossOp)]
+        seen, places = set(pending), set()
+        while pending:
+            op = pending.pop()
+            if isinstance(op, LabelCountOp):
+                places.add(place_of_count(op, self.label_ranges))
+            owners = {o.owner for o in op.operands if isinstance(o.owner, Operation)} - seen
+            seen |= owners
+            pending += owners
+        return places.pop() if len(places) == 1 else None
 
     def phase_of(self, operation: Operation) -> Phase:
         """Backward operators come after the loss."""

@@ -8,8 +8,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes import Dependence, dependences_of
+from csrun.cirh.ops.batch import SampleCountOp, ValidSamplesOp
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, RowsOp
+from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.array import Array
@@ -17,12 +18,13 @@ from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import GRADIENT, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
+from csrun.compiler.labels import Ranges
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.run import MATCHING
 
-_LEAVES = (InputOp, ParameterOp, FullOp, RowsOp, *VIEWS)
+_LEAVES = (InputOp, ParameterOp, FullOp, SampleCountOp, ValidSamplesOp, *VIEWS)
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,22 @@ class MatchedOutput:
 class MatchedModel:
     """A model as kernels, in program order.
 
-    loss_dependence: how the loss depends on the batch; None without a loss. updates: the
-    optimizer of each parameter that is trained, by name. clip_norm: the largest global norm of the
-    gradients, if there is one. without_samples: names of arrays that no sample has a row of,
-    whatever the size of the batch.
+    label_ranges: what the losses take as labels, by input. loss_dependence: how the loss depends on
+    the batch; None without a loss. loss_count: which of the batch's counts it is a mean over.
+    updates: the optimizer of each parameter that is trained, by name. clip_norm: the largest global
+    norm of the gradients, if there is one. without_samples: names of arrays that no sample has a
+    row of, whatever the size of the batch.
     """
 
     inputs: tuple[InputOp, ...]
+    label_ranges: Ranges
     parameters: tuple[ParameterOp, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
     clip_norm: float | None
     loss_dependence: Dependence | None
+    loss_count: int | None
     without_samples: frozenset[str]
 
     @property
@@ -111,6 +116,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     _check_gradients(kernels, updates)
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
+        label_ranges=graph.label_ranges,
         parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
         kernels=kernels,
         outputs=tuple(outputs),
@@ -119,6 +125,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         loss_dependence=next(
             (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
         ),
+        loss_count=graph.loss_count(),
         without_samples=graph.named(v for v, found in dependences.items() if found.axis is None),
     )
 

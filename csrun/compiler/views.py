@@ -8,11 +8,13 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.gradients import inverse
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp, SumOp
 from csrun.cirh.ops.base import ints
+from csrun.cirh.ops.batch import LabelCountOp, SampleCountOp, ValidSamplesOp
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.model import FullOp, LeafOp, RowsOp
+from csrun.cirh.ops.model import FullOp, LeafOp
 from csrun.cirh.ops.shape import VIEWS, ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
+from csrun.compiler.labels import Ranges, place_of_count
 
 Numbers = dict[SSAValue, str]
 SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: "/"}
@@ -70,24 +72,29 @@ def base_of(value: SSAValue) -> SSAValue:
     return value
 
 
-def numbers_of(operations: Iterable[Operation]) -> Numbers:
-    """The texts of the values whose elements are one number, of constants and the batch's rows.
+def numbers_of(operations: Iterable[Operation], ranges: Ranges) -> Numbers:
+    """The texts of the values whose elements are one number, of constants and the batch's counts.
 
-    `operations` are in program order.
+    `operations` are in program order; `ranges` are of their labels.
     """
     known: Numbers = {}
     for op in operations:
-        text = _number_of(op, known)
+        text = _number_of(op, known, ranges)
         if text is not None:
             known[op.results[0]] = text
     return known
 
 
-def _number_of(op: Operation, known: Numbers) -> str | None:
+def _number_of(op: Operation, known: Numbers, ranges: Ranges) -> str | None:
     if isinstance(op, FullOp):
         return _text(float(op.value.value.data))
-    if isinstance(op, RowsOp):
+    if isinstance(op, SampleCountOp):
         return "step.rows"
+    if isinstance(op, ValidSamplesOp):
+        return "step.valid"
+    if isinstance(op, LabelCountOp):
+        place = place_of_count(op, ranges)
+        return None if place is None else f"step.counts[{place}]"
     texts = [known[operand] for operand in op.operands if operand in known]
     if not texts or len(texts) < len(op.operands):
         return None

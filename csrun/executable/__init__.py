@@ -29,7 +29,6 @@ from csrun.executable.executable import (
 )
 from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule
 from csrun.executable.plan import (
-    PADDING_LABEL,
     Buffer,
     Call,
     Combine,
@@ -39,6 +38,7 @@ from csrun.executable.plan import (
     Initializer,
     InitializerKind,
     InputSpec,
+    LabelRange,
     Layer,
     LayerEstimate,
     Output,
@@ -53,7 +53,6 @@ from csrun.executable.plan import (
 
 __all__ = [
     "ALIGNMENT_BYTES",
-    "PADDING_LABEL",
     "SCHEDULES",
     "Batch",
     "Buffer",
@@ -68,6 +67,7 @@ __all__ = [
     "Initializer",
     "InitializerKind",
     "InputSpec",
+    "LabelRange",
     "Layer",
     "LayerEstimate",
     "Output",

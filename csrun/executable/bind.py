@@ -31,15 +31,22 @@ class Step:
     """What a program may know of the step it computes; one object, changed in place.
 
     index: the global step, from 0; it keys schedules and random draws.
-    first_sample: index within the global batch of this batch's first row.
-    rows: valid rows of the *global* batch; loss gradients are divided by it.
+    first_sample: index within the global batch of this minibatch's first sample.
+    rows: valid samples of the *global* batch; the others, behind them, are padding.
+    counts: labels of the global batch that count, for each range of each input.
     clip: what an update multiplies its gradients by, so that all together are not too long.
     """
 
     index: int = 0
     first_sample: int = 0
     rows: int = 0
+    counts: tuple[int, ...] = ()
     clip: float = 1.0
+
+    @property
+    def valid(self) -> int:
+        """Valid samples from this minibatch's first one on."""
+        return max(0, self.rows - self.first_sample)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from enum import StrEnum
 
 import msgspec
 
-from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.executable.learning_rate import Schedule
 
 __all__ = [
-    "PADDING_LABEL",
     "Buffer",
     "Call",
     "Combine",
@@ -24,6 +23,7 @@ __all__ = [
     "Initializer",
     "InitializerKind",
     "InputSpec",
+    "LabelRange",
     "Layer",
     "Output",
     "Parameter",
@@ -46,17 +46,24 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
 
 
+class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a loss takes as labels: 0..classes-1, and `ignore_index` for those that do not count."""
+
+    classes: int
+    ignore_index: int
+
+
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One array of a batch, in the order in which the model takes them.
 
-    `classes` is set for integer labels: valid values are 0..classes-1, and PADDING_LABEL marks rows
-    that only fill up an incomplete last batch.
+    `labels`: the ranges of the losses that it holds the labels of. Each batch comes with the number
+    of labels that count in it, for each range of each input.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    classes: int | None = None
+    labels: tuple[LabelRange, ...] = ()
 
 
 class InitializerKind(StrEnum):
@@ -234,7 +241,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
     first `store.nbytes` bytes. `visits` are a step's, in their order. `loss_buffer` names a
     float64[1] arena buffer that holds, before any group's gradients are complete, the *sum* of the
-    loss over the valid rows of the batch (None: no loss). `learning_rate` is the schedule of a
+    loss over what counts in the batch (None: no loss): the labels of number `loss_count` among the
+    batch's counts, or its valid samples when it is None. `learning_rate` is the schedule of a
     training's updates; gradients whose global norm is more than `clip_norm` are scaled to it.
 
     A batch is split over `replicas` of the model on the fabric, and each one's share flows in
@@ -269,6 +277,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: tuple[Layer, ...]
     groups: tuple[Group, ...]
     loss_buffer: str | None
+    loss_count: int | None
     outputs: tuple[Output, ...]
     learning_rate: Schedule | None
     clip_norm: float | None

@@ -5,11 +5,11 @@ Operators such as + are the tensor's own; activations have a file of theirs.
 
 from math import prod
 
-from csrun.base.mode import PADDING_LABEL
-from csrun.cirh.ops import arithmetic, loss, model
+from csrun.base.mode import IGNORE_INDEX
+from csrun.cirh.ops import arithmetic, batch, loss
 from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import tensor_type
-from csrun.nn.errors import ShapeError, located, user_line
+from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.tensor import Tensor
 
 Axes = int | tuple[int, ...]
@@ -31,7 +31,7 @@ def sqrt(x: Tensor) -> Tensor:
 
 
 def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
-    """The sum along one or several axes.
+    """The sum along one or several axes; samples that only fill up a batch do not count.
 
     Raises: ShapeError for an axis that x does not have, or the same one twice
     """
@@ -39,23 +39,31 @@ def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
 
 
 def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
-    """The mean along one or several axes of each sample.
+    """The mean along one or several axes; over samples, that of all the global batch's.
 
-    Raises: ShapeError for an axis that x does not have, the same one twice, or the batch's: an
-    incomplete batch has rows that do not count
+    Raises: ShapeError for an axis that x does not have, or the same one twice
     """
     axes = _axes("mean", x, axis)
-    if 0 in axes:
-        raise ShapeError(
-            f"{user_line()}: mean: axis 0 is the batch's, whose rows do not all count; sum over it "
-            "and divide by the number that does"
-        )
-    total = _total("mean", x, axes, keepdims)
-    return total / float(prod(x.shape[a] for a in axes))
+    total, dependence = _total("mean", x, axes, keepdims), x.tracer.dependence(x)
+    if dependence.axis not in axes:
+        return total / float(prod(x.shape[a] for a in axes))
+    others = prod(x.shape[a] for a in axes if a != dependence.axis)
+    return total / (sample_count(x) * float(others * dependence.rows))
+
+
+def sample_count(x: Tensor) -> Tensor:
+    """How many samples the global batch has, as a number of the type of x, a tensor of the model.
+
+    Those that only fill up an incomplete batch do not count.
+    """
+    kind = tensor_type((), x.dtype)
+    return Tensor(x.tracer, x.tracer.builder.leaf(batch.SampleCountOp, kind))
 
 
 def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     with located(name):
+        if x.tracer.dependence(x).axis in axes:
+            x = _with_padding(x, 0)
         return x.tracer.emit(arithmetic.SumOp, x, dims=axes, keepdim=keepdims)
 
 
@@ -83,21 +91,43 @@ def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x if x.shape == shape else x.tracer.emit(ViewOp, x, shape=shape)
 
 
-def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean over the batch's valid rows of -log softmax(logits)[label].
+def softmax_cross_entropy(
+    logits: Tensor, labels: Tensor, ignore_index: int = IGNORE_INDEX
+) -> Tensor:
+    """The mean of -log softmax(logits)[label] over the global batch's labels but `ignore_index`.
 
-    Shapes: logits [B, C], labels [B] integers in 0..C-1 -> a number
+    Shapes: logits [B, ..., C], labels [B, ...] integers in 0..C-1, or ignore_index -> a number
     Raises: ShapeError when shapes or types do not fit
     """
     tracer = logits.tracer
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise TraceError(
+            f"{user_line()}: softmax_cross_entropy: ignore_index must be an integer, "
+            f"got {ignore_index!r}"
+        )
     with located("softmax_cross_entropy"):
-        tracer.set_classes(labels, logits.shape[-1])
+        if len(logits.shape) > 2 and labels.shape == logits.shape[:-1]:
+            logits = view(logits, (prod(labels.shape), logits.shape[-1]))
+            labels = view(labels, (prod(labels.shape),))
+        valid = _with_padding(labels, ignore_index)
+        count = tracer.emit(
+            batch.LabelCountOp, valid, ignore_index=ignore_index, dtype=logits.dtype
+        )
         log_probabilities = tracer.emit(loss.LogSoftmaxOp, logits, dim=len(logits.shape) - 1)
         total = tracer.emit(
-            loss.NllLossForwardOp, log_probabilities, labels, ignore_index=PADDING_LABEL
+            loss.NllLossForwardOp, log_probabilities, valid, ignore_index=ignore_index
         )
-        rows = Tensor(tracer, tracer.builder.leaf(model.RowsOp, tensor_type((), logits.dtype)))
-        return tracer.emit(arithmetic.DivOp, total, rows)
+        return tracer.emit(arithmetic.DivOp, total, count)
+
+
+def _with_padding(x: Tensor, value: float) -> Tensor:
+    """x, with the value in the rows of padding of an incomplete batch; x itself if it has none."""
+    tracer, dependence = x.tracer, x.tracer.dependence(x)
+    if dependence.axis is None:
+        return x
+    samples = Tensor(tracer, tracer.builder.leaf(batch.ValidSamplesOp, tensor_type((), "int64")))
+    place = {"dim": dependence.axis, "rows": dependence.rows}
+    return tracer.emit(batch.MaskPaddingOp, x, samples, value=float(value), **place)
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:

@@ -4,14 +4,16 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.base.errors import UsageError
-from csrun.base.mode import PADDING_LABEL
+from csrun.base.mode import IGNORE_INDEX
 from csrun.runtime.step.results import Mean
 
 
-def accuracy(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> Mean:
-    """The share of rows whose prediction is its label; padding rows do not count.
+def accuracy(
+    labels: npt.ArrayLike, predictions: npt.ArrayLike, ignore_index: int = IGNORE_INDEX
+) -> Mean:
+    """The share of labels that are predicted, among those that are not `ignore_index`.
 
-    Shapes: labels [B], predictions [B]
+    Shapes: labels and predictions of one shape, e.g. [B]
     Raises: UsageError when the shapes differ
     """
     wanted, found = np.asarray(labels), np.asarray(predictions)
@@ -20,5 +22,5 @@ def accuracy(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> Mean:
             f"accuracy: labels and predictions must have one shape, "
             f"got {list(wanted.shape)} and {list(found.shape)}"
         )
-    valid = wanted != PADDING_LABEL
+    valid = wanted != ignore_index
     return Mean(float(np.sum(valid & (wanted == found))), int(np.sum(valid)))

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Self
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import InsertPoint
 
 from csrun.base.mode import RunMode
@@ -93,7 +93,6 @@ class Tracer:
         self.names = LayerNames()
         self.module = new_module(precision, RunMode.PREDICT)
         self.builder = Builder(InsertPoint.at_end(self.module.body.block), locate=user_location)
-        self._inputs: dict[object, InputOp] = {}
         self._parameters: set[str] = set()
         self._streams = count()
         self._dependences: Dependences = {}
@@ -107,9 +106,7 @@ class Tracer:
     def __exit__(self, *error: object) -> None:
         _traced.reset(self._before)
 
-    def input(
-        self, name: str, shape: Sequence[int], dtype: str, classes: int | None = None
-    ) -> Tensor:
+    def input(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
         """One array of the batch, in the order of the calls.
 
         Shapes: the static shape, the batch first
@@ -118,10 +115,6 @@ class Tracer:
             kind = tensor_type(shape, dtype)
             value = self.builder.leaf(InputOp, kind, symbol=name)
         value.name_hint = name
-        assert isinstance(value.owner, InputOp)
-        self._inputs[value] = value.owner
-        if classes is not None:
-            self.set_classes(Tensor(self, value), classes)
         return Tensor(self, value)
 
     def parameter(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
@@ -190,12 +183,6 @@ class Tracer:
 
     def _nested(self, name: str) -> str:
         return f"{self.builder.scope}/{name}" if self.builder.scope else name
-
-    def set_classes(self, labels: Tensor, classes: int) -> None:
-        """Note, for an input of integer labels, how many classes there are."""
-        op = self._inputs.get(labels.value)
-        if op is not None:
-            op.properties["classes"] = IntegerAttr(classes, i64)
 
     def finish(
         self,

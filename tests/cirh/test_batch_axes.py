@@ -3,12 +3,14 @@
 import pytest
 
 from csrun import nn
-from csrun.cirh.batch_axes import FIXED, MIXED, OF_THE_BATCH, PART, SAMPLES, Dependence
-from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.batch_axes import FIXED, LOST, MIXED, OF_THE_BATCH, PART, SAMPLES, Dependence
+from csrun.cirh.ops.arithmetic import MmOp, SumOp
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
+from csrun.cirh.ops.batch import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.types import tensor_type
 from csrun.nn.initializers import zeros
 from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import Tracer
@@ -41,6 +43,15 @@ def product(a, b):
     return a.tracer.emit(MmOp, a, b)
 
 
+def masked(x, rows_each=1, value=0.0):
+    samples = nn.Tensor(x.tracer, x.tracer.builder.leaf(ValidSamplesOp, tensor_type((), "int64")))
+    return x.tracer.emit(MaskPaddingOp, x, samples, dim=0, rows=rows_each, value=value)
+
+
+def plain_sum(x):
+    return x.tracer.emit(SumOp, x, dims=(0,), keepdim=False)
+
+
 def rows(x):
     return viewed(x, B * T, D)
 
@@ -51,21 +62,23 @@ def result(op, number, *operands, **properties):
     return Tensor(tracer, values[number])
 
 
-def normalized(number, x):
+def normalized(number, x, grad=lambda out: out):
     """A result of an RMS norm over the last axis, or of its way back: 0, 1, then 2, 3."""
     gamma = weight(x, x.shape[-1])
     out, rrms = (result(FusedRmsNormOp, i, x, gamma, eps=1e-5) for i in (0, 1))
-    back = (result(FusedRmsNormBackwardOp, i, out, x, rrms, gamma) for i in (0, 1))
+    back = (result(FusedRmsNormBackwardOp, i, grad(out), x, rrms, gamma) for i in (0, 1))
     return (out, rrms, *back)[number]
 
 
-def attended(number, x, *mask, query=None):
+def attended(number, x, *mask, query=None, grad=lambda out: out):
     """A result of attention, or of its way back: 0, 1, then 2, 3, 4."""
     x = viewed(x, x.shape[0], 1, *x.shape[1:])
     of = (x if query is None else query(x), x, x)
     options = {"is_causal": False, "scale": 0.5}
     out = [result(AttentionOp, i, *of, *mask, **options) for i in (0, 1)]
-    back = [result(AttentionBackwardOp, i, out[0], *of, *out, *mask, **options) for i in range(3)]
+    back = [
+        result(AttentionBackwardOp, i, grad(out[0]), *of, *out, *mask, **options) for i in range(3)
+    ]
     return [*out, *back][number]
 
 
@@ -83,8 +96,18 @@ CASES = {
     "normalized": (lambda x: normalized(0, rows(x)), Dependence(SAMPLES, 0, T)),
     "its statistic": (lambda x: normalized(1, x), Dependence(SAMPLES, 0)),
     "its gradient": (lambda x: normalized(2, x), Dependence(SAMPLES, 0)),
-    "its weight's gradient": (lambda x: normalized(3, x), Dependence(PART)),
-    "normalized over samples": (lambda x: normalized(0, permuted(x, 1, 2, 0)), OF_THE_BATCH),
+    "its weight's gradient": (lambda x: normalized(3, x), Dependence(PART, counts_padding=True)),
+    "its gradient without padding": (
+        lambda x: normalized(2, x, masked),
+        Dependence(SAMPLES, 0, padding=0),
+    ),
+    "its weight's without padding": (lambda x: normalized(3, x, masked), Dependence(PART)),
+    "its keys' gradient without padding": (
+        lambda x: attended(3, x, grad=masked),
+        Dependence(SAMPLES, 0, padding=0),
+    ),
+    "added up by row without padding": (lambda x: added_up(x, masked(x)), Dependence(PART)),
+    "normalized over samples": (lambda x: normalized(0, permuted(x, 1, 2, 0)), LOST),
     "attention": (lambda x: attended(0, x), Dependence(SAMPLES, 0)),
     "its row sums": (lambda x: attended(1, x), Dependence(SAMPLES, 0)),
     "its keys' gradient": (lambda x: attended(3, x), Dependence(SAMPLES, 0)),
@@ -95,29 +118,29 @@ CASES = {
     ),
     "under a mask of the batch's size": (
         lambda x: attended(0, x, weight(x, B, 1, 1, T)),
-        OF_THE_BATCH,
+        LOST,
     ),
-    "attention over samples": (lambda x: attended(0, permuted(x, 1, 0, 2)), OF_THE_BATCH),
+    "attention over samples": (lambda x: attended(0, permuted(x, 1, 0, 2)), LOST),
     "attention of mixed queries": (
         lambda x: attended(0, x, query=lambda q: q / nn.sum(q, axis=0)),
         Dependence(MIXED, 0),
     ),
     "looked up": (looked_up, Dependence(SAMPLES, 0)),
-    "added up by row": (lambda x: added_up(x, x), Dependence(PART)),
-    "added up of mixed": (lambda x: added_up(x, x / nn.sum(x, axis=0)), OF_THE_BATCH),
+    "added up by row": (lambda x: added_up(x, x), Dependence(PART, counts_padding=True)),
+    "added up of mixed": (lambda x: added_up(x, x / nn.sum(x, axis=0)), LOST),
     "input": (lambda x: x, Dependence(SAMPLES, 0)),
     "flattened to rows": (rows, Dependence(SAMPLES, 0, T)),
     "and back": (lambda x: viewed(rows(x), B, T, D), Dependence(SAMPLES, 0)),
     "flattened to samples": (nn.flatten, Dependence(SAMPLES, 0)),
     "one number an element": (lambda x: viewed(x, B * T * D), Dependence(SAMPLES, 0, T * D)),
     "behind a new axis": (lambda x: viewed(x, 1, B, T, D), Dependence(SAMPLES, 1)),
-    "the samples cut in two": (lambda x: viewed(x, 2, 2, T, D), OF_THE_BATCH),
+    "the samples cut in two": (lambda x: viewed(x, 2, 2, T, D), LOST),
     "permuted": (lambda x: permuted(x, 1, 2, 0), Dependence(SAMPLES, 2)),
     "viewed behind others": (
         lambda x: viewed(permuted(x, 1, 0, 2), T, B * D),
         Dependence(SAMPLES, 1, D),
     ),
-    "merged with others": (lambda x: viewed(permuted(x, 1, 0, 2), B * T, D), OF_THE_BATCH),
+    "merged with others": (lambda x: viewed(permuted(x, 1, 0, 2), B * T, D), LOST),
     "transposed": (lambda x: transposed(rows(x)), Dependence(SAMPLES, 1, T)),
     "expanded": (lambda x: expanded(x, 2, B, T, D), Dependence(SAMPLES, 1)),
     "sum of features": (lambda x: nn.sum(rows(x)), Dependence(SAMPLES, 0, T)),
@@ -144,7 +167,7 @@ CASES = {
     ),
     "samples on two axes": (
         lambda x: viewed(nn.sum(x, axis=(1, 2)), B, 1) * nn.sum(x, axis=(1, 2)),
-        OF_THE_BATCH,
+        LOST,
     ),
     "weights": (lambda x: nn.exp(weight(x, B, D)), FIXED),
     "rows by weights": (lambda x: product(rows(x), weight(x, D, 2)), Dependence(SAMPLES, 0, T)),
@@ -152,8 +175,30 @@ CASES = {
         lambda x: product(weight(x, 2, D), transposed(rows(x))),
         Dependence(SAMPLES, 1, T),
     ),
-    "summed over samples": (lambda x: product(transposed(rows(x)), rows(x)), Dependence(PART)),
-    "samples by samples": (lambda x: product(rows(x), transposed(rows(x))), OF_THE_BATCH),
+    "summed over samples": (
+        lambda x: product(transposed(rows(x)), rows(x)),
+        Dependence(PART, counts_padding=True),
+    ),
+    "summed over valid samples": (
+        lambda x: product(transposed(rows(x)), -masked(rows(x), T) / 2.0),
+        Dependence(PART),
+    ),
+    "masked": (lambda x: masked(rows(x), T), Dependence(SAMPLES, 0, T, 0.0)),
+    "zeros in padding scaled": (lambda x: masked(x) * nn.exp(x), Dependence(SAMPLES, 0, 1, 0)),
+    "zeros in padding and others": (lambda x: masked(x) + x, Dependence(SAMPLES, 0)),
+    "zeros in padding and a number": (lambda x: masked(x) + 1.0, Dependence(SAMPLES, 0)),
+    "a sum of zeros in padding": (lambda x: nn.sum(masked(x)), Dependence(SAMPLES, 0, 1, 0)),
+    "a sum of ones in padding": (lambda x: nn.sum(masked(x, 1, 1.0)), Dependence(SAMPLES, 0)),
+    "zeros in padding by weights": (
+        lambda x: product(masked(rows(x), T), weight(x, D, 2)),
+        Dependence(SAMPLES, 0, T, 0),
+    ),
+    "the mean over samples": (lambda x: nn.mean(x, axis=(0, 1)), Dependence(PART)),
+    "what counts padding": (
+        lambda x: nn.exp(x * plain_sum(x)),
+        Dependence(MIXED, 0, counts_padding=True),
+    ),
+    "samples by samples": (lambda x: product(rows(x), transposed(rows(x))), LOST),
     "dense": (nn.Dense(2), Dependence(SAMPLES, 0)),
     "dropout": (lambda x: nn.Dropout(0.5)(rows(x)), Dependence(SAMPLES, 0, T)),
     "dropout of transposed": (
@@ -166,7 +211,7 @@ CASES = {
         lambda x: nn.argmax(permuted(x, 1, 0, 2), 0),
         Dependence(SAMPLES, 0),
     ),
-    "argmax of samples": (lambda x: nn.argmax(x, 0), OF_THE_BATCH),
+    "argmax of samples": (lambda x: nn.argmax(x, 0), LOST),
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.programs import Machine, Network
 
-from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 
@@ -38,7 +38,7 @@ class Peer:
         """The mean loss over the valid rows."""
         labels = torch.from_numpy(batch[1]).long()
         return torch.nn.functional.cross_entropy(
-            self.logits(batch[0]), labels, ignore_index=PADDING_LABEL
+            self.logits(batch[0]), labels, ignore_index=IGNORE_INDEX
         )
 
     def train(self, batch) -> tuple[float, dict[str, np.ndarray]]:

@@ -8,7 +8,7 @@ from support.programs import Machine, Network
 
 from csrun import nn
 from csrun.base.errors import UsageError
-from csrun.base.mode import PADDING_LABEL, ExecutionMode
+from csrun.base.mode import IGNORE_INDEX, ExecutionMode
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
 
@@ -57,7 +57,7 @@ class Peer:
             x = x.relu() if layer != layers[-1] else x
         labels = torch.from_numpy(batch[1]).long()
         self.optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(x, labels, ignore_index=PADDING_LABEL).backward()
+        torch.nn.functional.cross_entropy(x, labels, ignore_index=IGNORE_INDEX).backward()
         self.optimizer.step()
 
 

@@ -33,12 +33,6 @@ def test_an_axis_that_is_not_there_or_there_twice_is_refused(x, axis):
             function(x, axis)
 
 
-def test_the_mean_over_a_batch_is_refused(x):
-    with pytest.raises(nn.ShapeError, match=r"axis 0 is the batch's"):
-        nn.mean(x, axis=(0, 1))
-    assert nn.sum(x, axis=0).shape == (3, 5)
-
-
 @pytest.mark.parametrize("function", [nn.exp, nn.log, nn.sqrt])
 def test_functions_keep_the_shape(x, function):
     assert function(x).shape == x.shape

@@ -7,12 +7,12 @@ import pytest
 
 from csrun import nn
 from csrun.base.errors import UsageError
-from csrun.base.mode import PADDING_LABEL
+from csrun.base.mode import IGNORE_INDEX
 
 
 def test_accuracy_counts_valid_rows_only():
-    labels = np.array([1, 2, 3, PADDING_LABEL, PADDING_LABEL])
-    found = nn.metrics.accuracy(labels, np.array([1, 2, 0, 3, PADDING_LABEL]))
+    labels = np.array([1, 2, 3, IGNORE_INDEX, IGNORE_INDEX])
+    found = nn.metrics.accuracy(labels, np.array([1, 2, 0, 3, IGNORE_INDEX]))
     assert (found.total, found.count) == (2.0, 3)
     assert found.value == pytest.approx(2 / 3)
 
@@ -24,7 +24,7 @@ def test_means_add_up_as_totals_and_counts():
 
 
 def test_the_mean_of_nothing_is_not_a_number():
-    assert math.isnan(nn.metrics.accuracy([PADDING_LABEL], [0]).value)
+    assert math.isnan(nn.metrics.accuracy([IGNORE_INDEX], [0]).value)
 
 
 def test_shapes_must_agree():

@@ -8,7 +8,7 @@ from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.cirh import parse_module, print_module
 from csrun.cirh.ops.learning import MinimizeOp
-from csrun.cirh.ops.model import InputOp, OutputOp, ParameterOp
+from csrun.cirh.ops.model import OutputOp, ParameterOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.nn.errors import TraceError
 from csrun.nn.tracer import Tracer
@@ -123,11 +123,6 @@ def test_a_dense_layer_works_on_the_last_axis():
     with Tracer() as tracer:
         x = tracer.input("x", (4, 5, 6), "float32")
         assert nn.Dense(3, "relu")(x).shape == (4, 5, 3)
-
-
-def test_the_loss_tells_the_labels_their_classes():
-    inputs = [op for op in trace(nn.Dense(7)).ops if isinstance(op, InputOp)]
-    assert [op.classes and op.classes.value.data for op in inputs] == [None, 7]
 
 
 def test_float64_reaches_every_parameter():

@@ -52,6 +52,7 @@ def bind_wafer(v, runtime):
     def forward_1(batch, step):
         np.matmul(h, w1, out=y)
         np.subtract(y, batch[1], out=d)
+        d[step.valid:] = 0
         loss[0] = 0.5 * float((d * d).sum())
     def backward_1(batch, step):
         np.divide(d, step.rows, out=d)
@@ -131,6 +132,7 @@ def _plan(mode: ExecutionMode) -> Plan:
             Group(1, ("second",), 128, 64, 128 if streaming else None),
         ),
         loss_buffer="loss",
+        loss_count=None,
         outputs=(Output("y", "y", Combine.SAMPLES),),
         learning_rate=Constant(RATE),
         clip_norm=None,

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csrun.base.mode import PADDING_LABEL
+from csrun.base.mode import IGNORE_INDEX
 from csrun.cirh.ops import (
     activation,
     arithmetic,
     attention,
+    batch,
     embedding,
     loss,
     normalization,
@@ -19,7 +20,7 @@ from csrun.cirh.ops import (
 from csrun.cirh.ops.base import CirhOp
 
 numbers = np.random.default_rng(5)
-LABELS = np.array([2, PADDING_LABEL, 0, 1])
+LABELS = np.array([2, IGNORE_INDEX, 0, 1])
 
 
 @dataclass(frozen=True)
@@ -242,15 +243,42 @@ FORWARD: Sequence[Case] = (
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(1), 30 * X, dim=1),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(0), X, dim=0),
     _case(
+        batch.MaskPaddingOp,
+        lambda torch, x, n: torch.where((torch.arange(6) < 2 * n)[:, None], x, 0.5),
+        normal(6, 3),
+        np.array(2),
+        dim=0,
+        rows=2,
+        value=0.5,
+    ),
+    _case(
+        batch.MaskPaddingOp,
+        lambda torch, x, n: torch.where(torch.arange(6)[:, None] < n, x, -1.0),
+        normal(2, 6, 3),
+        np.array(5),
+        dim=1,
+        rows=1,
+        value=-1.0,
+    ),
+    _case(
         loss.NllLossForwardOp,
         lambda torch, x, labels: torch.nn.functional.nll_loss(x, labels, reduction="sum"),
         X,
         LABELS,
-        ignore_index=PADDING_LABEL,
+        ignore_index=IGNORE_INDEX,
     ),
 )
 
 WITHOUT_GRADIENT: Sequence[Case] = (
+    _case(
+        batch.LabelCountOp,
+        lambda torch, labels: torch.ops.aten.nll_loss_forward(
+            torch.zeros((4, 3), dtype=torch.float64), labels, None, 2, IGNORE_INDEX
+        )[1],
+        LABELS,
+        ignore_index=IGNORE_INDEX,
+        dtype="float64",
+    ),
     _case(
         normalization.SoftmaxBackwardOp,
         lambda torch, g, y: torch.ops.aten._softmax_backward_data(g, y, 1, torch.float64),
@@ -385,11 +413,11 @@ WITHOUT_GRADIENT: Sequence[Case] = (
     _case(
         loss.NllLossBackwardOp,
         lambda torch, g, x, labels: torch.ops.aten.nll_loss_backward(
-            g, x, labels, None, 2, PADDING_LABEL, torch.zeros((), dtype=torch.float64)
+            g, x, labels, None, 2, IGNORE_INDEX, torch.zeros((), dtype=torch.float64)
         ),
         normal(),
         X,
         LABELS,
-        ignore_index=PADDING_LABEL,
+        ignore_index=IGNORE_INDEX,
     ),
 )

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from csrun import nn
-from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
 from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
-from csrun.executable import Executable, Runtime, Step, state_views, wafer_views
+from csrun.executable import Executable, Plan, Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.weights import Updates
 from csrun.site import load as load_site
@@ -76,7 +76,7 @@ class Network:
             x = random.standard_normal((self.batch, 2, self.sizes[0] // 2))
             labels = random.integers(0, self.sizes[-1], self.batch).astype(np.int32)
             if rows is not None:
-                x[rows:], labels[rows:] = 0, PADDING_LABEL
+                x[rows:], labels[rows:] = 0, IGNORE_INDEX
             found.append((x.astype(self.precision), labels))
         return found
 
@@ -147,6 +147,16 @@ class ArrayData:
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
+def step_of(plan: Plan, batch: Sequence[np.ndarray], rows: int, index: int = 0) -> Step:
+    """A step on a batch of so many valid rows, with its labels counted."""
+    counts = [
+        np.count_nonzero(array[:rows] != one.ignore_index)
+        for array, spec in zip(batch, plan.inputs, strict=True)
+        for one in spec.labels
+    ]
+    return Step(index, 0, rows, tuple(map(int, counts)))
+
+
 class Machine:
     """Arena and store of one Executable; a slot is poisoned before each group's weights come."""
 
@@ -171,7 +181,8 @@ class Machine:
         for visit, function in zip(self.plan.visits, self._wafer.visits, strict=True):
             self._load(visit.groups)
             function(tuple(batch), step)
-        return float(self.views[self.plan.loss_buffer][0]) / step.rows
+        count = step.rows if self.plan.loss_count is None else step.counts[self.plan.loss_count]
+        return float(self.views[self.plan.loss_buffer][0]) / count
 
     def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """One step: the mean loss, and a copy of each gradient."""
@@ -189,8 +200,7 @@ class Machine:
         return self.views[buffer]
 
     def _step(self, batch: Sequence[np.ndarray]) -> Step:
-        rows = int((batch[1] != PADDING_LABEL).sum())
-        return Step(self.step_count, self.step_count * len(batch[1]), rows)
+        return step_of(self.plan, batch, int((batch[1] != IGNORE_INDEX).sum()), self.step_count)
 
     def _load(self, groups: Sequence[int]) -> None:
         """What the wafer does in weight streaming: a visit's weights into their slots, alone."""

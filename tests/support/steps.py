@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from support.programs import options_of
+from support.programs import options_of, step_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.executable import Executable, Plan, Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
+from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes
 
@@ -21,11 +22,12 @@ Model = Callable[..., tuple[nn.Tensor, dict[str, nn.Tensor]]]  # (features, labe
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the shapes of its batch, whose samples are split into `minibatches`."""
+    """A model and the valid rows of its batch, which are filled up to `size` if that is larger."""
 
     model: Model
     batch: Arrays
     minibatches: int = 1
+    size: int = 0
     mode: ExecutionMode = ExecutionMode.PIPELINED
     run_mode: RunMode = RunMode.TRAIN
     precision: str = "float64"
@@ -34,13 +36,23 @@ class Case:
         """Its module; the loss is minimized by SGD."""
         with Tracer(self.precision) as tracer:
             tensors = []
-            for name, array in zip(("features", "labels"), self.batch, strict=False):
+            for name, array in zip(("features", "labels"), self.filled_up(), strict=False):
                 shape = (len(array) // self.minibatches, *array.shape[1:])
                 dtype = self.precision if array.dtype.kind == "f" else array.dtype.name
                 tensors.append(tracer.input(name, shape, dtype))
             loss, outputs = self.model(*tensors)
             train_op = nn.SGD(0.1).minimize(loss)
             return tracer.finish(self.run_mode, loss, train_op, list(outputs.items()))
+
+    def filled_up(self) -> tuple[np.ndarray, ...]:
+        """The batch as the runtime hands it over."""
+        rows = len(self.batch[0])
+        size = max(self.size, rows)
+        arrays = tuple(np.empty((size, *a.shape[1:]), a.dtype) for a in self.batch)
+        for array, valid in zip(arrays, self.batch, strict=True):
+            array[:rows] = valid
+        fill_up(arrays, rows)
+        return arrays
 
     def compile(self, root: Path, **options) -> Executable:
         """It, compiled into `root`."""
@@ -72,9 +84,13 @@ def one_step(case: Case, root: Path, index: int = 3) -> Stepped:
     for name, array in state_views(plan, store).items():
         array[...] = parameters_of(plan).get(name, 0)
     compute = make_compute(executable, arena, store, Runtime(5), Copied(plan, arena, store))
-    loss = compute.run(tuple(case.batch), Step(index=index, rows=rows))
+    batch = case.filled_up()
+    step = step_of(plan, batch, rows, index)
+    with np.errstate(all="ignore"):  # as the engine does
+        loss = compute.run(batch, step)
     slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
-    slots.record(0, loss, rows)
+    count = rows if plan.loss_count is None else step.counts[plan.loss_count]
+    slots.record(0, loss, count, rows)
     slots.record_outputs(0, compute.outputs)
     views = wafer_views(plan, arena, store)
     trained = plan.parameters if case.run_mode is RunMode.TRAIN else ()

@@ -6,7 +6,6 @@ from typing import Self
 from xdsl.dialects.builtin import (
     Float64Type,
     FloatAttr,
-    IntegerAttr,
     StringAttr,
     TensorType,
     f64,
@@ -16,14 +15,13 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
-    opt_prop_def,
     prop_def,
     result_def,
 )
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Plain, Properties, Types, attribute
-from csrun.cirh.types import Tensor, is_float, is_integer, shape_of, text_of, type_of
+from csrun.cirh.types import Tensor, is_float, shape_of, text_of, type_of
 
 Double = FloatAttr[Float64Type]
 
@@ -75,19 +73,11 @@ class LeafOp(CirhOp):
 
 @irdl_op_definition
 class InputOp(LeafOp):
-    """One array of a batch, by name; `classes` is set for integer labels."""
+    """One array of a batch, by name."""
 
     name = "cirh.input"
     symbol = prop_def(StringAttr)
-    classes = opt_prop_def(IntegerAttr)
     assembly_format = "$symbol attr-dict `:` type($out)"
-
-    def verify_(self) -> None:
-        """Raises: VerifyException when labels are not integers."""
-        if self.classes is not None and not is_integer(type_of(self.out)):
-            raise VerifyException(
-                f"input {self.symbol.data}: labels must be integers, got {self.out.type}"
-            )
 
 
 @irdl_op_definition
@@ -113,14 +103,6 @@ class FullOp(LeafOp):
 
     name = "cirh.full"
     value = prop_def(FloatAttr)
-    assembly_format = "attr-dict `:` type($out)"
-
-
-@irdl_op_definition
-class RowsOp(LeafOp):
-    """The number of valid rows of the global batch, a scalar: the normaliser of mean losses."""
-
-    name = "cirh.rows"
     assembly_format = "attr-dict `:` type($out)"
 
 
@@ -159,5 +141,5 @@ def require_scalar(kind: Tensor) -> None:
         raise VerifyException(f"a loss must be one number, got a tensor of shape {text_of(kind)}")
 
 
-OPS = (InputOp, ParameterOp, FullOp, RowsOp, LossOp, OutputOp)
+OPS = (InputOp, ParameterOp, FullOp, LossOp, OutputOp)
 ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr,)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xdsl.dialects.builtin import StringAttr
 
-from csrun.cirh.ops import arithmetic, shape
-from csrun.cirh.ops.base import CirhOp, Properties, integer, ints
+from csrun.cirh.ops import arithmetic, batch, shape
+from csrun.cirh.ops.base import CirhOp, Properties, integer, ints, number
 
 Array = npt.NDArray[np.generic]
 Reference = Callable[..., Array | tuple[Array, ...]]  # (properties, *operands)
@@ -48,7 +49,25 @@ def argmax(properties: Properties, x: Any) -> Any:
     return np.asarray(x.argmax(axis=integer(properties, "dim")))
 
 
+def mask_padding(properties: Properties, x: Any, samples: Any) -> Any:
+    """x, with the value in the rows behind those of so many samples."""
+    out = x.copy()
+    behind = int(samples) * integer(properties, "rows")
+    np.moveaxis(out, integer(properties, "dim"), 0)[behind:] = number(properties, "value")
+    return out
+
+
+def label_count(properties: Properties, labels: Any) -> Any:
+    """How many are not to be ignored."""
+    count = np.count_nonzero(labels != integer(properties, "ignore_index"))
+    dtype = properties["dtype"]
+    assert isinstance(dtype, StringAttr)
+    return np.asarray(count, dtype.data)
+
+
 REFERENCES: References = {
+    batch.MaskPaddingOp: mask_padding,
+    batch.LabelCountOp: label_count,
     shape.ViewOp: view,
     shape.ExpandOp: expand,
     shape.PermuteOp: permute,

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
-from csrun.cirh.ops import learning, model
+from csrun.cirh.ops import batch, learning, model
 from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import number
 from csrun.cirh.ops.learning import AdamOp, SgdOp, UpdatingOp
@@ -57,7 +57,7 @@ def interpret(
 ) -> Result:
     """Run a module once; parameters and slots change when it trains.
 
-    rows: valid rows of the global batch; draw: what random masks are drawn for
+    rows: valid samples of the batch; draw: what random masks are drawn for
     """
     return _Run(inputs, state, rows, draw).run(module)
 
@@ -77,7 +77,8 @@ class _Run:
             model.InputOp: self._input,
             model.ParameterOp: self._parameter,
             model.FullOp: self._full,
-            model.RowsOp: self._row_count,
+            batch.SampleCountOp: self._sample_count,
+            batch.ValidSamplesOp: self._sample_count,
             random_ops.DropoutMaskOp: self._mask,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
@@ -111,7 +112,7 @@ class _Run:
             shape_of(kind), number(op.properties, "value"), dtype_of(kind)
         )
 
-    def _row_count(self, op: model.RowsOp) -> None:
+    def _sample_count(self, op: batch.SampleCountOp | batch.ValidSamplesOp) -> None:
         self._values[op.out] = np.asarray(self._rows, dtype_of(type_of(op.out)))
 
     def _mask(self, op: random_ops.DropoutMaskOp) -> None:

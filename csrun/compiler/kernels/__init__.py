@@ -2,6 +2,7 @@
 
 from csrun.compiler.kernels import (
     attention,
+    batch,
     dropout,
     embedding,
     fc,
@@ -19,6 +20,7 @@ MATCHERS: dict[str, Matcher] = {
     **normalization.MATCHERS,
     **embedding.MATCHERS,
     **attention.MATCHERS,
+    **batch.MATCHERS,
 }
 
 __all__ = ["MATCHERS", "Kernel", "Matcher", "Phase"]

@@ -12,16 +12,19 @@ from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
 
 
 @dataclass(frozen=True)
-class LossOfRows(UnaryKernel):
-    """The loss that the runtime takes, a sum over rows, from a mean over the global batch's rows.
+class LossOfMean(UnaryKernel):
+    """The loss that the runtime takes, a sum, from the mean over what counts in the global batch.
 
     Shapes: x [] -> out float64[1]
     """
 
+    count: int | None
+
     kind = "loss"
 
     def emit(self, name: Name) -> list[str]:
-        return [f"multiply({name(self.x)}, step.rows, out={name(self.out)}, dtype='float64')"]
+        count = "step.rows" if self.count is None else f"step.counts[{self.count}]"
+        return [f"multiply({name(self.x)}, {count}, out={name(self.out)}, dtype='float64')"]
 
 
 def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
@@ -30,7 +33,8 @@ def match_loss(operation: Operation, graph: Graph) -> Kernel | None:
     if graph.number(operation.value) is not None:
         return None
     graph.take(operation)
-    return LossOfRows(graph.layer_of(operation), graph.array(operation.value), LOSS)
+    layer, x = graph.layer_of(operation), graph.array(operation.value)
+    return LossOfMean(layer, x, LOSS, graph.loss_count())
 
 
 @dataclass(frozen=True)

@@ -10,28 +10,37 @@ from functools import cached_property
 
 from xdsl.ir import Operation
 
+from csrun.cirh.batch_axes import labels_input
 from csrun.cirh.ops.arithmetic import DivOp
+from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.loss import (
     LogSoftmaxBackwardOp,
     LogSoftmaxOp,
     NllLossBackwardOp,
     NllLossForwardOp,
 )
-from csrun.cirh.ops.model import LossOp, RowsOp
+from csrun.cirh.ops.model import LossOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import LOSS, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.batch import first_of_padding, labels_of
 
 
 @dataclass(frozen=True)
 class Parts:
     """The arrays that forward leaves for backward; `stem` is the loss's in their names.
 
-    Shapes: logits [B, C], labels [B] -> exponentials [B, C], totals [B, 1], valid [B] bool
+    padding: rows that a sample has, where rows of padding are to be ignored. is_checked: whether
+    somebody has seen that the labels are classes or `ignore_index`.
+
+    Shapes: logits [N, C], labels [N] -> exponentials [N, C], totals [N, 1], ignored [N] bool
     """
 
     logits: Array
     labels: Array
+    ignore_index: int
+    padding: int | None
+    is_checked: bool
     layer: str
     stem: str
 
@@ -46,41 +55,48 @@ class Parts:
         return Array(f"{self.stem}/totals", (self.logits.shape[0], 1), self.logits.dtype)
 
     @cached_property
-    def valid(self) -> Array:
-        """Rows that are not padding."""
-        return Array(f"{self.stem}/valid", self.logits.shape[:1], "bool")
+    def ignored(self) -> Array:
+        """Rows that do not count."""
+        return Array(f"{self.stem}/ignored", self.logits.shape[:1], "bool")
 
 
 @dataclass(frozen=True)
 class CrossEntropyForward(Kernel):
-    """loss = sum over valid rows of log(sum(exp(logits))) - logits[label]; mean = loss / rows.
+    """loss = sum over rows of log(sum(exp(logits))) - logits[label]; mean = loss / count.
 
-    Without a reader of its own the mean is None.
+    Without a reader of its own the mean is None. A label that is no class, where nobody has seen
+    that before, makes the loss NaN.
 
-    Shapes: logits [B, C], labels [B] -> loss float64[1], mean []
+    Shapes: logits [N, C], labels [N], count [] -> loss float64[1], mean []
     """
 
     parts: Parts
     loss: Array
     mean: Array | None
+    count: Array | str
 
     kind = "softmax_cross_entropy"
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        return self.parts.logits, self.parts.labels
+        count = () if self.mean is None or isinstance(self.count, str) else (self.count,)
+        return self.parts.logits, self.parts.labels, *count
 
     @property
     def writes(self) -> tuple[Array, ...]:
         """The loss, and what backward needs."""
         mean = () if self.mean is None else (self.mean,)
-        return self.loss, self.parts.exponentials, self.parts.totals, self.parts.valid, *mean
+        return self.loss, self.parts.exponentials, self.parts.totals, self.parts.ignored, *mean
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Shifted and transposed logits, row maxima and losses, the labels' places and logits."""
+        """Shifted and transposed logits, row maxima and losses, the labels' places and logits.
+
+        And, for labels that nobody has seen, which are no classes.
+        """
         logits, stem = self.parts.logits, self.parts.stem
         rows = logits.shape[:1]
+        bad = () if self.parts.is_checked else (Array(f"{stem}/bad", rows, "bool"),)
         return (
             Array(f"{stem}/shifted", logits.shape, logits.dtype),
             Array(f"{stem}/transposed", logits.shape[::-1], logits.dtype),
@@ -88,6 +104,7 @@ class CrossEntropyForward(Kernel):
             Array(f"{stem}/row_losses", rows, logits.dtype),
             Array(f"{stem}/places", rows, "int64"),
             Array(f"{stem}/picked", rows, logits.dtype),
+            *bad,
         )
 
     @property
@@ -112,13 +129,13 @@ class CrossEntropyForward(Kernel):
         ]
 
     def emit(self, name: Name) -> list[str]:
-        """Twelve calls on [B, C] and [B], and one for the mean."""
+        """A dozen calls on [N, C] and [N], and one for the mean."""
         parts = self.parts
         rows, columns = parts.logits.shape
-        shifted, transposed, tops, losses, places, picked = (name(a) for a in self.scratch)
+        shifted, transposed, tops, losses, places, picked, *_ = (name(a) for a in self.scratch)
         logits, labels = name(parts.logits), name(parts.labels)
-        exponentials, totals, valid = (
-            name(a) for a in (parts.exponentials, parts.totals, parts.valid)
+        exponentials, totals, ignored = (
+            name(a) for a in (parts.exponentials, parts.totals, parts.ignored)
         )
         lines = [
             f"copyto({transposed}, {logits}.T)",
@@ -130,22 +147,40 @@ class CrossEntropyForward(Kernel):
             f"add(row_starts_{rows}_{columns}, {labels}, out={places})",
             f'{shifted}_flat.take({places}, out={picked}, mode="clip")',
             f"subtract({losses}, {picked}, out={losses})",
-            f"greater_equal({labels}, 0, out={valid})",
-            f"multiply({losses}, {valid}, out={losses})",
+            *self._seen(name),
+            f"equal({labels}, {parts.ignore_index}, out={ignored})",
+        ]
+        if parts.padding is not None:
+            lines.append(f"{ignored}[{first_of_padding(parts.padding)}:] = True")
+        lines += [
+            f"copyto({losses}, 0, where={ignored})",
             f"{name(self.loss)}[0] = add_reduce({losses})",
         ]
         if self.mean is not None:
-            lines.append(f"divide({name(self.loss)}[0], step.rows, out={name(self.mean)})")
+            count = self.count if isinstance(self.count, str) else name(self.count)
+            lines.append(f"divide({name(self.loss)}[0], {count}, out={name(self.mean)})")
         return lines
+
+    def _seen(self, name: Name) -> list[str]:
+        """NaN for what is no class: as a number without sign a negative label is large, too."""
+        parts = self.parts
+        if parts.is_checked:
+            return []
+        losses, bad = name(self.scratch[3]), name(self.scratch[-1])
+        labels, classes = name(parts.labels), parts.logits.shape[1]
+        return [
+            f"greater_equal({labels}.view('u{parts.labels.dtype}'), {classes}, out={bad})",
+            f"copyto({losses}, np.nan, where={bad})",
+        ]
 
 
 @dataclass(frozen=True)
 class CrossEntropyBackward(Kernel):
-    """gradient = (softmax(logits) - one_hot(labels)) * scale, zero in padding rows.
+    """gradient = (softmax(logits) - one_hot(labels)) * scale, zero in rows that do not count.
 
-    `scale` is the gradient of the sum: of a loss that is the mean, 1 / rows.
+    `scale` is the gradient of the sum: of a loss that is the mean, 1 / count.
 
-    Shapes: exponentials [B, C], totals [B, 1], labels [B], scale [] -> gradient [B, C]
+    Shapes: exponentials [N, C], totals [N, 1], labels [N], scale [] -> gradient [N, C]
     """
 
     parts: Parts
@@ -160,7 +195,7 @@ class CrossEntropyBackward(Kernel):
         """What forward left, and the labels."""
         parts = self.parts
         scale = () if isinstance(self.scale, str) else (self.scale,)
-        return parts.exponentials, parts.totals, parts.valid, parts.labels, *scale
+        return parts.exponentials, parts.totals, parts.ignored, parts.labels, *scale
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -168,12 +203,8 @@ class CrossEntropyBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """One-hot labels, and each row's factor."""
-        gradient = self.gradient
-        return (
-            Array(f"{self.parts.stem}/hot", gradient.shape, "bool"),
-            Array(f"{self.parts.stem}/factors", (gradient.shape[0], 1), gradient.dtype),
-        )
+        """One-hot labels."""
+        return (Array(f"{self.parts.stem}/hot", self.gradient.shape, "bool"),)
 
     @property
     def flops(self) -> int:
@@ -181,30 +212,28 @@ class CrossEntropyBackward(Kernel):
         return 3 * rows * columns  # a division, a subtraction and a product for each
 
     def prepare(self, name: Name) -> list[str]:
-        """The class of each column, and a flat view of the factors."""
-        columns, factors = self.gradient.shape[1], name(self.scratch[1])
-        return [
-            f"columns_{columns} = np.arange({columns})",
-            f"{factors}_flat = {factors}.reshape(-1)",
-        ]
+        """The class of each column."""
+        columns = self.gradient.shape[1]
+        return [f"columns_{columns} = np.arange({columns})"]
 
     def emit(self, name: Name) -> list[str]:
-        """Five calls on [B, C] and [B]."""
+        """Four calls on [N, C]; a row that does not count is zero whatever its logits are."""
         parts, gradient = self.parts, name(self.gradient)
-        hot, factors = (name(array) for array in self.scratch)
+        hot, ignored = name(self.scratch[0]), name(parts.ignored)
         labels = name(parts.labels)
         scale = self.scale if isinstance(self.scale, str) else name(self.scale)
         return [
             f"divide({name(parts.exponentials)}, {name(parts.totals)}, out={gradient})",
             f"equal({labels}[:, None], columns_{self.gradient.shape[1]}, out={hot})",
             f"subtract({gradient}, {hot}, out={gradient})",
-            f"multiply({name(parts.valid)}, {scale}, out={factors}_flat)",
-            f"multiply({gradient}, {factors}, out={gradient})",
+            f"multiply({gradient}, {scale}, out={gradient})",
+            f"if {ignored}.any():",
+            f"    {gradient}[{ignored}] = 0",
         ]
 
 
 def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """log_softmax, nll_loss_forward, the division by rows, and the mark that it is the loss."""
+    """log_softmax, nll_loss_forward, the division by the count, the mark that it is the loss."""
     assert isinstance(operation, NllLossForwardOp)
     softmax = operation.x.owner
     if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
@@ -214,10 +243,12 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     mean = graph.only_user(operation.out)
     if len(losses) != 1 or others:
         return None
-    if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, RowsOp)):
+    if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, LabelCountOp)):
         return None
+    count = graph.number(mean.rhs)
     readers = graph.users(mean.out)
-    marks = [op for op in readers if isinstance(op, LossOp)]
+    is_the_mean = count == f"step.counts[{graph.loss_count()}]"
+    marks = [op for op in readers if isinstance(op, LossOp) and is_the_mean]
     graph.take(softmax, operation, mean, *marks)
     parts = _parts(softmax, operation, graph)
     return CrossEntropyForward(
@@ -225,6 +256,7 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
         parts,
         LOSS if marks else Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype),
         graph.array(mean.out) if len(readers) > len(marks) else None,
+        graph.array(mean.rhs) if count is None else count,
     )
 
 
@@ -253,7 +285,16 @@ def _parts(
     forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
 ) -> Parts:
     stem = graph.array(forward.out).name
-    return Parts(graph.array(forward.x), graph.array(loss.labels), graph.layer_of(forward), stem)
+    labels, padding = labels_of(loss, graph)
+    return Parts(
+        graph.array(forward.x),
+        labels,
+        loss.ignore_index.value.data,
+        padding,
+        labels_input(loss.labels) is not None,
+        graph.layer_of(forward),
+        stem,
+    )
 
 
 MATCHERS: dict[str, Matcher] = {

@@ -9,12 +9,14 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.cirh.ops.batch import MaskPaddingOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.loss import NllLossBackwardOp
 from csrun.cirh.ops.model import LossOp, OutputOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
+from csrun.compiler.labels import label_ranges
 from csrun.compiler.lair.operators import scalar_of
 from csrun.compiler.passes.rewrite import Done, Pass
 from csrun.compiler.views import numbers_of, view_of, written_by
@@ -43,7 +45,7 @@ class Copies(Pass):
 class _Copying:
     def __init__(self, module: ModuleOp) -> None:
         self._operations = list(module.ops)
-        self._numbers = numbers_of(self._operations)
+        self._numbers = numbers_of(self._operations, label_ranges(self._operations))
         self._arrays: dict[SSAValue, Array] = {}
         self._copies: dict[SSAValue, SSAValue] = {}
         self.count = 0
@@ -121,6 +123,6 @@ def _owner(value: SSAValue) -> Operation:
 
 def _takes_text(op: Operation, index: int) -> bool:
     """Whether an operator takes a number as text."""
-    if isinstance(op, ViewingOp | UpdatingOp) or scalar_of(op) is not None:
+    if isinstance(op, ViewingOp | UpdatingOp | MaskPaddingOp) or scalar_of(op) is not None:
         return True
     return isinstance(op, NllLossBackwardOp) and index == 0

@@ -15,7 +15,15 @@ import numpy as np
 from csrun.base.errors import PeerLost
 from csrun.executable import InputSpec
 from csrun.runtime.wire.messages import Stop
-from csrun.runtime.wire.ring import NO_PRODUCTION, Production, Slot, slot_bytes, slot_views
+from csrun.runtime.wire.ring import (
+    NO_PRODUCTION,
+    Made,
+    Production,
+    Slot,
+    slot_bytes,
+    slot_views,
+    write_header,
+)
 from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel, raw
 
@@ -45,12 +53,12 @@ class BatchSender:
     def enter(self, stage: int) -> None:
         """Nothing is sent of a batch before it is made."""
 
-    def publish(self, rows: int, index: int, cost: Production = NO_PRODUCTION) -> None:
-        """Send the slot: its valid rows (or END_OF_DATA), its batch.
+    def publish(self, made: Made | None, index: int, cost: Production = NO_PRODUCTION) -> None:
+        """Send the slot: what was made in it (None at the end of the data), its batch.
 
         Raises: Interrupted, PeerLost as a `Waiter` does
         """
-        self._slot.header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
+        write_header(self._slot, made, index, cost)
         rest = raw(self._bytes)
         while rest:
             try:

@@ -57,7 +57,7 @@ class CpuMachine:
             stage=lambda _, stage: source.stage(stage), replayed=dataset.replayed
         )
         self._engine = Engine(
-            plan.run_mode,
+            plan,
             make_compute(executable, arena, store, runtime, weights),
             source,
             weights,

@@ -18,7 +18,14 @@ from csrun.executable import Plan
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, events, log_lines, performance
 from csrun.runtime.input_log import Feeding, InputLog
-from csrun.runtime.step.results import HostCall, StepResult, Summary, result_slots, write_summaries
+from csrun.runtime.step.results import (
+    HostCall,
+    Mean,
+    StepResult,
+    Summary,
+    result_slots,
+    write_summaries,
+)
 from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
@@ -182,7 +189,7 @@ class Training:
 
     def _report(self, step: int, done: StepsDone, final: bool) -> None:
         result = self._machine.result(done.done - 1, step - 1)
-        self._loss = result.loss if result.loss is not None else float("nan")
+        self._loss = result.loss
         self._rates.received(self._samples)
         self._show(Progress("training", step, self._options.last or 0, f"loss {self._loss:.5g}"))
         if step % self._options.log_steps and not final and step != 1:
@@ -285,17 +292,18 @@ def evaluate(
 ) -> Results:
     """Run `batches` batches forward (all when None); the mean loss and host_call's metrics.
 
-    `step` is the global step of the checkpoint being evaluated.
+    `step` is the global step of the checkpoint being evaluated. The loss is the mean over what
+    counts in all batches, NaN when nothing does.
     """
-    orders, index, samples, loss_sum = Orders(machine, batches), 0, 0, 0.0
+    orders, index, loss = Orders(machine, batches), 0, Mean()
     while batches is None or index < batches:
         done = orders.give(index, ())
         for slot in range(done.done):
             result = machine.result(slot, index + slot)
-            loss_sum += (result.loss or 0.0) * result.rows
+            loss += Mean(result.loss_sum, result.count)
             if host:
                 host.take(result)
-        index, samples = index + done.done, samples + done.samples
+        index += done.done
         show(Progress("evaluating", index, batches or 0))
         if done.bad_loss is not None:
             raise CsrunError(f"loss is {done.bad_loss} at batch {index} of the evaluation")
@@ -303,7 +311,7 @@ def evaluate(
             break
     results = {"global_step": float(step), **(host.values() if host else {})}
     if machine.plan.loss_buffer is not None:
-        results["loss"] = loss_sum / samples
+        results["loss"] = loss.value
     return results
 
 

@@ -14,7 +14,7 @@ from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Primed, Results, RingReady, StartStreaming, Stop
 from csrun.runtime.wire.rendezvous import RunFolder, streamer_name, take_part
-from csrun.runtime.wire.ring import END_OF_DATA, RingWriter
+from csrun.runtime.wire.ring import RingWriter
 from csrun.runtime.wire.shared import Interrupted
 from csrun.runtime.wire.tcp import TcpChannel
 
@@ -73,11 +73,11 @@ def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchS
 def _stream(ring: RingWriter | BatchSender, maker: BatchMaker, control: Channel) -> None:
     for turn in count():
         slot, number = ring.reserve(), maker.number
-        rows = maker.make(slot.arrays)
-        ring.publish(END_OF_DATA if rows is None else rows, number, maker.meter.cost)
+        made = maker.make(slot.arrays)
+        ring.publish(made, number, maker.meter.cost)
         if turn == 0:
             control.send(Primed(maker.meter.stages))
-        if rows is None:
+        if made is None:
             return
 
 

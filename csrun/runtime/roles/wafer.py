@@ -95,7 +95,7 @@ def _load(
         for turn in range(request.rings)
     ]
     engine = Engine(
-        plan.run_mode,
+        plan,
         make_compute(executable, arena.bytes, store, runtime, weights),
         RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN),
         weights,

@@ -20,10 +20,10 @@ from csrun.data import Dataset
 from csrun.data.delivery import COPY_STAGE, Delivery, Kind
 from csrun.data.errors import WholeBatch, text_of
 from csrun.data.operators import StageClock, no_listener
-from csrun.executable import PADDING_LABEL, InputSpec
+from csrun.executable import InputSpec, LabelRange
 from csrun.executable.bind import Array, Batch
 from csrun.runtime.wire.messages import RunSettings
-from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Production
+from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Made, Production
 
 Inputs = tuple[InputSpec, ...]
 
@@ -60,8 +60,8 @@ class BatchMaker:
         self._clock = dataset.clock
         self._deliveries = dataset.deliveries(numbers.first, numbers.stride)
 
-    def make(self, slot: Batch) -> int | None:
-        """Make the next batch in a slot's arrays: its valid rows, None at the end.
+    def make(self, slot: Batch) -> Made | None:
+        """Make the next batch in a slot's arrays: what counts in it, None at the end.
 
         Raises: CsrunError for a batch that the program does not take, or that it is told to refuse
         """
@@ -70,12 +70,12 @@ class BatchMaker:
             return None
         with self.meter.producing(self.number):
             delivery = next(self._deliveries, None)
-            rows = None if delivery is None else self._fill(slot, delivery)
+            made = None if delivery is None else self._fill(slot, delivery)
         self.number += self._numbers.stride
-        return rows
+        return made
 
-    def _fill(self, slot: Batch, delivery: Delivery) -> int:
-        """Put a batch into a slot's arrays, checked, and an incomplete one filled up: its rows."""
+    def _fill(self, slot: Batch, delivery: Delivery) -> Made:
+        """Put a batch into a slot's arrays, checked, and an incomplete one filled up."""
         inputs, kinds, rows = self._inputs, delivery.kinds, self._inputs[0].shape[0]
         name = BatchName(self.number, rows, delivery)
         heads = slot
@@ -85,13 +85,21 @@ class BatchMaker:
             self._fitting = kinds if rows == len(slot[0]) else None
         given = delivery.write(heads, self._clock)
         with self._clock.timed(COPY_STAGE):
-            require_labels(given, inputs, name)
+            counts = count_labels(given, inputs, name)
             if rows < inputs[0].shape[0]:
-                for array, spec in zip(slot, inputs, strict=True):
-                    array[rows:] = PADDING_LABEL if spec.classes is not None else 0
+                fill_up(slot, rows)
             if self._settings.check_numerics:
                 require_finite(heads, inputs, name)
-        return rows
+        return Made(rows, counts)
+
+
+def fill_up(slot: Batch, rows: int) -> None:
+    """Fill up a batch of so many rows with copies of them, the first one first.
+
+    A copy computes what its row computes: where that is finite, no NaN comes of the padding.
+    """
+    for array in slot:
+        array[rows:] = array[np.arange(rows, len(array)) % rows]
 
 
 class BatchName(NamedTuple):
@@ -145,26 +153,37 @@ def rows_of_fitting(kinds: Sequence[Kind], inputs: Inputs, name: BatchName) -> i
     return rows
 
 
-def require_labels(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
-    """See that labels are classes. Asked of what the data set has: 2³² + 3 as an int32 is 3.
+def count_labels(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> tuple[int, ...]:
+    """The labels that count, for each range of each input, after a look at whether all are in it.
 
-    Raises: CsrunError naming the first row with another one
+    Asked of what the data set has: 2³² + 3 as an int32 is 3.
+
+    Raises: CsrunError naming the first row with another label
     """
-    for labels, spec in zip(arrays, inputs, strict=True):
-        if spec.classes is not None:
-            _require_classes(labels, spec, spec.classes, name)
-
-
-def _require_classes(
-    labels: npt.NDArray[Any], spec: InputSpec, classes: int, name: BatchName
-) -> None:
-    if labels.min() >= 0 and labels.max() < classes:
-        return
-    at = np.argwhere((labels < 0) | (labels >= classes))[0]
-    raise CsrunError(
-        f"{name.row(int(at[0]), len(labels))}: {spec.name} must be in 0..{classes - 1}, "
-        f"got {labels[tuple(at)]}"
+    return tuple(
+        _count_in(one, labels, spec.name, name)
+        for labels, spec in zip(arrays, inputs, strict=True)
+        for one in spec.labels
     )
+
+
+def _count_in(one: LabelRange, labels: npt.NDArray[Any], array: str, name: BatchName) -> int:
+    last, ignored = one.classes - 1, one.ignore_index
+    is_ignored: Any = False
+    if not labels.size or 0 <= labels.min() <= labels.max() <= last:
+        if not 0 <= ignored <= last:
+            return labels.size
+        is_ignored = labels == ignored
+    else:
+        is_ignored = labels == ignored
+        if (bad := ~is_ignored & ((labels < 0) | (labels > last))).any():
+            at = np.argwhere(bad)[0]
+            raise CsrunError(
+                f"{name.row(int(at[0]), len(labels))}: {array} must be in 0..{last}, got "
+                f"{labels[tuple(at)]}: correct it, or give labels that are not to count the loss's "
+                f"ignore_index, {ignored}"
+            )
+    return labels.size - int(np.count_nonzero(is_ignored))
 
 
 def require_finite(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:

@@ -7,7 +7,7 @@ the schedule. Both ways give the loss's sum, and leave the weights alone when it
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from time import perf_counter
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class Compute(Protocol):
         """The arrays of each minibatch, for each output of the plan."""
 
     def run(self, batch: Batch, step: Step) -> float:
-        """One step forward and backward; the sum of the loss over the batch's valid rows."""
+        """One step forward and backward; the sum of the loss over what counts in the batch."""
 
 
 def make_compute(
@@ -174,13 +174,14 @@ class Engine:
 
     def __init__(
         self,
-        run_mode: RunMode,
+        plan: Plan,
         compute: Compute,
         source: BatchSource,
         weights: Weights,
         results: ResultSlots,
     ) -> None:
-        self._every_output = run_mode is not RunMode.TRAIN
+        self._trains = plan.run_mode is RunMode.TRAIN
+        self._loss_count = plan.loss_count
         self._compute = compute
         self._source = source
         self._weights = weights
@@ -203,22 +204,31 @@ class Engine:
             if taken is None:
                 finished = True
                 break
-            batch, step.rows = taken
-            step.index = first + done
-            loss_sum = self._compute.run(batch, step)
+            step.index, step.rows, step.counts = first + done, taken.made.rows, taken.made.counts
+            loss_sum = self._run(taken.batch)
             if not isfinite(loss_sum):
                 bad_loss = loss_sum
                 break
             last = done == count - 1
-            self._results.record(done, loss_sum, step.rows)
-            if self._every_output or last:
+            self._results.record(done, loss_sum, self._counted(), step.rows)
+            if last or not self._trains:
                 self._results.record_outputs(done, self._compute.outputs)
             self._source.release()
             samples += step.rows
         else:
             done = count
-        if finished and done and not self._every_output:  # the last step's are still there
+        if finished and done and self._trains:  # the last step's are still there
             self._results.record_outputs(done - 1, self._compute.outputs)
         self._weights.settle()
         seconds = perf_counter() - started
         return StepsDone(done, samples, seconds, self._source.used(), finished, bad_loss)
+
+    def _counted(self) -> int:
+        """How many the loss's sum is of."""
+        return self._step.rows if self._loss_count is None else self._step.counts[self._loss_count]
+
+    def _run(self, batch: Batch) -> float:
+        """The loss's sum; the mean over no label at all is no number, and nothing to train on."""
+        if self._trains and 0 in self._step.counts:
+            return nan
+        return self._compute.run(batch, self._step)

@@ -6,6 +6,7 @@ its metrics are merged over steps.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ RESULT_BYTES = 64 << 20  # with large outputs there are fewer slots, so that the
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step as the host sees it. `loss` is the mean over `rows`; None without a loss.
+    """One step as the host sees it: its valid samples, and the loss's sum over `count`.
 
     `outputs` are as the model made them, those of samples cut to the valid ones; `specs` tell
     where each has its samples.
@@ -40,9 +41,15 @@ class StepResult:
 
     step: int
     rows: int
-    loss: float | None
+    loss_sum: float
+    count: int
     outputs: dict[str, Array]
     specs: tuple[Output, ...]
+
+    @property
+    def loss(self) -> float:
+        """The mean; NaN when nothing counts."""
+        return self.loss_sum / self.count if self.count else nan
 
     def of_sample(self, number: int) -> dict[str, Any]:
         """The outputs of one valid sample.
@@ -53,7 +60,8 @@ class StepResult:
 
 
 class ResultSlots:
-    """Result slots over memory: a header float64[2] = (loss sum, rows) and every output's arrays.
+    """Result slots over memory: a header float64[3] = (loss's sum, its count, rows) and every
+    output's arrays.
 
     An output has one array a minibatch, one behind the other.
     """
@@ -64,7 +72,7 @@ class ResultSlots:
         self._arrays: list[list[Array]] = []
         slot_bytes = result_slot_bytes(plan)
         for offset in range(0, len(memory) - slot_bytes + 1, slot_bytes):
-            self._headers.append(memory[offset : offset + 16].view(np.float64))
+            self._headers.append(memory[offset : offset + 24].view(np.float64))
             offset += ALIGNMENT_BYTES
             arrays = []
             for buffer in _output_buffers(plan):
@@ -73,8 +81,8 @@ class ResultSlots:
                 offset += aligned(arrays[-1].nbytes)
             self._arrays.append(arrays)
 
-    def record(self, slot: int, loss_sum: float, rows: int) -> None:
-        self._headers[slot][:] = loss_sum, rows
+    def record(self, slot: int, loss_sum: float, count: int, rows: int) -> None:
+        self._headers[slot][:] = loss_sum, count, rows
 
     def record_outputs(self, slot: int, outputs: Sequence[Sequence[Array]]) -> None:
         """Keep one step's outputs: the arrays of each minibatch, for each output."""
@@ -84,7 +92,7 @@ class ResultSlots:
 
     def read(self, slot: int, step: int) -> StepResult:
         """One step's results, copied out, with one value an output of all minibatches."""
-        loss_sum, rows = self._headers[slot].tolist()
+        loss_sum, count, rows = self._headers[slot].tolist()
         outputs = {}
         for output, parts in zip(self._plan.outputs, self._arrays[slot], strict=True):
             if output.combine is Combine.SAMPLES:
@@ -95,8 +103,7 @@ class ResultSlots:
                 outputs[output.name] = np.asarray(parts.sum(axis=0, dtype=parts.dtype))
             else:
                 outputs[output.name] = np.array(parts[0])
-        loss = loss_sum / rows if self._plan.loss_buffer is not None else None
-        return StepResult(step, int(rows), loss, outputs, self._plan.outputs)
+        return StepResult(step, int(rows), loss_sum, int(count), outputs, self._plan.outputs)
 
 
 def _of_sample(values: Array, spec: Output, number: int) -> Any:

@@ -1,6 +1,7 @@
 """Where the wafer takes its batches from: rings of streamers, or the dataset itself."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -11,14 +12,22 @@ from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.messages import RunSettings, StreamerUse
-from csrun.runtime.wire.ring import END_OF_DATA, UNKNOWN_STAGE, RingReader
+from csrun.runtime.wire.ring import END_OF_DATA, UNKNOWN_STAGE, Made, RingReader
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One global batch, and what counts in it."""
+
+    batch: Batch
+    made: Made
 
 
 class BatchSource(Protocol):
     """Global batches in order, one at a time."""
 
-    def take(self) -> tuple[Batch, int] | None:
-        """The next batch and its valid rows; None at the end of the data."""
+    def take(self) -> Taken | None:
+        """The next batch; None at the end of the data."""
 
     def release(self) -> None:
         """The batch taken last is no longer read."""
@@ -47,19 +56,19 @@ class RingSource:
         """Batches that all rings together can hold."""
         return sum(ring.slots for _, ring in self._rings)
 
-    def take(self) -> tuple[Batch, int] | None:
-        """The next batch and its valid rows; None at the end of the data."""
+    def take(self) -> Taken | None:
+        """The next batch; None at the end of the data."""
         asked = perf_counter()
         streamer, ring = self._rings[self._turn]
         slot = ring.take()
         waited = perf_counter() - asked
-        rows, _, *production, _ = slot.header.tolist()
+        rows, _, produce_ns, slowest, slowest_ns, _, *counts = slot.header.tolist()
         if rows == END_OF_DATA:
             return self._take_of_others() if self._to_the_last else None
-        self._uses[streamer].add(waited, *production)
-        return slot.arrays, rows
+        self._uses[streamer].add(waited, produce_ns, slowest, slowest_ns)
+        return Taken(slot.arrays, Made(rows, tuple(counts)))
 
-    def _take_of_others(self) -> tuple[Batch, int] | None:
+    def _take_of_others(self) -> Taken | None:
         self._rings.pop(self._turn)
         if not self._rings:
             return None
@@ -94,14 +103,14 @@ class InProcessSource:
         names = self._maker.meter.stages
         return names[number] if 0 <= number < len(names) else None
 
-    def take(self) -> tuple[Batch, int] | None:
-        """The next batch and its valid rows; None at the end of the data."""
-        rows = self._maker.make(self._slot)
-        if rows is None:
+    def take(self) -> Taken | None:
+        """The next batch; None at the end of the data."""
+        made = self._maker.make(self._slot)
+        if made is None:
             return None
         cost = self._maker.meter.cost
         self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
-        return self._slot, rows
+        return Taken(self._slot, made)
 
     def release(self) -> None:
         """The one slot is free from then on."""

@@ -1,6 +1,6 @@
 """The ring in which one streamer hands batches to one wafer: shared memory and two counters.
 
-A slot is a header of int64 and the arrays of one batch, each at a multiple of 64 bytes. The wafer
+A slot is a header of int64 and the arrays of one batch, all at multiples of 64 bytes. The wafer
 computes on the slot's arrays in place and gives the slot back afterwards; nothing is copied.
 
 Slots are given back a burst at a time. A streamer that is woken for a single batch has lost its
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable import ALIGNMENT_BYTES, InputSpec, aligned, nbytes_of, view
+from csrun.executable import InputSpec, aligned, nbytes_of, view
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.shared import Counter, Overdue, SharedMemory, Waiter
@@ -22,7 +22,7 @@ LEAST_RING_SLOTS = 2  # one being read, one being filled
 BURST = 4  # slots that are given back at once, where the ring has that many to spare
 END_OF_DATA = -1  # in the header's `rows`
 UNKNOWN_STAGE = -1
-HEADER_BYTES = 6 * 8  # of the ALIGNMENT_BYTES in front of the arrays
+HEADER_LENGTH = 6  # without the counts of labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,19 @@ NO_PRODUCTION = Production()
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """What counts in a batch: its valid rows, and its labels for each range of each input."""
+
+    rows: int
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """One batch: its header, and its arrays in the inputs' order.
 
-    header: int64[6] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered + 1)
+    header: int64[6 + n] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered
+    + 1, the batch's n counts of labels)
     """
 
     header: npt.NDArray[np.int64]
@@ -53,7 +62,13 @@ class Slot:
 
 
 def slot_bytes(inputs: tuple[InputSpec, ...]) -> int:
-    return ALIGNMENT_BYTES + sum(_aligned_bytes(spec) for spec in inputs)
+    header = aligned(nbytes_of((header_length(inputs),), "int64"))
+    return header + sum(_aligned_bytes(spec) for spec in inputs)
+
+
+def header_length(inputs: tuple[InputSpec, ...]) -> int:
+    """Numbers of a slot's header."""
+    return HEADER_LENGTH + sum(len(spec.labels) for spec in inputs)
 
 
 def _aligned_bytes(spec: InputSpec) -> int:
@@ -65,14 +80,21 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
     views = []
     for index in range(slots):
         offset = index * slot_bytes(inputs)
-        header = memory[offset : offset + HEADER_BYTES].view(np.int64)
-        offset += ALIGNMENT_BYTES
+        header = np.asarray(view(memory, offset, (header_length(inputs),), "int64"), np.int64)
+        offset += aligned(header.nbytes)
         arrays = []
         for spec in inputs:
             arrays.append(view(memory, offset, spec.shape, spec.dtype))
             offset += _aligned_bytes(spec)
         views.append(Slot(header, tuple(arrays)))
     return views
+
+
+def write_header(slot: Slot, made: Made | None, index: int, cost: Production) -> None:
+    """All of a slot's header but the stage."""
+    rows = END_OF_DATA if made is None else made.rows
+    slot.header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
+    slot.header[HEADER_LENGTH:] = 0 if made is None else made.counts
 
 
 class RingWriter:
@@ -102,10 +124,9 @@ class RingWriter:
         """The next batch is in this stage now."""
         self._slots[self._next].header[5] = stage + 1
 
-    def publish(self, rows: int, index: int, cost: Production = NO_PRODUCTION) -> None:
-        """Hand the reserved slot to the reader: its valid rows (or END_OF_DATA), its batch."""
-        header = self._slots[self._next].header
-        header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
+    def publish(self, made: Made | None, index: int, cost: Production = NO_PRODUCTION) -> None:
+        """Hand the reserved slot to the reader: what was made in it, None at the end; its batch."""
+        write_header(self._slots[self._next], made, index, cost)
         self._next = (self._next + 1) % len(self._slots)
         self._filled.raise_by()
 

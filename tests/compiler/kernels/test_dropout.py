@@ -19,7 +19,7 @@ RATE = 0.4
 
 def masks_of(network, machine):
     """The masks of a step, by the reference's own Philox."""
-    draw = Draw(0, machine.step_count, machine.step_count * network.batch)
+    draw = Draw(0, machine.step_count)
     found = []
     for stream, units in enumerate(network.sizes[1:-1]):
         properties = {"rate": attribute(RATE), "stream": attribute(stream)}

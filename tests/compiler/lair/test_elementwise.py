@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from support.programs import Machine, options_of
+from support.programs import Machine, options_of, step_of
 
 from csrun import nn
-from csrun.base.mode import PADDING_LABEL, ExecutionMode, RunMode
+from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
 from csrun.compiler import CompileError, compile_model
-from csrun.executable import Runtime, Step, state_views, wafer_views
+from csrun.executable import Runtime, state_views, wafer_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
@@ -51,7 +51,7 @@ class Theirs:
         return x.mean(-1, keepdim=True)
 
     def cross_entropy(self, logits, labels):
-        return torch.nn.functional.cross_entropy(logits, labels, ignore_index=PADDING_LABEL)
+        return torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX)
 
 
 def scaled(f, x, labels):
@@ -134,7 +134,7 @@ def parameters_of(plan):
 def batch_of(rows):
     random = np.random.default_rng(6)
     labels = random.integers(0, CLASSES, BATCH).astype(np.int32)
-    labels[rows:] = PADDING_LABEL
+    labels[rows:] = IGNORE_INDEX
     return random.standard_normal((BATCH, IN)), labels
 
 
@@ -174,9 +174,9 @@ def test_losses_as_outputs_are_those_of_the_whole_batch(tmp_path, case, minibatc
     for name, array in state_views(plan, store).items():
         array[...] = parameters[name]
     compute = make_compute(executable, arena, store, Runtime(5), Unmoved())
-    loss = compute.run(batch, Step(rows=rows))
+    loss = compute.run(batch, step_of(plan, batch, rows))
     slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
-    slots.record(0, loss, rows)
+    slots.record(0, loss, rows, rows)
     slots.record_outputs(0, compute.outputs)
     their_loss, their_gradients, their_outputs = expected(case, parameters, batch)
     assert loss / rows == pytest.approx(their_loss, rel=1e-12)

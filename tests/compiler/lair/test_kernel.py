@@ -4,6 +4,7 @@ from support.programs import options_of
 
 from csrun import nn
 from csrun.base.mode import RunMode
+from csrun.cirh.ops.arithmetic import SumOp
 from csrun.compiler import compile_model
 from csrun.compiler.kernels import Phase
 from csrun.compiler.lair import Generated, parse_kernels, print_kernels
@@ -72,7 +73,7 @@ def test_values_that_others_need_between_keep_operators_apart():
 
 def test_a_sum_over_rows_is_there_only_after_the_loop():
     def model(x, labels):
-        total = nn.sum(x * x, axis=0, keepdims=True)
+        total = x.tracer.emit(SumOp, x * x, dims=(0,), keepdim=True)
         loss = nn.softmax_cross_entropy(nn.Dense(3)(x), labels)
         return loss, [("shares", x * x / total)]
 

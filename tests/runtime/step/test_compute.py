@@ -3,11 +3,11 @@
 import msgspec
 import numpy as np
 import pytest
-from support.programs import Network, options_of
+from support.programs import Network, options_of, step_of
 
-from csrun.base.mode import PADDING_LABEL, RunMode
+from csrun.base.mode import IGNORE_INDEX, RunMode
 from csrun.compiler import compile_model
-from csrun.executable import Runtime, Step, state_views, wafer_views
+from csrun.executable import Runtime, state_views, wafer_views
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 
@@ -43,9 +43,9 @@ def one_step(root, minibatches, batch, rows=BATCH, dropout=0.0, run_mode=RunMode
         array[...] = network.parameters().get(name, 0)
     weights = Collected()
     compute = make_compute(executable, arena, store, Runtime(5), weights)
-    loss = compute.run(batch, Step(index=3, rows=rows)) / rows
+    loss = compute.run(batch, step_of(plan, batch, rows, 3)) / rows
     slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
-    slots.record(0, loss, rows)
+    slots.record(0, loss, rows, rows)
     slots.record_outputs(0, compute.outputs)
     views = wafer_views(plan, arena, store)
     gradients = {
@@ -78,7 +78,7 @@ def test_loss_and_gradients_are_those_of_the_whole_batch_in_pytorch(
         hidden = hidden @ tensors[f"{layer}/kernel"] + tensors[f"{layer}/bias"]
         hidden = hidden if layer == "dense_2" else hidden.relu()
     targets = torch.tensor(labels).long()
-    expected = torch.nn.functional.cross_entropy(hidden, targets, ignore_index=PADDING_LABEL)
+    expected = torch.nn.functional.cross_entropy(hidden, targets, ignore_index=IGNORE_INDEX)
     expected.backward()
 
     loss, gradients, outputs, delivered = one_step(

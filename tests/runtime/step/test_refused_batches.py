@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
+from csrun.base.mode import IGNORE_INDEX
 from csrun.data import Dataset
-from csrun.executable import InputSpec
+from csrun.executable import InputSpec, LabelRange
 from csrun.runtime.step.source import InProcessSource
 from csrun.runtime.wire.messages import RunSettings
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),
-    InputSpec("labels", (4, 2), "int32", classes=10),
+    InputSpec("labels", (4, 2), "int32", (LabelRange(10, IGNORE_INDEX),)),
 )
 FEATURES = np.arange(60, dtype=np.float64).reshape(20, 3)
 LABELS = np.ones((20, 2), np.int32)
@@ -34,7 +35,10 @@ def changed(array, at, value):
 def test_a_label_out_of_range_in_a_sequence():
     with pytest.raises(CsrunError) as caught:
         run(labels=changed(LABELS, (13, 1), 11))
-    assert str(caught.value) == "batch 3, row 1 (sample 13): labels must be in 0..9, got 11"
+    assert str(caught.value) == (
+        "batch 3, row 1 (sample 13): labels must be in 0..9, got 11: correct it, or give labels "
+        "that are not to count the loss's ignore_index, -100"
+    )
     (note,) = caught.value.__notes__
     assert note.startswith("this process was at batch 3; batches made before: 3, at ")
 

@@ -12,19 +12,19 @@ from support.wires import tcp_channel_pair
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
-from csrun.executable import PADDING_LABEL, InputSpec
+from csrun.executable import InputSpec, LabelRange
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.roles import streamer
 from csrun.runtime.roles.connections import ring_slots_for
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import Primed, RingReady, RunSettings, StartStreaming, Stop
-from csrun.runtime.wire.ring import RingReader, RingWriter
+from csrun.runtime.wire.ring import Made, RingReader, RingWriter
 from csrun.runtime.wire.shared import Interrupted
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),
-    InputSpec("labels", (4,), "int32", classes=10),
+    InputSpec("labels", (4,), "int32", (LabelRange(10, 3),)),
 )
 
 
@@ -111,12 +111,13 @@ def test_batches_come_in_order_converted_and_filled_up(open_source, first):
     data = Data(9)
     source = open_source(data, first)
     for features, labels in data.all[first:]:
-        (got_features, got_labels), rows = source.take()
-        assert rows == len(labels)
+        taken = source.take()
+        (got_features, got_labels), rows = taken.batch, taken.made.rows
+        assert (rows, taken.made.counts) == (len(labels), (np.sum(labels != 3),))
         np.testing.assert_array_equal(got_features[:rows], features.astype("f"), strict=True)
         np.testing.assert_array_equal(got_labels[:rows], labels.astype("i"), strict=True)
-        assert (got_labels[rows:] == PADDING_LABEL).all()
-        assert (got_features[rows:] == 0).all()
+        np.testing.assert_array_equal(got_labels[rows:], got_labels[: 4 - rows])
+        np.testing.assert_array_equal(got_features[rows:], got_features[: 4 - rows])
         source.release()
     assert source.take() is None
 
@@ -176,7 +177,7 @@ def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
         found = []
         with closing(RingReader(parts, INPUTS, slots, chief, turn=turn)) as reader:
             for index in range(len(given_back)):
-                writer.publish(4, index)
+                writer.publish(Made(4, (0,)), index)
                 assert reader.take().header[1] == index
                 reader.release()
                 found.append(_count(free))
@@ -223,12 +224,13 @@ def test_a_full_ring_waits_for_its_reader(ring):
         for index in range(5):
             writer.reserve()
             order.append(("write", index))
-            writer.publish(4, index)
+            writer.publish(Made(4, (index,)), index)
 
     thread = threading.Thread(target=write)
     thread.start()
     for index in range(5):
-        assert reader.take().header[:2].tolist() == [4, index]
+        header = reader.take().header
+        assert [*header[:2], *header[6:]] == [4, index, index]
         order.append(("read", index))
         reader.release()
     thread.join()

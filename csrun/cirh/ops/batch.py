@@ -1,0 +1,79 @@
+"""The batch in a model: how many samples and labels count, and what keeps the others out.
+
+An incomplete last batch is filled up with rows of padding; they come last.
+"""
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, axis, integer
+from csrun.cirh.ops.model import LeafOp
+from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
+
+
+@irdl_op_definition
+class SampleCountOp(LeafOp):
+    """The number of samples of the global batch, without padding, a scalar."""
+
+    name = "cirh.sample_count"
+    assembly_format = "attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class ValidSamplesOp(LeafOp):
+    """The number of samples of this part of the batch, without padding, a scalar."""
+
+    name = "cirh.valid_samples"
+    assembly_format = "attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class MaskPaddingOp(CirhOp):
+    """x, with `value` from the row on axis `dim` on at which `samples` of `rows` rows each end."""
+
+    name = "cirh.mask_padding"
+    x = operand_def(TensorType)
+    samples = operand_def(TensorType)
+    dim = prop_def(IntegerAttr)
+    rows = prop_def(IntegerAttr)
+    value = prop_def(FloatAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The type of x; the number of samples is one integer."""
+        size, rows = shape_of(types[0])[axis(properties, types[0])], integer(properties, "rows")
+        if rows < 1 or size % rows:
+            raise VerifyException(f"rows must divide the {size} of the axis, got {rows}")
+        if shape_of(types[1]) != () or not is_integer(types[1]):
+            raise VerifyException(f"samples must be one integer, got {types[1]}")
+        return types[0]
+
+
+@irdl_op_definition
+class LabelCountOp(CirhOp):
+    """The number of labels of the global batch that are not `ignore_index`, a scalar of floats.
+
+    What ATen calls the total weight of nll_loss.
+    """
+
+    name = "cirh.label_count"
+    labels = operand_def(TensorType)
+    ignore_index = prop_def(IntegerAttr)
+    dtype = prop_def(StringAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        dtype = properties["dtype"]
+        if not is_integer(types[0]):
+            name, text = dtype_of(types[0]), text_of(types[0])
+            raise VerifyException(f"labels must be integers, got {name} of shape {text}")
+        assert isinstance(dtype, StringAttr)
+        return tensor_type((), dtype.data)
+
+
+OPS = (SampleCountOp, ValidSamplesOp, MaskPaddingOp, LabelCountOp)

@@ -1,0 +1,147 @@
+"""Losses by token, against PyTorch on the valid rows: means over the labels that count."""
+
+import numpy as np
+import pytest
+from support.steps import Case, one_step, parameters_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler import CompileError
+from csrun.nn.functions import view
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the losses")
+
+B, T, D, V = 8, 6, 4, 7
+STREAMING, PIPELINED = ExecutionMode.WEIGHT_STREAMING, ExecutionMode.PIPELINED
+#: Minibatches and modes, and how many of eight samples are valid: of two and four minibatches some
+#: are of padding alone.
+WAYS = [(1, PIPELINED, B), (1, STREAMING, 3), (2, PIPELINED, 3), (4, PIPELINED, 5)]
+
+
+def batch_of(rows, ignored, share=0.4):
+    """Labels that do not count lie unevenly: a mean of means would be another number."""
+    random = np.random.default_rng(8)
+    labels = random.integers(0, V, (B, T)).astype(np.int32)
+    labels[random.random((B, T)) < np.linspace(0, 2 * share, B)[:, None]] = ignored
+    return [random.standard_normal((B, T, D))[:rows], labels[:rows]]
+
+
+def expected(weights, batch, ignored):
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in weights.items()}
+    logits = torch.tensor(batch[0]) @ tensors["dense/kernel"] + tensors["dense/bias"]
+    labels = torch.tensor(batch[1]).long()
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=ignored
+    )
+    loss.backward()
+    return loss.item(), {name: tensor.grad.numpy() for name, tensor in tensors.items()}
+
+
+def check(case, root, ignored):
+    stepped = one_step(case, root)
+    weights = parameters_of(case.compile(root).plan)
+    loss, gradients = expected(weights, case.batch, ignored)
+    assert stepped.result.loss == pytest.approx(loss, rel=1e-12)
+    for name, theirs in gradients.items():
+        np.testing.assert_allclose(stepped.gradients[name], theirs, rtol=1e-9, atol=1e-12)
+    return stepped
+
+
+@pytest.mark.parametrize(("minibatches", "mode", "rows"), WAYS)
+@pytest.mark.parametrize("ignored", [-100, 5, 255])
+def test_a_mean_over_the_labels_that_count(tmp_path, ignored, minibatches, mode, rows):
+    def model(x, labels):
+        loss = nn.softmax_cross_entropy(nn.Dense(V)(x), labels, ignore_index=ignored)
+        return loss, {"loss": loss, "half": loss * 0.5}
+
+    batch = batch_of(rows, ignored)
+    case = Case(model, batch, minibatches, B, mode)
+    result = check(case, tmp_path, ignored).result
+    assert result.count == (batch[1] != ignored).sum() < batch[1].size
+    assert result.outputs["loss"] == pytest.approx(result.loss)
+    assert result.outputs["half"] == pytest.approx(result.loss / 2)
+
+
+@pytest.mark.parametrize("minibatches", [1, 4])
+def test_logits_and_labels_that_the_model_flattens_itself(tmp_path, minibatches):
+    def model(x, labels):
+        rows = x.shape[0] * T
+        logits = nn.Dense(V)(view(x, (rows, D)))
+        return nn.softmax_cross_entropy(logits, view(labels, (rows,))), {}
+
+    check(Case(model, batch_of(5, -100), minibatches, B), tmp_path, -100)
+
+
+@pytest.mark.parametrize("minibatches", [1, 4])
+def test_two_losses_each_over_its_own_labels(tmp_path, minibatches):
+    """Of the same array: one does not count class 2, and has fewer classes."""
+
+    def model(x, labels):
+        first = nn.softmax_cross_entropy(nn.Dense(V)(x), labels)
+        second = nn.softmax_cross_entropy(nn.Dense(V + 2)(x), labels, ignore_index=2)
+        return first + second, {"first": first, "second": second}
+
+    batch = batch_of(5, 2)
+    case = Case(model, batch, minibatches, B)
+    result = one_step(case, tmp_path).result
+    weights = parameters_of(plan := case.compile(tmp_path).plan)
+    assert [(one.classes, one.ignore_index) for one in plan.inputs[1].labels] == [
+        (V, -100), (V + 2, 2)
+    ]  # fmt: skip
+    for name, layer, ignored in (("first", "dense", -100), ("second", "dense_1", 2)):
+        own = {f"dense/{what}": weights[f"{layer}/{what}"] for what in ("kernel", "bias")}
+        loss, _ = expected(own, batch, ignored)
+        assert result.outputs[name] == pytest.approx(loss, rel=1e-12)
+    assert result.loss == pytest.approx(result.outputs["first"] + result.outputs["second"])
+    assert result.count == 5  # of several kinds of labels it is a mean over samples
+
+
+def test_labels_that_the_model_computes_are_counted_and_seen_on_the_wafer(tmp_path):
+    """Nobody can look at them before: one that is no class makes the loss no number."""
+
+    def model(x, labels):
+        return nn.softmax_cross_entropy(nn.Dense(V)(x), labels + labels - labels), {}
+
+    batch = batch_of(5, -100)
+    check(Case(model, batch, 1, B), tmp_path, -100)
+    with pytest.raises(CompileError, match=r"the loss must be made of .*, got 2 minibatches"):
+        one_step(Case(model, batch, 2, B), tmp_path)
+    for bad in (V, -1):
+        batch[1][4, 2] = bad
+        assert np.isnan(one_step(Case(model, batch, 1, B), tmp_path).result.loss)
+
+
+def test_rows_that_do_not_count_count_nothing_whatever_their_logits_are(tmp_path):
+    """Infinite and no numbers: their gradient is zero, as is that of padding."""
+
+    def model(x, labels):
+        return nn.softmax_cross_entropy(nn.Dense(V)(x), labels), {}
+
+    batch = batch_of(5, -100)
+    batch[1][1] = -100
+    finite = one_step(Case(model, batch, 1, B), tmp_path)
+    batch[0][1, 2] = np.inf
+    batch[0][1, 3] = np.nan
+    poisoned = one_step(Case(model, batch, 1, B), tmp_path)
+    assert poisoned.result.loss == finite.result.loss
+    np.testing.assert_array_equal(poisoned.gradients["dense/bias"], finite.gradients["dense/bias"])
+
+
+def test_an_evaluation_of_labels_that_are_all_ignored_is_of_none(tmp_path):
+    def model(x, labels):
+        return nn.softmax_cross_entropy(nn.Dense(V)(x), labels), {}
+
+    batch = batch_of(5, -100)
+    batch[1][:] = -100
+    result = one_step(Case(model, batch, 1, B, run_mode=RunMode.EVAL), tmp_path).result
+    assert (result.loss_sum, result.count) == (0, 0)
+    assert np.isnan(result.loss)
+
+
+@pytest.mark.parametrize("ignored", [True, 1.5, "-100"])
+def test_what_is_ignored_is_an_integer(ignored):
+    def model(x, labels):
+        return nn.softmax_cross_entropy(nn.Dense(V)(x), labels, ignore_index=ignored), {}
+
+    with pytest.raises(nn.errors.TraceError, match=r"test_tokens.py:\d+: .* be an integer, got"):
+        Case(model, batch_of(8, -100)).trace()
