@@ -8,6 +8,7 @@ from support.jobs import Workplace, over_its_limit, until
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
+SLOW = pytest.mark.slow
 
 SPREAD = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1",
           "--single-task-nodes", "1")  # fmt: skip
@@ -41,7 +42,10 @@ def kept(testbed: Testbed, name: str) -> set[tuple[str, str, str]]:
     return found
 
 
-@pytest.mark.parametrize("words", [("3",), ("4", "ends")], ids=["chief-lives", "chief-has-ended"])
+@pytest.mark.parametrize("words", [
+    pytest.param(("3",), marks=SLOW, id="chief-lives"),
+    pytest.param(("4", "ends"), id="chief-has-ended"),
+])  # fmt: skip
 def test_a_failure_has_the_code_of_its_first_cause(
     place: Workplace, testbed: Testbed, words: tuple[str, ...]
 ) -> None:
@@ -54,7 +58,7 @@ def test_a_failure_has_the_code_of_its_first_cause(
     assert kept(testbed, name) == {("FAILED", "7:0", "")}
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=SLOW)])
 def test_a_job_that_is_told_to_end_is_cancelled(
     place: Workplace, testbed: Testbed, signum: signal.Signals
 ) -> None:
@@ -73,6 +77,7 @@ def test_a_limit_of_csruns_is_told_in_a_comment(place: Workplace, testbed: Testb
     assert kept(testbed, "limited") == {("FAILED", "143:0", "csrun: time limit")}
 
 
+@SLOW
 def test_a_limit_of_a_submitted_job_is_told_in_a_comment(
     place: Workplace, testbed: Testbed
 ) -> None:
