@@ -139,6 +139,7 @@ def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
             shape_of(type_of(op.out)),
             dtype_of(type_of(op.out)),
             tuple(model.label_ranges.get(op, ())),
+            model.vocabularies.get(op),
         )
         for op in model.inputs
     )

@@ -1,6 +1,6 @@
-"""The labels of a model's losses: which inputs they are, and what is allowed in them.
+"""The inputs that are labels of losses, or numbers of rows of tables, and what they may hold.
 
-The streamers check them and count those that a loss counts; the counts come with each batch.
+The streamers check them, and count the labels that a loss counts; the counts come with each batch.
 """
 
 from collections import defaultdict
@@ -10,6 +10,7 @@ from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes import labels_input
 from csrun.cirh.ops.batch import LabelCountOp
+from csrun.cirh.ops.embedding import EmbeddingOp
 from csrun.cirh.ops.loss import NllLossForwardOp
 from csrun.cirh.ops.model import InputOp
 from csrun.cirh.types import shape_of, type_of
@@ -28,6 +29,16 @@ def label_ranges(operations: Sequence[Operation]) -> Ranges:
                 found[source].append(one)
     inputs = [op for op in operations if isinstance(op, InputOp)]
     return {op: found[op] for op in inputs if op in found}
+
+
+def vocabularies(operations: Sequence[Operation]) -> dict[InputOp, int]:
+    """The rows of the smallest table that an input's values are looked up in."""
+    found: dict[InputOp, int] = {}
+    for op in operations:
+        if isinstance(op, EmbeddingOp) and (source := labels_input(op.indices)) is not None:
+            rows = shape_of(type_of(op.weight))[0]
+            found[source] = min(rows, found.get(source, rows))
+    return found
 
 
 def place_of_count(op: LabelCountOp, ranges: Ranges) -> int | None:

@@ -18,7 +18,7 @@ from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import GRADIENT, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
-from csrun.compiler.labels import Ranges
+from csrun.compiler.labels import Ranges, vocabularies
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
@@ -40,7 +40,8 @@ class MatchedOutput:
 class MatchedModel:
     """A model as kernels, in program order.
 
-    label_ranges: what the losses take as labels, by input. loss_dependence: how the loss depends on
+    label_ranges: what the losses take as labels, by input. vocabularies: how many vectors the table
+    has that an input's are looked up in. loss_dependence: how the loss depends on
     the batch; None without a loss. loss_count: which of the batch's counts it is a mean over.
     updates: the optimizer of each parameter that is trained, by name. clip_norm: the largest global
     norm of the gradients, if there is one. without_samples: names of arrays that no sample has a
@@ -49,6 +50,7 @@ class MatchedModel:
 
     inputs: tuple[InputOp, ...]
     label_ranges: Ranges
+    vocabularies: dict[InputOp, int]
     parameters: tuple[ParameterOp, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[MatchedOutput, ...]
@@ -117,6 +119,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
         label_ranges=graph.label_ranges,
+        vocabularies=vocabularies(graph.operations),
         parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
         kernels=kernels,
         outputs=tuple(outputs),

@@ -57,13 +57,15 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One array of a batch, in the order in which the model takes them.
 
     `labels`: the ranges of the losses that it holds the labels of. Each batch comes with the number
-    of labels that count in it, for each range of each input.
+    of labels that count in it, for each range of each input. `vocabulary`: its values are numbers
+    of rows of tables, 0..vocabulary-1.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     labels: tuple[LabelRange, ...] = ()
+    vocabulary: int | None = None
 
 
 class InitializerKind(StrEnum):

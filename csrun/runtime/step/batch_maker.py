@@ -86,6 +86,7 @@ class BatchMaker:
         given = delivery.write(heads, self._clock)
         with self._clock.timed(COPY_STAGE):
             counts = count_labels(given, inputs, name)
+            require_known(given, inputs, name)
             if rows < inputs[0].shape[0]:
                 fill_up(slot, rows)
             if self._settings.check_numerics:
@@ -184,6 +185,26 @@ def _count_in(one: LabelRange, labels: npt.NDArray[Any], array: str, name: Batch
                 f"ignore_index, {ignored}"
             )
     return labels.size - int(np.count_nonzero(is_ignored))
+
+
+def require_known(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
+    """See that all that is looked up in a table is in it.
+
+    Raises: CsrunError naming the first place with another number
+    """
+    for values, spec in zip(arrays, inputs, strict=True):
+        if spec.vocabulary is None or not values.size:
+            continue
+        last = spec.vocabulary - 1
+        if values.min() >= 0 and values.max() <= last:
+            continue
+        numbers: npt.NDArray[Any] = values
+        row, *place = np.argwhere((numbers < 0) | (numbers > last))[0].tolist()
+        where = f", position {', '.join(map(str, place))}" if place else ""
+        raise CsrunError(
+            f"{name.row(row, len(values))}{where}: {spec.name} must be in 0..{last}, the numbers "
+            f"that the model has a vector for, got {values[(row, *place)]}"
+        )
 
 
 def require_finite(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:

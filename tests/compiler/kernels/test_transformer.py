@@ -115,3 +115,9 @@ def test_a_step_is_pytorchs(tmp_path, norm, causal, masked, mode, precision):
     scale = max(np.abs(slope).max() for slope in slopes.values())
     for name, slope in slopes.items():
         assert np.abs(gradients[name] - slope).max() <= PRECISIONS[precision] * scale, name
+
+
+def test_the_streamers_know_how_many_vectors_there_are(tmp_path):
+    executable = compiled(tmp_path, ExecutionMode.PIPELINED, "float32", nn.RMSNorm, True, None)
+    ids, labels = executable.plan.inputs
+    assert (ids.vocabulary, labels.vocabulary) == (V, None)
