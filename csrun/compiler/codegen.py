@@ -49,7 +49,7 @@ def generate(
     functions, prepared = [], []
     for function in layout.functions:
         prepared += [line for k in function.kernels for line in k.prepare(names.of)]
-        functions += _function(function.visit.function, function.kernels, names, inputs)
+        functions += _function(function.visit.function, function.kernels, names)
     visits = ", ".join(function.visit.function for function in layout.functions)
     wafer = [
         "def bind_wafer(v, runtime):",
@@ -62,17 +62,16 @@ def generate(
     return "\n".join([head, REDUCTIONS, "", *wafer, "", "", *update, ""])
 
 
-def _function(
-    name: str, kernels: Sequence[Kernel], names: Names, inputs: Sequence[InputSpec]
-) -> list[str]:
+def _function(name: str, kernels: Sequence[Kernel], names: Names) -> list[str]:
     lines = []
     for kernel in kernels:
         lines.append(f"# {kernel.layer}: {kernel.kind}")
         lines += kernel.emit(names.of)
     text = "\n".join(lines)
     used = [line for variable, line in names.viewed_inputs.items() if variable in text]
-    batch = ", ".join(spec.name for spec in inputs) + ("," if len(inputs) == 1 else "")
-    unpack = [f"{batch} = batch", *used] if any(spec.name in text for spec in inputs) else []
+    inputs = list(names.inputs.values())
+    batch = ", ".join(inputs) + ("," if len(inputs) == 1 else "")
+    unpack = [f"{batch} = batch", *used] if any(x in text for x in inputs) else []
     return ["", f"def {name}(batch, step):", *_indented([*unpack, *lines] or ["pass"])]
 
 

@@ -17,8 +17,9 @@ class Names:
     def __init__(self, shapes: Mapping[str, Shape], inputs: Sequence[InputSpec]) -> None:
         self._shapes = shapes
         self._inputs = {INPUT + spec.name: spec for spec in inputs}
-        self._taken: set[str] = {spec.name for spec in inputs}
+        self._taken: set[str] = set()
         self._variables: dict[Array, str] = {}
+        self.inputs = {INPUT + spec.name: self._new(spec.name) for spec in inputs}
         self.bindings: list[str] = []
         self.viewed_inputs: dict[str, str] = {}
 
@@ -31,10 +32,11 @@ class Names:
     def _bind(self, array: Array) -> str:
         spec = self._inputs.get(array.name)
         if spec is not None:
-            text = expression(array, spec.name, spec.shape)
-            if text == spec.name:
+            whole_input = self.inputs[array.name]
+            text = expression(array, whole_input, spec.shape)
+            if text == whole_input:
                 return text
-            variable = self._new(_stem(array, spec.name, spec.shape))
+            variable = self._new(_stem(array, whole_input, spec.shape))
             self.viewed_inputs[variable] = f"{variable} = {text}"
             return variable
         shape = self._shapes[array.name]

@@ -20,12 +20,13 @@ from csrun.data.ops.batch import batched, padding_of
 from csrun.data.ops.cache import cached
 from csrun.data.ops.filter import filtered
 from csrun.data.ops.interleave import FileFlow, interleaved
-from csrun.data.ops.map import MapFunction, mapped
+from csrun.data.ops.map import mapped
 from csrun.data.ops.repeat import repeated
 from csrun.data.ops.shard import sharded
 from csrun.data.ops.shuffle import shuffled
 from csrun.data.samples import Batch, from_arrays
 from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
+from csrun.data.structure import Elements
 
 AUTOTUNE = -1  # as many calls at a time as the task has CPUs
 
@@ -54,6 +55,7 @@ class Dataset:
     _source: Source
     _level: Level
     operators: tuple[Operator, ...]
+    _elements: Elements
     _shards: Shards = UNSHARDED
     _files: FileSet | None = None
     _threads: int = 1
@@ -66,12 +68,17 @@ class Dataset:
     def from_arrays(*arrays: Any) -> "Dataset":
         """Samples along the first axis of equally long arrays (memory-mapped ones too).
 
+        Features first, then labels; each is an array, or a tuple or dict of arrays.
+
         Raises: DataError for arrays of unequal length, or without samples.
         """
-        samples = from_arrays(*arrays)
-        options = {"arrays": len(arrays), "samples": len(samples)}
+        elements = Elements()
+        flat = elements.taken(arrays)
+        samples = from_arrays(flat, elements.names(len(flat)))
+        options = {"arrays": len(flat), "samples": len(samples)}
         operator = Operator("from_arrays", Level.SAMPLE, options, call_site())
-        return Dataset(Indexed(samples, Range(len(samples))), Level.SAMPLE, (operator,))
+        source = Indexed(samples, Range(len(samples)))
+        return Dataset(source, Level.SAMPLE, (operator,), elements)
 
     @staticmethod
     def from_files(paths: Paths, format: Format | None = None) -> "Dataset":
@@ -91,24 +98,27 @@ class Dataset:
         if isinstance(source, Indexed):
             options["samples"] = len(source.samples)
         operator = Operator("from_files", Level.SAMPLE, options, call_site())
-        return Dataset(source, Level.SAMPLE, (operator,), _files=files)
+        return Dataset(source, Level.SAMPLE, (operator,), Elements(), _files=files)
 
     @staticmethod
     def from_batches(batches: Iterable[Any]) -> "Dataset":
-        """Batches as an iterable gives them: tuples of arrays or torch tensors, or dicts of these.
+        """Batches as an iterable gives them: arrays or torch tensors, in tuples and dicts.
 
-        A dict has the keys `features` and `labels`. A grain MapDataset is read by number, as long
-        as it is not filtered; all others are read in turn. A torch DataLoader that shuffles without
-        a seed has one order in all tasks, another one each pass: those of the run's seed.
+        A tuple, or a dict of these keys, has `features` and `labels`; each may be a tuple or dict
+        of arrays. A dict of other keys is features alone.
+
+        A grain MapDataset is read by number, as long as it is not filtered; all others are read in
+        turn. A torch DataLoader that shuffles without a seed has one order in all tasks, another
+        one each pass: those of the run's seed.
         """
         options = {"iterable": type(batches).__name__}
         operator = Operator("from_batches", Level.BATCH, options, call_site())
         operators = describe(batches) or (operator,)
-        items = indexed(batches)
+        elements, items = Elements(), indexed(batches)
         if items is not None:
-            return Dataset(batches_of(items), Level.BATCH, operators)
-        flow = BatchesFlow(batches, passes(batches), operators[0].stage)
-        return Dataset(flow, Level.BATCH, operators)
+            return Dataset(batches_of(items, elements), Level.BATCH, operators, elements)
+        flow = BatchesFlow(batches, passes(batches), elements, operators[0].stage)
+        return Dataset(flow, Level.BATCH, operators, elements)
 
     def interleave(
         self, cycle_length: int, block_length: int = 1, num_parallel_calls: int | None = None
@@ -202,8 +212,11 @@ class Dataset:
         source = batched(self._source, batch_size, drop_remainder, padding)
         return self._then("batch", source, options, _level=Level.BATCH)
 
-    def map(self, function: MapFunction, num_parallel_calls: int | None = None) -> "Dataset":
+    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = None) -> "Dataset":
         """Apply a function of the arrays: after `batch` to whole batches, before it to each sample.
+
+        It gets features and labels, nested as they came, and gives what comes of them, as an array,
+        a tuple or a dict.
 
         Mapping whole batches is many times faster. num_parallel_calls: so many calls at a time, on
         threads; AUTOTUNE for as many as the task has CPUs. The order stays.
@@ -214,8 +227,11 @@ class Dataset:
         options = {"function": name_of(function), "num_parallel_calls": num_parallel_calls}
         operator = self._operator("map", options)
         threads = _cpus() if num_parallel_calls == AUTOTUNE else num_parallel_calls
-        source = mapped(self._source, function, operator, threads)
-        return self._with(source, operator, _threads=max(self._threads, threads or 1))
+        elements = Elements()
+        flat = elements.results_of(self._elements.function(function))
+        source = mapped(self._source, flat, operator, threads)
+        threads = max(self._threads, threads or 1)
+        return self._with(source, operator, _threads=threads, _elements=elements)
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
         """Keep the samples (batches after `batch`) for which a function of the arrays is true.
@@ -223,7 +239,8 @@ class Dataset:
         The chain cannot be indexed from here on: nobody knows how many are left out before a batch.
         """
         operator = self._operator("filter", {"function": name_of(predicate)})
-        return self._with(filtered(self._source, predicate, operator), operator)
+        flat = self._elements.function(predicate)
+        return self._with(filtered(self._source, flat, operator), operator)
 
     def cache(self) -> "Dataset":
         """Keep what lies below in this task's memory once it was made; every pass is the first."""
@@ -282,15 +299,28 @@ class Dataset:
             first = arrays_of(source.read(source.number_of(0), self.clock), self.clock)
         else:
             _, first = self._opening.first(self._batched(self._source), self.clock)
+        names = self.names(len(first))
         shapes = [array.shape for array in first]
         alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
         rule = "a batch is arrays of equally many samples, as batch() makes them"
-        require(alike, "input_fn", rule, f"shapes {shapes}")
-        for number, array in enumerate(first):
+        named = (f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
+        require(alike, "input_fn", rule, f"shapes {', '.join(named)}")
+        for name, array in zip(names, first, strict=True):
             are_numbers = array.dtype.kind in "biufc"
-            rule = f"array {number} of a batch must hold numbers"
+            rule = f"{name} of a batch must hold numbers"
             require(are_numbers, "input_fn", rule, array.dtype.name)
         return tuple(ArraySpec(array.shape, array.dtype.name) for array in first)
+
+    def names(self, arrays: int) -> list[str]:
+        """The names of a batch's arrays, so many: `features`, `features/ids`, `labels`, …
+
+        They are known from the first batch on.
+        """
+        return self._elements.names(arrays)
+
+    def nested(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Values, one for each array of a batch, as the batch nests: (features, labels)."""
+        return self._elements.given(values)
 
     def deliveries(
         self, start: int = 0, stride: int = 1, clock: StageClock | None = None

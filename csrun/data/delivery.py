@@ -1,7 +1,7 @@
 """A batch on its way to who asked for it: read only where it is wanted, its samples known."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from csrun.data.errors import DataError, Origin, require
-from csrun.data.formats.base import Sample
+from csrun.data.errors import DataError, Origin
 from csrun.data.operators import StageClock
 from csrun.data.samples import ArraySamples, Batch, JoinedSamples, Rows
 
-NAMES = ("features", "labels")  # of a batch that is a dict
 COPY_STAGE = "copy"  # of what a pipeline spends its time on: from its arrays to the wafer's
 
 KEPT_BYTES = 256 << 20  # the largest array, and the most that stays free for the next one
@@ -93,37 +91,16 @@ def arrays_of(batch: Batch | LazyBatch, clock: StageClock) -> Batch:
     return batch.arrays(clock) if isinstance(batch, LazyBatch) else batch
 
 
-def as_sample(value: Any) -> Sample:
-    """What a user's function gave for a sample, as a tuple of arrays.
+def require_numbers(batch: Batch) -> Batch:
+    """The batch.
 
-    Raises: DataError for a dict of other keys than features and labels
+    Raises: DataError for an array of Python objects
     """
-    if isinstance(value, Mapping):
-        value = _by_name(value)
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return tuple(part if isinstance(part, np.ndarray) else np.asarray(part) for part in parts)
-
-
-def as_batch(value: Any) -> Batch:
-    """What a user's function or iterable gave, as a tuple of arrays; torch tensors become arrays.
-
-    Raises: DataError for anything that is not an array, a tuple or list of arrays, or a dict of
-    features and labels
-    """
-    batch = as_sample(value)
     for part in batch:
         if part.dtype == object:
             held = type(next(iter(part.flat), None)).__name__
             raise DataError(f"input_fn: a batch is made of arrays of numbers, got {held}")
     return batch
-
-
-def _by_name(value: Mapping[Any, Any]) -> tuple[Any, ...]:
-    """The values of a dict in the order in which model_fn takes them."""
-    rule = f"a dict must have the keys {' and '.join(NAMES)}, or be a tuple in that order"
-    fine = NAMES[0] in value and all(key in NAMES for key in value)
-    require(fine, "input_fn", rule, ", ".join(map(str, value)) or "no key")
-    return tuple(value[name] for name in NAMES if name in value)
 
 
 @cache

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from csrun.data.delivery import Delivery, arrays_of, as_batch
+from csrun.data.delivery import Delivery, arrays_of, require_numbers
 from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed
 from csrun.data.operators import StageClock
 from csrun.data.ops.prefetch import prefetched
+from csrun.data.structure import Elements
 
 CHUNK = 64  # samples that a stage works on at a time
 
@@ -70,11 +71,13 @@ def in_turn(source: Source) -> Flow:
 class BatchesFlow:
     """Batches of an iterable; one that is its own iterator gives one pass only.
 
-    begin: begins the pass of a number. stage: what the time that they take is labelled by.
+    begin: begins the pass of a number. elements: how they nest. stage: what the time that they take
+    is labelled by.
     """
 
     iterable: Iterable[Any]
     begin: Callable[[int], Iterator[Any]]
+    elements: Elements
     stage: str
     opened: list[bool] = field(default_factory=list)
 
@@ -93,7 +96,7 @@ class BatchesFlow:
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield [((WholeBatch(number),), as_batch(batch))]
+            yield [((WholeBatch(number),), require_numbers(self.elements.taken(batch)))]
 
 
 @dataclass

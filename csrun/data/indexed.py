@@ -15,12 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from csrun.data.adapters.grain import RandomAccess
-from csrun.data.delivery import Delivery, LazyBatch, arrays_of, as_batch
+from csrun.data.delivery import Delivery, LazyBatch, arrays_of, require_numbers
 from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
 from csrun.data.operators import StageClock
 from csrun.data.ops.prefetch import read_ahead
 from csrun.data.samples import Batch, Rows
+from csrun.data.structure import Elements
 
 ITEM_STAGE = "source"  # of what is read by number from another library
 
@@ -156,10 +157,10 @@ class Indexed:
         return start, min(start + self.batch_size, samples), epoch
 
 
-def batches_of(items: RandomAccess) -> Indexed:
+def batches_of(items: RandomAccess, elements: Elements) -> Indexed:
     """Items of another library that are whole batches: each is a sample of its own here."""
     order = Range(items.length)
-    samples = NumberedItems(items)
+    samples = NumberedItems(items, elements)
     return Indexed(samples, order, batch_size=1, batches=order, reader=ItemReader())
 
 
@@ -168,6 +169,7 @@ class NumberedItems:
     """Items of another library, each of which counts as one sample."""
 
     items: RandomAccess
+    elements: Elements
 
     def __len__(self) -> int:
         return maxsize if self.items.length is None else self.items.length
@@ -175,7 +177,8 @@ class NumberedItems:
     def each(self, rows: Rows, clock: StageClock) -> list[Batch]:
         """The items with these numbers."""
         with clock.timed(ITEM_STAGE):
-            return [as_batch(self.items[row]) for row in rows.tolist()]
+            items = (self.items[row] for row in rows.tolist())
+            return [require_numbers(self.elements.taken(item)) for item in items]
 
     def origin(self, row: int) -> Origin:
         """Where an item comes from: its number."""

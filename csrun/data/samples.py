@@ -177,29 +177,32 @@ def read_only(array: Array) -> Array:
     return view
 
 
-def from_arrays(*arrays: Any) -> ArraySamples:
-    """The samples along the first axis of equally long arrays; nothing is copied.
+def from_arrays(arrays: Sequence[Array], names: Sequence[str]) -> ArraySamples:
+    """The samples along the first axis of equally long arrays, with names; nothing is copied.
 
     Raises: DataError for arrays of unequal length, or without samples.
     """
     require(bool(arrays), "from_arrays", "at least one array is needed", "none")
-    held = tuple(read_only(np.asarray(array)) for array in arrays)
-    require_equally_long("from_arrays", held)
+    held = tuple(map(read_only, arrays))
+    require_equally_long("from_arrays", held, names)
     empty = len(held[0]) == 0
-    require(not empty, "from_arrays", "the data set must not be empty", _shapes(held))
+    require(not empty, "from_arrays", "the data set must not be empty", _shapes(held, names))
     return ArraySamples(held, "from_arrays")
 
 
-def require_equally_long(where: str, arrays: Sequence[Column]) -> None:
+def require_equally_long(where: str, arrays: Sequence[Column], names: Sequence[str] = ()) -> None:
     """Refuse arrays that do not have the same number of samples along a first axis."""
     axes = all(array.shape for array in arrays)
-    require(axes, where, "arrays need a first axis, the samples", _shapes(arrays))
+    require(axes, where, "arrays need a first axis, the samples", _shapes(arrays, names))
     lengths = {array.shape[0] for array in arrays}
-    require(len(lengths) == 1, where, "arrays must be equally long", _shapes(arrays))
+    require(len(lengths) == 1, where, "arrays must be equally long", _shapes(arrays, names))
 
 
-def _shapes(arrays: Sequence[Column]) -> str:
-    return f"shapes {[array.shape for array in arrays]}"
+def _shapes(arrays: Sequence[Column], names: Sequence[str]) -> str:
+    if not names:
+        return f"shapes {[array.shape for array in arrays]}"
+    named = zip(names, arrays, strict=True)
+    return "shapes " + ", ".join(f"{name} {array.shape}" for name, array in named)
 
 
 def _require_alike(parts: Sequence[ArraySamples]) -> None:

@@ -1,6 +1,6 @@
 """A model function to CIRH."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.errors import UsageError
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.data import ArraySpec, Dataset
+from csrun.data import Dataset
 from csrun.estimator.config import CSEstimatorSpec
 from csrun.executable import RunMode
 from csrun.nn.summary import SummaryKind
@@ -56,13 +56,15 @@ def trace_model(
     does not split into so many minibatches.
     """
     with Tracer(precision=precision) as tracer:
+        specs = dataset.element_spec()
+        _require_arguments(dataset.nested(specs), run_mode)
         tensors = [
             tracer.input(
                 name, _minibatch(spec.shape, minibatches), _dtype(np.dtype(spec.dtype), precision)
             )
-            for name, spec in zip(("features", "labels"), _arrays(dataset, run_mode), strict=False)
+            for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
         ]
-        features, labels = (*tensors, None)[:2]
+        features, labels = (*dataset.nested(tensors), None)[:2]
         spec = model_fn(features, labels, run_mode, params)
         _check(spec, run_mode)
         if run_mode is RunMode.PREDICT:
@@ -82,16 +84,17 @@ def trace_model(
     return TracedModel(module, host, tuple(summaries))
 
 
-def _arrays(dataset: Dataset, run_mode: RunMode) -> Sequence[ArraySpec]:
-    """The arrays of a batch: features and labels; to predict, features may stand alone."""
-    specs = dataset.element_spec()
-    least = 1 if run_mode is RunMode.PREDICT else 2
-    if not least <= len(specs) <= 2:
+def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:
+    """A batch is features and labels. To predict, features may stand alone; so may a dict.
+
+    Raises: UsageError for a batch that is not made of these
+    """
+    alone = run_mode is RunMode.PREDICT or isinstance(batch[0], dict)
+    if not (1 if alone else 2) <= len(batch) <= 2:
         raise UsageError(
             f"input_fn: a batch must be features and labels for mode {run_mode}, "
-            f"got {len(specs)} arrays"
+            f"got {len(batch)} of them: several arrays go in a tuple or dict, as ((a, b), labels)"
         )
-    return specs
 
 
 def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:

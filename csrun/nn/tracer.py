@@ -114,7 +114,7 @@ class Tracer:
         with located(f"input {name}"):
             kind = tensor_type(shape, dtype)
             value = self.builder.leaf(InputOp, kind, symbol=name)
-        value.name_hint = name
+        value.name_hint = re.sub(r"[^A-Za-z0-9_]", "_", name)
         return Tensor(self, value)
 
     def parameter(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:

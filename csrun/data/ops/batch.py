@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from csrun.data.delivery import LazyBatch, as_batch
+from csrun.data.delivery import LazyBatch, require_numbers
 from csrun.data.errors import DataError, Origin, require, text_of
 from csrun.data.flow import Chunks, Flow, Source, in_chunks
 from csrun.data.formats.base import Array, Sample
@@ -79,8 +79,8 @@ class BatchFlow:
                 return
             with clock.timed("batch"):
                 origins = tuple(origin for (origin,), _ in group)
-                batch = as_batch(stacked([sample for _, sample in group], self.padding, origins))
-            yield [(origins, batch)]
+                batch = stacked([sample for _, sample in group], self.padding, origins)
+            yield [(origins, require_numbers(batch))]
 
 
 def padding_of(shapes: Sequence[Any], values: Any) -> Padding:

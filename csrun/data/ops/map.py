@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from csrun.data.delivery import arrays_of, as_batch, as_sample
+from csrun.data.delivery import arrays_of, require_numbers
 from csrun.data.errors import Origin, WholeBatch, span_of, text_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_chunks
 from csrun.data.formats.base import Sample
@@ -19,7 +19,7 @@ from csrun.data.indexed import BatchReader, Indexed, Samples
 from csrun.data.operators import Level, Operator, StageClock
 from csrun.data.samples import Batch, Rows
 
-MapFunction = Callable[..., Any]
+MapFunction = Callable[..., Sample]  # of flat elements
 
 
 def mapped(
@@ -61,7 +61,7 @@ class MappedSamples:
         with clock.timed(self.operator.stage):
             try:
                 for sample in samples:
-                    done.append(as_sample(self.function(*sample)))
+                    done.append(self.function(*sample))
             except Exception as error:
                 origin = self.origin(int(rows[len(done)]))
                 error.add_note(self.operator.failed_at(text_of(origin)))
@@ -123,7 +123,7 @@ class MapFlow:
         with clock.timed(self.operator.stage):
             try:
                 for origins, sample in chunk:
-                    done.append((origins, as_sample(self.function(*sample))))
+                    done.append((origins, self.function(*sample)))
             except Exception as error:
                 error.add_note(self.operator.failed_at(span_of(chunk[len(done)][0])))
                 raise
@@ -140,7 +140,7 @@ def _call(
     """`function(*batch)`; an exception of the function's gets a note that names the sample."""
     try:
         with clock.timed(operator.stage):
-            return as_batch(function(*batch))
+            return require_numbers(function(*batch))
     except Exception as error:
         culprit = _culprit(function, batch, type(error), origins())
         error.add_note(operator.failed_at(culprit))

@@ -58,6 +58,7 @@ class BatchMaker:
         self._numbers = numbers
         self._settings = settings
         self._clock = dataset.clock
+        self._dataset = dataset
         self._deliveries = dataset.deliveries(numbers.first, numbers.stride)
 
     def make(self, slot: Batch) -> Made | None:
@@ -80,7 +81,7 @@ class BatchMaker:
         name = BatchName(self.number, rows, delivery)
         heads = slot
         if kinds != self._fitting:  # nearly all batches are alike: a comparison is all it costs
-            rows = rows_of_fitting(kinds, inputs, name)
+            rows = rows_of_fitting(kinds, inputs, name, self._dataset.names(len(kinds)))
             heads = tuple(array[:rows] for array in slot)
             self._fitting = kinds if rows == len(slot[0]) else None
         given = delivery.write(heads, self._clock)
@@ -127,15 +128,24 @@ class BatchName(NamedTuple):
         return f"batch {self.number}, row {row} ({sample})"
 
 
-def rows_of_fitting(kinds: Sequence[Kind], inputs: Inputs, name: BatchName) -> int:
+def rows_of_fitting(
+    kinds: Sequence[Kind], inputs: Inputs, name: BatchName, names: Sequence[str]
+) -> int:
     """The rows of a batch, of which nothing has been read yet, that is as the first one was.
 
-    Raises: CsrunError for another number of arrays, another shape, or a dtype of another kind
+    Raises: CsrunError for another number of arrays or other names of them, another shape, or a
+        dtype of another kind
     """
     if len(kinds) != len(inputs):
         raise CsrunError(
             f"{name}: the model takes {len(inputs)} arrays, input_fn gave {len(kinds)}"
         )
+    for its, spec in zip(names, inputs, strict=True):
+        if its != spec.name:
+            raise CsrunError(
+                f"{name}: the model takes {spec.name}, input_fn gave {its}: give batches of the "
+                "keys that the first one had, for which the model was compiled"
+            )
     rows = _rows(kinds[0])
     for kind, spec in zip(kinds, inputs, strict=True):
         if kind.shape[1:] != spec.shape[1:] or not 0 < _rows(kind) <= spec.shape[0]:

@@ -1,0 +1,150 @@
+"""How the arrays of an element nest: tuples and dicts of arrays, and the flat tuple that travels.
+
+Arrays travel flat through a pipeline and to the wafer. Who is the user's, a function of a `map` or
+a model function, gets them nested as the one before it gave them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from csrun.data.errors import DataError
+from csrun.data.formats.base import Array, Sample
+
+#: The places of arrays: None is an array, dicts are in the order of their keys.
+Tree = None | tuple["Tree", ...] | dict[str, "Tree"]
+NAMES = ("features", "labels")  # of what model_fn takes, and of a dict of both
+SEPARATOR = "/"
+
+
+def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
+    """The arrays of a value, and how they nest; `path` is the value's name in messages.
+
+    What is neither dict nor tuple is an array, as NumPy makes it; so is a tuple of numbers.
+
+    Raises: DataError for a dict whose keys cannot be part of a name, or without any
+    """
+    if isinstance(value, np.ndarray):
+        return None, [value]
+    if isinstance(value, Mapping):
+        _require_keys(value, path)
+        keys = sorted(value)
+        parts = [flatten(value[key], f"{path}{SEPARATOR}{key}") for key in keys]
+        trees: Tree = {key: tree for key, (tree, _) in zip(keys, parts, strict=True)}
+    elif _nests(value):
+        parts = [flatten(part, f"{path}{SEPARATOR}{i}") for i, part in enumerate(value)]
+        trees = tuple(tree for tree, _ in parts)
+    else:
+        return None, [np.asarray(value)]
+    return trees, [array for _, arrays in parts for array in arrays]
+
+
+def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
+    """Leaves in the places of a tree's arrays; as many are taken as it has."""
+    if tree is None:
+        return next(leaves)
+    if isinstance(tree, dict):
+        return {key: unflatten(part, leaves) for key, part in tree.items()}
+    return tuple(unflatten(part, leaves) for part in tree)
+
+
+def paths(tree: Tree, name: str) -> list[str]:
+    """The names of a tree's arrays: `features`, `features/0`, `features/ids`."""
+    if tree is None:
+        return [name]
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return [path for key, part in parts for path in paths(part, f"{name}{SEPARATOR}{key}")]
+
+
+def names_of(trees: Sequence[Tree]) -> list[str]:
+    """The names of an element's arrays, features first, then labels, then what has no name."""
+    roots = (*NAMES, *(f"part {number}" for number in range(len(NAMES), len(trees))))
+    return [path for tree, root in zip(trees, roots, strict=False) for path in paths(tree, root)]
+
+
+class Elements:
+    """How the elements that one stage of a pipeline gives nest, which is known by the first.
+
+    Elements are tuples of arguments: (features,), (features, labels). Nothing is known of files,
+    whose samples are flat tuples.
+    """
+
+    def __init__(self, trees: tuple[Tree, ...] | None = None) -> None:
+        self._trees = trees
+
+    def taken(self, value: Any) -> Sample:
+        """What a user's function or iterable gave, flat.
+
+        Raises: DataError for an element that nests otherwise than the first one
+        """
+        parts = [flatten(part, name) for part, name in _arguments(value)]
+        trees = tuple(tree for tree, _ in parts)
+        if self._trees is None:
+            self._trees = trees
+        elif trees != self._trees:
+            raise DataError(f"input_fn: {_difference(self._trees, trees)}")
+        return tuple(array for _, arrays in parts for array in arrays)
+
+    def given(self, sample: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments that a flat element is."""
+        if self._trees is None:
+            return tuple(sample)
+        leaves = iter(sample)
+        return tuple(unflatten(tree, leaves) for tree in self._trees)
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of these elements, as one of flat ones."""
+        return lambda *sample: function(*self.given(sample))
+
+    def results_of(self, function: Callable[..., Any]) -> Callable[..., Sample]:
+        """A function that gives these elements, as one that gives them flat."""
+        return lambda *sample: self.taken(function(*sample))
+
+    def names(self, count: int) -> list[str]:
+        """The names of an element's arrays, of which there are so many."""
+        return names_of(self._trees or (None,) * count)
+
+
+def _arguments(value: Any) -> list[tuple[Any, str]]:
+    """What a model function takes of an element, each with its name."""
+    if isinstance(value, Mapping) and NAMES[0] in value:
+        unknown = sorted(str(key) for key in value if key not in NAMES)
+        if unknown:
+            raise DataError(
+                f"input_fn: a dict with the key {NAMES[0]} must have {NAMES[1]} beside it and no "
+                f"other, got {', '.join(unknown)}: nest them in {NAMES[0]}"
+            )
+        value = tuple(value[name] for name in NAMES if name in value)
+    parts = value if isinstance(value, tuple | list) else (value,)
+    roots = (*NAMES, *(f"part {number}" for number in range(len(NAMES), len(parts))))
+    return list(zip(parts, roots, strict=False))
+
+
+def _nests(value: Any) -> bool:
+    """Whether it is a tuple of arrays; torch makes lists of them when it puts samples together."""
+    if isinstance(value, list):
+        return bool(value) and all(type(x).__module__.split(".")[0] == "torch" for x in value)
+    return isinstance(value, tuple) and any(
+        isinstance(part, Mapping | tuple) or getattr(part, "ndim", 0) for part in value
+    )
+
+
+def _require_keys(value: Mapping[Any, Any], path: str) -> None:
+    for key in value:
+        if not isinstance(key, str) or not key or SEPARATOR in key:
+            raise DataError(
+                f"input_fn: {path}: a key must be text without {SEPARATOR!r}, got {key!r}"
+            )
+    if not value:
+        raise DataError(f"input_fn: {path}: a dict must have a key, got none")
+
+
+def _difference(first: tuple[Tree, ...], other: tuple[Tree, ...]) -> str:
+    had, has = names_of(first), names_of(other)
+    missing = [f"no {name}" for name in had if name not in has]
+    new = [name for name in has if name not in had]
+    return (
+        f"elements must have the arrays of the first one, {', '.join(had)}, "
+        f"got {', '.join([*missing, *new]) or 'them in another order'}"
+    )
