@@ -26,7 +26,7 @@ from csrun.base.errors import CsrunError
 HUNG_S = 10
 MEMORY_BYTES = 1 << 30
 LONGEST_MESSAGE = 5000
-QUICK, MANY = 30, 160  # cases of each kind
+QUICK, MANY = 20, 140  # cases of each kind
 REPEATED = os.environ.get("CSRUN_DAMAGE", "")
 
 
