@@ -179,10 +179,11 @@ def judge_kill(found: Round, place: FcMnist, kill: Kill, ended: Ended, came: boo
 
 def _is_named(kill: Kill, ended: Ended) -> bool:
     if kill.role == "launcher":
+        if kill.signum is signal.SIGINT and ended.errors == [INTERRUPTED]:
+            return True  # there was no job yet
         if (ended.code or 0) < 0:  # the shell says it
             return not ended.errors
-        of_command = kill.signum is signal.SIGINT and ended.errors == [INTERRUPTED]  # no job yet
-        return of_command or f"{kill.signum.name}: the job was ended" in ended.err
+        return f"{kill.signum.name}: the job was ended" in ended.err
     who = "the fork server" if kill.role == "forkserver" else f"({kill.role})"
     who = "wafer of" if kill.role == "wafer" else who
     return (

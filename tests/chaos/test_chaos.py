@@ -110,6 +110,7 @@ RIGHT = named("chief", "rank 0 (chief) on node1")
         (Kill("launcher", signal.SIGTERM, 0), Ended(-15, "", ""), True, []),
         (INTERRUPT, Ended(130, "", "csrun_wse: SIGINT: the job was ended"), True, []),
         (INTERRUPT, Ended(130, "", "\ncsrun_wse: error: interrupted\n"), True, []),
+        (INTERRUPT, Ended(-2, "", "\ncsrun_wse: error: interrupted\n"), True, []),
         (INTERRUPT, Ended(130, "", "csrun_wse: error: it was full\n"), True, [CAUSE]),
     ],
 )
