@@ -86,6 +86,15 @@ def allocation() -> Allocation | None:
     return Allocation(None if given == NO_SYSTEM else given)
 
 
+def restarted_job() -> int | None:
+    """The number of the batch job that this process runs in, when Slurm has started it again.
+
+    Source: sbatch(1), SLURM_RESTART_COUNT
+    """
+    again = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    return int(os.environ["SLURM_JOB_ID"]) if again else None
+
+
 def analysis_dir() -> Path | None:
     """The folder of the analysis that this process is run for, if it is."""
     given = os.environ.get(ANALYSIS_DIR)

@@ -1,12 +1,14 @@
 """The machine of csrun_wse is lost, and its srun with it: the job goes on, and frees its nodes."""
 
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import psutil
 import pytest
-from support.fc_mnist import MANY_STEPS, FcMnist
+from support.fc_mnist import MANY_STEPS, RUN, FcMnist
 from support.jobs import Workplace, until
 from support.testbed import Testbed
 
@@ -31,6 +33,13 @@ def there(cluster_place: Workplace) -> FcMnist:
         site=cluster_place.site,
         variables=cluster_place.variables,
     )
+
+
+@pytest.fixture
+def repaired(testbed: Testbed) -> Iterator[Testbed]:
+    """The cluster, whole again after the test."""
+    yield testbed
+    testbed.start()
 
 
 def lose(launcher: int) -> None:
@@ -90,3 +99,43 @@ def test_a_training_whose_launcher_is_lost_ends_as_if_undisturbed(
     ours, its = there.checkpoint(steps), there.checkpoint(steps, "undisturbed")
     assert ours.read_bytes() == its.read_bytes()
     assert not list(attendants(testbed))
+
+
+def test_a_batch_job_whose_first_node_is_lost_resumes(there: FcMnist, repaired: Testbed) -> None:
+    """Its other components keep running, with what is left of the first start."""
+    steps = 400
+    there.configure(runconfig__log_steps=1, runconfig__save_checkpoints_steps=20)
+    words = (*STREAMING, "python-ws", RUN, *there.own(("--max_steps", str(steps))))
+    job = submitted(there, repaired, there.run("--dry-run", "--sbatch", *words).stdout)
+    until(lambda: there.checkpoint(20).exists())
+    repaired.kill_node("node1")
+    repaired.call("scontrol", "update", "NodeName=node1", "State=DOWN", "Reason=lost")
+    assert repaired.queue() == [f"PENDING {job}+0", f"RUNNING {job}+1", f"RUNNING {job}+2"]
+    repaired.revive_node("node1")
+    # not at once: what Slurm still has to tell the lost node is of the job's number
+    begin = ("scontrol", "update", f"JobId={job}", "StartTime=now+15")
+    repaired.call(*begin, check=False)  # it refuses for the component that runs
+    until(lambda: f"RUNNING {job}+0" in repaired.queue())
+    until(lambda: not repaired.queue())
+    out = (there.path / f"slurm-{job}.out").read_text()
+    assert "Restoring parameters from model_dir/model-ckpt-" in out
+    whole = there.cpu("--max_steps", str(steps), "--model_dir", "undisturbed")
+    assert whole.returncode == 0, whole.stderr
+    ours, its = there.checkpoint(steps), there.checkpoint(steps, "undisturbed")
+    assert ours.read_bytes() == its.read_bytes()
+
+
+def submitted(there: FcMnist, testbed: Testbed, script: str) -> str:
+    """The number of a batch job by this script, with our launcher in the place of its own."""
+    assert "/csrun_wse " in script
+    program = there.path / "launcher.py"
+    program.write_text(IMPATIENT)
+    ours = f" {sys.executable} {program} python -m csrun.cli.csrun_wse "
+    file = there.path / "job.sh"
+    file.write_text(re.sub(r" \S+/csrun_wse ", lambda _: ours, script))
+    done = subprocess.run(
+        ["sbatch", "--parsable", str(file)], cwd=there.path, text=True, check=True, timeout=60,
+        env=testbed.environment | {"CSRUN_STATE_DIR": str(there.path / "state")},
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    return done.stdout.strip()

@@ -77,6 +77,10 @@ class Testbed:
             for victim in victims:
                 os.kill(victim, signum)
 
+    def revive_node(self, node: str) -> None:
+        """Its daemon is back, and nothing else."""
+        self._script("revive", node)
+
     def kill_slurmd(self, node: str) -> None:
         """The node's daemon dies by itself; its steps live on."""
         os.kill(int((self.folder / "pid" / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)

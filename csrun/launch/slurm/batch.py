@@ -92,6 +92,12 @@ def script(
     return batch_script(layout, ("env", given, *own, *job_plan.command), resources, prolog)
 
 
+def resume_line(request: JobRequest, layout: JobLayout) -> str:
+    """The command that submits a job again, with all that it was asked for but Slurm's options."""
+    own = ("csrun_wse", "--sbatch", *_options(request, layout))
+    return shlex.join((*own, *request.command))
+
+
 def _after(job_id: str) -> tuple[str, str]:
     return f"--dependency=afterok:{job_id}", "--kill-on-invalid-dep=yes"
 

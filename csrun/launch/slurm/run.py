@@ -34,6 +34,7 @@ from csrun.launch.slurm import (
     board,
     folders,
     options,
+    requeued,
     sinfo,
     squeue,
     timed_command,
@@ -72,6 +73,10 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
         sinfo.require_commands(site)
     if request.sbatch:
         return batch.scripts(request, job_plan, site, resources, system).submit(site)
+    restarted = environment.restarted_job()
+    if restarted is not None and given is not None and not given.is_users:
+        line = batch.resume_line(request, job_plan.layout)
+        requeued.await_old_steps(restarted, site, say, line)
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)

@@ -1,0 +1,91 @@
+"""A batch job of csrun's that Slurm has started again, as after the loss of its first node.
+
+Slurm takes back the first component alone: the others keep running, and with them what is left of
+the job's first start. A new step has the number of that one, and is refused as long as it is there
+(`Duplicate job step id`). Its attendants leave when they miss their launcher for long enough; that
+is waited for here, and what is left then is cancelled.
+
+Seen with Slurm 22.05.8.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from csrun.base.errors import CsrunError
+from csrun.launch.slurm import deputy, sinfo
+from csrun.site import Site
+
+MARGIN_S = 30.0  # beyond the silence after which attendants leave
+CANCEL_S = 60.0  # for Slurm to end what is cancelled
+POLL_S = 1.0
+
+
+def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume: str) -> None:
+    """Wait until the steps of a job's earlier start have ended, and end those that do not.
+
+    `resume` is the line that submits the job again.
+
+    Raises: CsrunError when they do not end, or a component has ended; when Slurm does not answer
+    """
+    components = _components(job_id, site)
+    if ended := [f"{each.name} is {each.state}" for each in components if not each.is_running]:
+        raise _cannot(job_id, f"of its components {_list(ended)}", resume)
+    numbers = [each.number for each in components]
+    if not (steps := _steps(numbers, site)):
+        return
+    say(f"csrun_wse: job {job_id} was started again: it waits for its old steps {_list(steps)}")
+    left = _wait(numbers, site, deputy.SILENCE_S + MARGIN_S)
+    for step in left:
+        say(f"csrun_wse: step {step} is cancelled")
+        with suppress(CsrunError):  # it has ended just now
+            sinfo.ask(site, "scancel", step)
+    if left and (left := _wait(numbers, site, CANCEL_S)):
+        raise _cannot(job_id, f"its old steps {_list(left)} do not end", resume)
+
+
+def _wait(numbers: Sequence[str], site: Site, for_s: float) -> list[str]:
+    """The steps that are left when the time is over; none as soon as none is."""
+    until_s = time.monotonic() + for_s
+    while (steps := _steps(numbers, site)) and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+    return steps
+
+
+@dataclass(frozen=True)
+class Component:
+    """One of a job: `7+1`, which Slurm counts as job 8."""
+
+    name: str
+    number: str
+    state: str
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has its nodes."""
+        return self.state == "RUNNING"
+
+
+def _components(job_id: int, site: Site) -> list[Component]:
+    of_all = ("--noheader", "--states=all", f"--jobs={job_id}")
+    text = sinfo.ask(site, "squeue", *of_all, "--format=%i %A %T")
+    return [Component(*line.split()) for line in text.splitlines()]
+
+
+def _steps(numbers: Sequence[str], site: Site) -> list[str]:
+    """What srun has started in the components with these numbers, `8.0` for example."""
+    jobs = f"--jobs={','.join(numbers)}"
+    text = sinfo.ask(site, "squeue", "--noheader", "--steps", jobs, "--format=%i")
+    return [name for name in text.split() if name.rpartition(".")[2].isdigit()]
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _cannot(job_id: int, why: str, resume: str) -> CsrunError:
+    return CsrunError(
+        f"job {job_id} was started again and cannot go on: {why}; submit it again, it resumes from"
+        f" its newest checkpoint:\n  {resume}"
+    )
