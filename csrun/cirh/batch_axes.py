@@ -23,6 +23,7 @@ from csrun.cirh.ops import (
     loss,
     model,
     normalization,
+    parts,
     random,
     shape,
 )
@@ -211,6 +212,34 @@ def transpose(op: Operation, of: Sequence[Dependence]) -> Dependence:
     return one if one.axis is None else one.on(1 - one.axis)
 
 
+def part(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """A slice, or its gradient: of the batch as a whole when it is cut along the samples."""
+    (one,) = of
+    is_cut = one.axis is not None and one.axis == integer(op.properties, "dim")
+    return OF_THE_BATCH if is_cut else one
+
+
+def selection(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    dim = integer(op.properties, "dim")
+    if one.axis is None:
+        return one
+    return OF_THE_BATCH if one.axis == dim else one.on(one.axis - (dim < one.axis))
+
+
+def selection_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    dim = integer(op.properties, "dim")
+    return one if one.axis is None else one.on(one.axis + (dim <= one.axis))
+
+
+def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """All operands alike, and not one behind the other along the samples."""
+    if len(set(of)) > 1 or of[0].axis == integer(op.properties, "dim"):
+        return OF_THE_BATCH
+    return of[0]
+
+
 # Reductions, products and losses.
 
 
@@ -260,6 +289,28 @@ def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
     if left.axis is None and right.axis is None and {left.over, right.over} == {PART, SAME}:
         return Dependence(PART)
     return OF_THE_BATCH if left.axis is right.axis is None else LOST
+
+
+def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Over a leading axis each sample by itself, else as a product of two matrices."""
+    left, right = of
+    ranks = [len(shape_of(type_of(value))) for value in (*op.operands, op.results[0])]
+    places = [
+        None if one.axis is None else one.axis - rank for one, rank in zip(of, ranks, strict=False)
+    ]
+    if any(place is not None and place < -2 for place in places):
+        return elementwise(op, of) if not {-1, -2} & set(places) else OF_THE_BATCH
+    if places == [-1, -2]:
+        return (
+            OF_THE_BATCH
+            if ranks[2] > 2
+            else Dependence(PART if left.over is right.over is SAMPLES else MIXED)
+        )
+    if places[0] == -2 and right.over is SAME:
+        return left.on(ranks[2] - 2)
+    if places[1] == -1 and left.over is SAME:
+        return right.on(ranks[2] - 1)
+    return OF_THE_BATCH
 
 
 def affine(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -421,10 +472,16 @@ RULES: Mapping[type[Operation], Rule] = {
     shape.ExpandOp: expand,
     shape.PermuteOp: permute,
     shape.TransposeOp: transpose,
+    shape.SliceOp: part,
+    shape.SelectOp: selection,
+    parts.SliceBackwardOp: part,
+    parts.SelectBackwardOp: selection_backward,
+    parts.CatOp: cat,
     arithmetic.SumOp: total,
     arithmetic.ArgmaxOp: argmax,
     arithmetic.MmOp: product,
     arithmetic.AddmmOp: affine,
+    arithmetic.MatmulOp: products,
     normalization.SoftmaxOp: along_an_axis,
     normalization.SoftmaxBackwardOp: along_an_axis,
     normalization.NativeLayerNormOp: normalized,

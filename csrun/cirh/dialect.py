@@ -20,6 +20,7 @@ from csrun.cirh.ops import (
     loss,
     model,
     normalization,
+    parts,
     random,
     shape,
 )
@@ -31,6 +32,7 @@ FAMILIES = (
     model,
     batch,
     shape,
+    parts,
     arithmetic,
     activation,
     normalization,

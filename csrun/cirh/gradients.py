@@ -11,13 +11,14 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.builder import Builder
-from csrun.cirh.ops import activation, attention, embedding, loss, normalization
+from csrun.cirh.ops import activation, attention, embedding, loss, normalization, parts
 from csrun.cirh.ops.arithmetic import (
     AddmmOp,
     AddOp,
     DivOp,
     ExpOp,
     LogOp,
+    MatmulOp,
     MmOp,
     MulOp,
     NegOp,
@@ -28,7 +29,15 @@ from csrun.cirh.ops.arithmetic import (
 from csrun.cirh.ops.base import BackwardOp, CirhOp, Plain, integer, ints, number
 from csrun.cirh.ops.batch import MaskPaddingOp
 from csrun.cirh.ops.random import MaskedScaleOp
-from csrun.cirh.ops.shape import CloneOp, ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.ops.shape import (
+    CloneOp,
+    ExpandOp,
+    PermuteOp,
+    SelectOp,
+    SliceOp,
+    TransposeOp,
+    ViewOp,
+)
 from csrun.cirh.types import Tensor, shape_of, type_of
 
 Gradients = list[SSAValue | None]
@@ -153,7 +162,25 @@ def _factors(back: Backward, a: SSAValue, b: SSAValue, wanted: tuple[bool, ...])
     return [left, right]
 
 
-MATRIX_RULES: Rules = {MmOp: mm, AddmmOp: addmm}
+def matmul(back: Backward) -> Gradients:
+    """(g b^T, a^T g), each summed over the leading axes that it was repeated along."""
+    a, b = back.operands
+    emit = back.builder.emit
+    left = emit(MatmulOp, back.grad, _swapped(b, back)) if back.wanted[0] else None
+    right = emit(MatmulOp, _swapped(a, back), back.grad) if back.wanted[1] else None
+    return [
+        None if grad is None else _fit(back, index, grad)
+        for index, grad in enumerate((left, right))
+    ]
+
+
+def _swapped(value: SSAValue, back: Backward) -> SSAValue:
+    """The matrices transposed."""
+    *leading, rows, columns = range(len(shape_of(type_of(value))))
+    return back.builder.emit(PermuteOp, value, dims=(*leading, columns, rows))
+
+
+MATRIX_RULES: Rules = {MmOp: mm, AddmmOp: addmm, MatmulOp: matmul}
 
 
 def total(back: Backward) -> Gradients:
@@ -195,6 +222,44 @@ def inverse(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(dims)), key=lambda i: dims[i]))
 
 
+def part(back: Backward) -> Gradients:
+    """The gradient in its place, zero beside it."""
+    sizes = shape_of(type_of(back.operands[0]))
+    return [
+        back.builder.emit(parts.SliceBackwardOp, back.grad, input_sizes=sizes, **_options(back))
+    ]
+
+
+def selection(back: Backward) -> Gradients:
+    """The gradient in its place, zero beside it."""
+    sizes = shape_of(type_of(back.operands[0]))
+    return [
+        back.builder.emit(parts.SelectBackwardOp, back.grad, input_sizes=sizes, **_options(back))
+    ]
+
+
+def whole_of_part(back: Backward) -> Gradients:
+    """The part of the gradient."""
+    return [back.builder.emit(SliceOp, back.grad, **_options(back, "input_sizes"))]
+
+
+def whole_of_selection(back: Backward) -> Gradients:
+    """The part of the gradient."""
+    return [back.builder.emit(SelectOp, back.grad, **_options(back, "input_sizes"))]
+
+
+def cat(back: Backward) -> Gradients:
+    """To each tensor its part of the gradient."""
+    dim, start = integer(back.op.properties, "dim"), 0
+    found: Gradients = []
+    for operand, wanted in zip(back.operands, back.wanted, strict=True):
+        end = start + shape_of(type_of(operand))[dim]
+        place = {"dim": dim, "start": start, "end": end, "step": 1}
+        found.append(back.builder.emit(SliceOp, back.grad, **place) if wanted else None)
+        start = end
+    return found
+
+
 def clone(back: Backward) -> Gradients:
     """The gradient as it is."""
     return [back.grad]
@@ -205,7 +270,12 @@ SHAPE_RULES: Rules = {
     ExpandOp: expand,
     PermuteOp: permute,
     TransposeOp: transpose,
+    SliceOp: part,
+    SelectOp: selection,
     CloneOp: clone,
+    parts.SliceBackwardOp: whole_of_part,
+    parts.SelectBackwardOp: whole_of_selection,
+    parts.CatOp: cat,
 }
 
 
@@ -224,8 +294,9 @@ def from_input(kind: type[BackwardOp]) -> Rule:
     return lambda back: [back.builder.emit(kind, back.grad, back.operands[0], **_options(back))]
 
 
-def _options(back: Backward) -> dict[str, Plain]:
-    return {name: value for name, value in back.op.properties.items() if name != "scope"}
+def _options(back: Backward, *without: str) -> dict[str, Plain]:
+    left_out = ("scope", *without)
+    return {name: value for name, value in back.op.properties.items() if name not in left_out}
 
 
 ACTIVATION_RULES: Rules = {

@@ -59,6 +59,20 @@ class Array:
         shape, strides = (tuple(of[d] for d in dims) for of in (self.shape, self.strides))
         return replace(self, shape=shape, strides=strides)
 
+    def sliced(self, dim: int, start: int, end: int, step: int = 1) -> "Array":
+        """Of an axis every `step`th element from `start` on, before `end`."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[dim] = len(range(start, end, step))
+        strides[dim] *= step
+        offset = self.offset + start * self.strides[dim]
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+    def selected(self, dim: int, index: int) -> "Array":
+        """What is at one place of an axis, without that axis."""
+        shape, strides = ((*sizes[:dim], *sizes[dim + 1 :]) for sizes in (self.shape, self.strides))
+        offset = self.offset + index * self.strides[dim]
+        return replace(self, shape=shape, strides=strides, offset=offset)
+
     def expanded(self, shape: Shape) -> "Array":
         """Axes of size 1, and missing leading ones, repeated."""
         missing = len(shape) - len(self.shape)

@@ -68,6 +68,8 @@ def _stem(array: Array, name: str, shape: Shape) -> str:
 
 def expression(array: Array, base: str, shape: Shape) -> str:
     """NumPy's text for a view of the contiguous array `base` of this shape."""
+    if not prod(array.shape):
+        return f"np.ravel({base})[:0].reshape({array.shape})"
     repeated = {d for d, stride in enumerate(array.strides) if not stride and array.shape[d] > 1}
     if repeated:
         once = tuple(1 if d in repeated else n for d, n in enumerate(array.shape))
@@ -101,6 +103,8 @@ def _part(array: Array, base: str, shape: Shape) -> str | None:
     ]
     if len(whole) > len(order):
         cuts[-1] = str(starts[-1])
+    if not order:
+        cuts.append("...")  # an index alone would give a number, and no view
     if set(cuts) != {":"}:
         text += f"[{', '.join(cuts)}]"
     dims = tuple(order.index(d) for d in range(len(order)))

@@ -11,7 +11,17 @@ from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.batch import LabelCountOp, SampleCountOp, ValidSamplesOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, LeafOp
-from csrun.cirh.ops.shape import VIEWS, ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.ops.shape import (
+    VIEWS,
+    ExpandOp,
+    PermuteOp,
+    SelectOp,
+    SliceOp,
+    TransposeOp,
+    ViewOp,
+    index_of,
+    part_of,
+)
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
 from csrun.compiler.labels import Ranges, place_of_count
@@ -31,6 +41,11 @@ def view_of(op: Operation, x: Array) -> Array | None:
             return x.permuted((1, 0))
         case ExpandOp():
             return x.expanded(ints(op.properties, "shape"))
+        case SliceOp():
+            part = part_of(op.properties, type_of(op.x))
+            return x.sliced(part.dim, part.start, part.end, part.step)
+        case SelectOp():
+            return x.selected(*index_of(op.properties, type_of(op.x)))
         case _:
             raise TypeError(f"{op.name} is no view")
 

@@ -30,6 +30,7 @@ from csrun.nn.functions import (
     exp,
     flatten,
     log,
+    matmul,
     mean,
     sample_count,
     softmax_cross_entropy,
@@ -39,6 +40,7 @@ from csrun.nn.functions import (
 from csrun.nn.layers import Dense, Dropout
 from csrun.nn.normalization import LayerNorm, RMSNorm
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
+from csrun.nn.shapes import broadcast_to, concatenate, reshape, transpose
 from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import scope
 
@@ -63,6 +65,8 @@ __all__ = [
     "Tensor",
     "TrainOp",
     "argmax",
+    "broadcast_to",
+    "concatenate",
     "elu",
     "exp",
     "flatten",
@@ -71,10 +75,12 @@ __all__ = [
     "initializers",
     "leaky_relu",
     "log",
+    "matmul",
     "mean",
     "metrics",
     "relu",
     "relu6",
+    "reshape",
     "sample_count",
     "scaled_dot_product_attention",
     "schedules",
@@ -88,4 +94,5 @@ __all__ = [
     "sum",
     "summary",
     "tanh",
+    "transpose",
 ]

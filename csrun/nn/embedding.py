@@ -7,8 +7,8 @@ from csrun.cirh.ops.embedding import NO_PADDING, EmbeddingOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.cirh.types import text_of, type_of
 from csrun.nn.errors import ShapeError, TraceError, user_line
-from csrun.nn.functions import view
 from csrun.nn.initializers import Initializer, normal
+from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor
 
 SMALL = normal(0.02)

@@ -7,9 +7,9 @@ from math import prod
 
 from csrun.base.mode import IGNORE_INDEX
 from csrun.cirh.ops import arithmetic, batch, loss
-from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
+from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor
 
 Axes = int | tuple[int, ...]
@@ -86,11 +86,6 @@ def flatten(x: Tensor) -> Tensor:
         return view(x, (x.shape[0], prod(x.shape[1:])))
 
 
-def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same elements in row-major order under another shape; x itself when it has that shape."""
-    return x if x.shape == shape else x.tracer.emit(ViewOp, x, shape=shape)
-
-
 def softmax_cross_entropy(
     logits: Tensor, labels: Tensor, ignore_index: int = IGNORE_INDEX
 ) -> Tensor:
@@ -128,6 +123,26 @@ def _with_padding(x: Tensor, value: float) -> Tensor:
     samples = Tensor(tracer, tracer.builder.leaf(batch.ValidSamplesOp, tensor_type((), "int64")))
     place = {"dim": dependence.axis, "rows": dependence.rows}
     return tracer.emit(batch.MaskPaddingOp, x, samples, value=float(value), **place)
+
+
+def matmul(x: Tensor, y: Tensor) -> Tensor:
+    """The matrix product x @ y, over leading axes that broadcast; as numpy.matmul.
+
+    Shapes: [..., M, K], [..., K, N] -> [..., M, N]; without M for an x [K], without N for a y [K]
+    Raises: ShapeError when shapes or types do not fit
+    """
+    with located("matmul"):
+        if not x.shape or not y.shape:
+            raise ShapeError(f"{user_line()}: matmul: a number is no matrix; multiply with *")
+        rows, columns = x.shape[-2:-1], y.shape[-1:] if len(y.shape) > 1 else ()
+        x = x if rows else view(x, (1, *x.shape))
+        y = y if len(y.shape) > 1 else view(y, (*y.shape, 1))
+        if len(y.shape) > 2:
+            out = x.tracer.emit(arithmetic.MatmulOp, x, y)
+            return view(out, (*out.shape[:-2], *rows, *columns))
+        matrix = view(x, (prod(x.shape[:-1]), x.shape[-1]))
+        out = x.tracer.emit(arithmetic.MmOp, matrix, y)
+        return view(out, (*x.shape[:-2], *rows, *columns))
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:

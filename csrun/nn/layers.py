@@ -8,8 +8,8 @@ from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type, text_of, type_of
 from csrun.nn.activations import activation as activation_named
 from csrun.nn.errors import ShapeError, TraceError, user_line
-from csrun.nn.functions import view
 from csrun.nn.initializers import Initializer, glorot_uniform, zeros
+from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor
 
 

@@ -6,8 +6,8 @@ from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.normalization import FusedRmsNormOp, NativeLayerNormOp
 from csrun.cirh.types import text_of, type_of
 from csrun.nn.errors import ShapeError, TraceError, user_line
-from csrun.nn.functions import view
 from csrun.nn.initializers import ones, zeros
+from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor
 
 

@@ -12,6 +12,9 @@ from csrun.cirh.types import dtype_of, shape_of, tensor_type, text_of, type_of
 from csrun.nn.errors import TraceError, located, user_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from csrun.nn.shapes import Index
     from csrun.nn.tracer import Tracer
 
 
@@ -63,6 +66,20 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         return self.tracer.emit(NegOp, self)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        from csrun.nn.functions import matmul  # which is written in terms of tensors
+
+        return matmul(self, other)
+
+    def __getitem__(self, key: Index | tuple[Index, ...]) -> Tensor:
+        from csrun.nn.shapes import part
+
+        return part(self, key)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """What is at each place of the first axis."""
+        return (self[place] for place in range(self.shape[0]))
 
     def __bool__(self) -> bool:
         raise TraceError(

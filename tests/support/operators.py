@@ -14,6 +14,7 @@ from csrun.cirh.ops import (
     embedding,
     loss,
     normalization,
+    parts,
     random,
     shape,
 )
@@ -127,7 +128,38 @@ FORWARD: Sequence[Case] = (
     _case(shape.ExpandOp, lambda torch, x: x.expand(2, 4, 3), normal(4, 1), shape=(2, 4, 3)),
     _case(shape.PermuteOp, lambda torch, x: x.permute(2, 0, 1), normal(2, 3, 4), dims=(2, 0, 1)),
     _case(shape.TransposeOp, lambda torch, x: x.t(), X),
+    _case(
+        shape.SliceOp, lambda torch, x: x[:, 1:4:2], normal(3, 5, 2), dim=1, start=1, end=4, step=2
+    ),
+    _case(shape.SliceOp, lambda torch, x: x[2:2], X, dim=0, start=2, end=2, step=1),
+    _case(shape.SelectOp, lambda torch, x: x[:, :, 3], normal(2, 3, 4), dim=2, index=3),
     _case(shape.CloneOp, lambda torch, x: x.clone(), X),
+    _case(
+        parts.SliceBackwardOp,
+        lambda torch, g: torch.ops.aten.slice_backward(g, [3, 5], 1, 1, 5, 3),
+        normal(3, 2),
+        input_sizes=(3, 5),
+        dim=1,
+        start=1,
+        end=5,
+        step=3,
+    ),
+    _case(
+        parts.SelectBackwardOp,
+        lambda torch, g: torch.ops.aten.select_backward(g, [3, 5], 0, 2),
+        normal(5),
+        input_sizes=(3, 5),
+        dim=0,
+        index=2,
+    ),
+    _case(
+        parts.CatOp,
+        lambda torch, *x: torch.cat(x, 1),
+        normal(2, 3),
+        normal(2, 1),
+        normal(2, 0),
+        dim=1,
+    ),
     _case(arithmetic.AddOp, lambda torch, a, b: a + b, X, Y),
     _case(arithmetic.AddOp, lambda torch, a, b: a + b, normal(3), X),
     _case(arithmetic.SubOp, lambda torch, a, b: a - b, X, normal(4, 1)),
@@ -140,6 +172,9 @@ FORWARD: Sequence[Case] = (
     _case(arithmetic.LogOp, lambda torch, x: x.log(), positive(4, 3)),
     _case(arithmetic.SqrtOp, lambda torch, x: x.sqrt(), positive(4, 3)),
     _case(arithmetic.MmOp, lambda torch, a, b: a @ b, X, normal(3, 5)),
+    _case(arithmetic.MatmulOp, lambda torch, a, b: a @ b, normal(2, 4, 3), normal(2, 3, 5)),
+    _case(arithmetic.MatmulOp, lambda torch, a, b: a @ b, normal(6, 1, 4, 3), normal(2, 3, 1)),
+    _case(arithmetic.MatmulOp, lambda torch, a, b: a @ b, normal(4, 3), normal(2, 3, 5)),
     _case(
         arithmetic.AddmmOp, lambda torch, c, a, b: torch.addmm(c, a, b), normal(5), X, normal(3, 5)
     ),

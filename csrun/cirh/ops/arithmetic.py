@@ -159,6 +159,32 @@ class AddmmOp(CirhOp):
 
 
 @irdl_op_definition
+class MatmulOp(CirhOp):
+    """Matrix products over leading axes, which broadcast."""
+
+    name = "cirh.matmul"
+    lhs = operand_def(TensorType)
+    rhs = operand_def(TensorType)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """[..., m, k] x [..., k, n] -> [..., m, n]."""
+        if any(len(shape_of(t)) < 2 for t in types):
+            raise VerifyException(
+                f"both must be matrices, got {text_of(types[0])} and {text_of(types[1])}"
+            )
+        leads, matrices = ([_cut(t, part) for t in types] for part in (slice(-2), slice(-2, None)))
+        out = shape_of(product_type(matrices[0], matrices[1]))
+        return tensor_type((*broadcast(leads[0], leads[1]), *out), dtype_of(types[0]))
+
+
+def _cut(kind: Tensor, part: slice) -> Tensor:
+    return tensor_type(shape_of(kind)[part], dtype_of(kind))
+
+
+@irdl_op_definition
 class SumOp(CirhOp):
     """The sum over `dims`, which stay as axes of size 1 with `keepdim`."""
 
@@ -198,4 +224,18 @@ class ArgmaxOp(CirhOp):
         return tensor_type(shape, "int64")
 
 
-OPS = (AddOp, SubOp, MulOp, DivOp, NegOp, ExpOp, LogOp, SqrtOp, MmOp, AddmmOp, SumOp, ArgmaxOp)
+OPS = (
+    AddOp,
+    SubOp,
+    MulOp,
+    DivOp,
+    NegOp,
+    ExpOp,
+    LogOp,
+    SqrtOp,
+    MmOp,
+    AddmmOp,
+    MatmulOp,
+    SumOp,
+    ArgmaxOp,
+)

@@ -1,12 +1,23 @@
 """Views of a tensor: its values, or some of them, under another shape; and a copy of it."""
 
+from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects.builtin import DenseArrayBase, TensorType
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, UnaryOp, ints, require_rank
+from csrun.cirh.ops.base import (
+    ASSEMBLY,
+    CirhOp,
+    Properties,
+    Types,
+    UnaryOp,
+    axis,
+    integer,
+    ints,
+    require_rank,
+)
 from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, text_of
 
 
@@ -84,6 +95,82 @@ class TransposeOp(ViewingOp):
         return tensor_type(shape_of(types[0])[::-1], dtype_of(types[0]))
 
 
+@dataclass(frozen=True)
+class Part:
+    """Every `step`th element of an axis from `start` on, before `end`."""
+
+    dim: int
+    start: int
+    end: int
+    step: int
+
+    @property
+    def size(self) -> int:
+        return len(range(self.start, self.end, self.step))
+
+
+def part_of(properties: Properties, kind: Tensor) -> Part:
+    """The part of `kind` that dim, start, end and step name.
+
+    Raises: VerifyException when the axis does not have it
+    """
+    dim = axis(properties, kind)
+    start, end, step = (integer(properties, name) for name in ("start", "end", "step"))
+    size = shape_of(kind)[dim]
+    if not 0 <= start <= end <= size or step < 1:
+        raise VerifyException(
+            f"a slice must be 0 <= start <= end <= {size} with a step from 1 on, "
+            f"got {start}..{end} step {step}"
+        )
+    return Part(dim, start, end, step)
+
+
+def index_of(properties: Properties, kind: Tensor) -> tuple[int, int]:
+    """The axis of `kind` and the place on it that dim and index name.
+
+    Raises: VerifyException when the axis is not as long
+    """
+    dim, index = axis(properties, kind), integer(properties, "index")
+    if not 0 <= index < shape_of(kind)[dim]:
+        raise VerifyException(f"index must be in 0..{shape_of(kind)[dim] - 1}, got {index}")
+    return dim, index
+
+
+@irdl_op_definition
+class SliceOp(ViewingOp):
+    """Of axis `dim` every `step`th element from `start` on, before `end`."""
+
+    name = "cirh.slice"
+    dim = prop_def(IntegerAttr)
+    start = prop_def(IntegerAttr)
+    end = prop_def(IntegerAttr)
+    step = prop_def(IntegerAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's sizes, that of axis `dim` cut."""
+        part = part_of(properties, types[0])
+        sizes = list(shape_of(types[0]))
+        sizes[part.dim] = part.size
+        return tensor_type(sizes, dtype_of(types[0]))
+
+
+@irdl_op_definition
+class SelectOp(ViewingOp):
+    """The part of the operand at one place of axis `dim`."""
+
+    name = "cirh.select"
+    dim = prop_def(IntegerAttr)
+    index = prop_def(IntegerAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's sizes without axis `dim`."""
+        dim, _ = index_of(properties, types[0])
+        sizes = shape_of(types[0])
+        return tensor_type((*sizes[:dim], *sizes[dim + 1 :]), dtype_of(types[0]))
+
+
 @irdl_op_definition
 class CloneOp(UnaryOp):
     """The same values in memory of their own, dense."""
@@ -92,5 +179,5 @@ class CloneOp(UnaryOp):
 
 
 #: Operators that are views: `x` is what they are views of.
-VIEWS = (ViewOp, ExpandOp, PermuteOp, TransposeOp)
+VIEWS = (ViewOp, ExpandOp, PermuteOp, TransposeOp, SliceOp, SelectOp)
 OPS = (*VIEWS, CloneOp)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import StringAttr
 
-from csrun.cirh.ops import arithmetic, batch, shape
+from csrun.cirh.ops import arithmetic, batch, parts, shape
 from csrun.cirh.ops.base import CirhOp, Properties, integer, ints, number
 
 Array = npt.NDArray[np.generic]
@@ -65,6 +65,40 @@ def label_count(properties: Properties, labels: Any) -> Any:
     return np.asarray(count, dtype.data)
 
 
+def part(properties: Properties, x: Any) -> Any:
+    """Every `step`th element of an axis, from `start` to `end`."""
+    return x[_place(properties)]
+
+
+def selection(properties: Properties, x: Any) -> Any:
+    """One place of an axis."""
+    return x.take(integer(properties, "index"), axis=integer(properties, "dim"))
+
+
+def part_backward(properties: Properties, grad: Any) -> Any:
+    """The gradient in zeros."""
+    out = np.zeros(ints(properties, "input_sizes"), grad.dtype)
+    out[_place(properties)] = grad
+    return out
+
+
+def selection_backward(properties: Properties, grad: Any) -> Any:
+    """The gradient in zeros."""
+    out = np.zeros(ints(properties, "input_sizes"), grad.dtype)
+    np.moveaxis(out, integer(properties, "dim"), 0)[integer(properties, "index")] = grad
+    return out
+
+
+def _place(properties: Properties) -> tuple[slice, ...]:
+    start, end, step = (integer(properties, name) for name in ("start", "end", "step"))
+    return (*[slice(None)] * integer(properties, "dim"), slice(start, end, step))
+
+
+def cat(properties: Properties, *tensors: Any) -> Any:
+    """One behind the other."""
+    return np.concatenate(tensors, axis=integer(properties, "dim"))
+
+
 REFERENCES: References = {
     batch.MaskPaddingOp: mask_padding,
     batch.LabelCountOp: label_count,
@@ -72,7 +106,12 @@ REFERENCES: References = {
     shape.ExpandOp: expand,
     shape.PermuteOp: permute,
     shape.TransposeOp: plain(np.transpose),
+    shape.SliceOp: part,
+    shape.SelectOp: selection,
     shape.CloneOp: plain(np.copy),
+    parts.SliceBackwardOp: part_backward,
+    parts.SelectBackwardOp: selection_backward,
+    parts.CatOp: cat,
     arithmetic.AddOp: plain(np.add),
     arithmetic.SubOp: plain(np.subtract),
     arithmetic.MulOp: plain(np.multiply),
@@ -82,6 +121,7 @@ REFERENCES: References = {
     arithmetic.LogOp: plain(np.log),
     arithmetic.SqrtOp: plain(np.sqrt),
     arithmetic.MmOp: plain(np.matmul),
+    arithmetic.MatmulOp: plain(np.matmul),
     arithmetic.AddmmOp: plain(lambda bias, a, b: bias + a @ b),
     arithmetic.SumOp: total,
     arithmetic.ArgmaxOp: argmax,

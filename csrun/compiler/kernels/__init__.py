@@ -8,6 +8,8 @@ from csrun.compiler.kernels import (
     fc,
     normalization,
     outputs,
+    parts,
+    products,
     softmax_cross_entropy,
 )
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
@@ -15,6 +17,8 @@ from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 MATCHERS: dict[str, Matcher] = {
     **outputs.MATCHERS,
     **fc.MATCHERS,
+    **products.MATCHERS,
+    **parts.MATCHERS,
     **softmax_cross_entropy.MATCHERS,
     **dropout.MATCHERS,
     **normalization.MATCHERS,

@@ -6,11 +6,11 @@ from typing import Self
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
 from csrun.compiler.accumulate import add_product, tile_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Name, Phase
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Product(Kernel):
 
     With `adds` the product, which has no bias, is added to what is there.
 
-    Shapes: a [M, K], b [K, N], bias [N] -> out [M, N]
+    Shapes: a [..., M, K], b [..., K, N], bias [N] -> out [..., M, N], leading axes broadcast
     """
 
     a: Array
@@ -66,7 +66,7 @@ class Product(Kernel):
 
 def match_product(operation: Operation, graph: Graph) -> Kernel:
     """Any product."""
-    assert isinstance(operation, MmOp | AddmmOp)
+    assert isinstance(operation, MmOp | AddmmOp | MatmulOp)
     graph.take(operation)
     bias = operation.bias if isinstance(operation, AddmmOp) else None
     return Product(
@@ -77,3 +77,6 @@ def match_product(operation: Operation, graph: Graph) -> Kernel:
         out=graph.array(operation.out),
         phase=graph.phase_of(operation),
     )
+
+
+MATCHERS: dict[str, Matcher] = {MatmulOp.name: match_product}

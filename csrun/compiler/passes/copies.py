@@ -8,11 +8,18 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.ops.batch import MaskPaddingOp
+from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.loss import NllLossBackwardOp
 from csrun.cirh.ops.model import LossOp, OutputOp
+from csrun.cirh.ops.normalization import (
+    FusedRmsNormBackwardOp,
+    FusedRmsNormOp,
+    NativeLayerNormBackwardOp,
+    NativeLayerNormOp,
+)
 from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
@@ -21,6 +28,16 @@ from csrun.compiler.lair.operators import scalar_of
 from csrun.compiler.passes.rewrite import Done, Pass
 from csrun.compiler.views import numbers_of, view_of, written_by
 
+#: Operators whose kernels take operands as rows.
+DENSE = (
+    NativeLayerNormOp,
+    NativeLayerNormBackwardOp,
+    FusedRmsNormOp,
+    FusedRmsNormBackwardOp,
+    EmbeddingOp,
+    EmbeddingDenseBackwardOp,
+)
+
 
 @dataclass(frozen=True)
 class Copies(Pass):
@@ -28,6 +45,7 @@ class Copies(Pass):
 
     - a view that no strides give,
     - a product, of a matrix that BLAS does not take as it lies,
+    - a norm and a look-up in a table, of what does not lie dense,
     - a kernel, of a number that it reads as an array,
     - an update, of a gradient that others read, too, or that no kernel writes: an input, a weight,
       a number, a part of something.
@@ -65,12 +83,10 @@ class _Copying:
         """The operands that must be copies."""
         for index, operand in enumerate(op.operands):
             if operand in self._numbers:
-                if not _takes_text(op, index):
-                    yield index
-            elif isinstance(op, MmOp | AddmmOp) and len(self._arrays[operand].shape) > 1:
-                if not self._arrays[operand].is_matrix:
-                    yield index
-            elif isinstance(op, ViewOp) and view_of(op, self._arrays[operand]) is None:
+                takes = _takes_text(op, index)
+            else:
+                takes = _takes_array(op, self._arrays[operand])
+            if not takes:
                 yield index
 
     def _array_of(self, value: SSAValue) -> Array:
@@ -119,6 +135,15 @@ class _Copying:
 def _owner(value: SSAValue) -> Operation:
     assert isinstance(value.owner, Operation), "CIRH has no block arguments"
     return value.owner
+
+
+def _takes_array(op: Operation, array: Array) -> bool:
+    """Whether an operator takes an array as it lies."""
+    if isinstance(op, MmOp | AddmmOp | MatmulOp):
+        return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
+    if isinstance(op, DENSE):
+        return array.is_contiguous
+    return not isinstance(op, ViewOp) or view_of(op, array) is not None
 
 
 def _takes_text(op: Operation, index: int) -> bool:

@@ -29,10 +29,11 @@ from csrun.cirh.ops.arithmetic import (
     SqrtOp,
     SubOp,
 )
-from csrun.cirh.ops.base import ints
+from csrun.cirh.ops.base import Plain, ints
 from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp
+from csrun.cirh.ops.parts import CatOp, SelectBackwardOp, SliceBackwardOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
-from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.ops.shape import VIEWS, ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
 
 
@@ -114,6 +115,55 @@ def identity_permutation(op: Operation) -> bool:
     return dims == tuple(range(len(dims))) and replace_by_value(op, op.operands[0])
 
 
+def selection_as_slice(op: Operation) -> bool:
+    """select_backward(g) -> slice_backward(g with an axis of size 1)."""
+    assert isinstance(op, SelectBackwardOp)
+    scope = {"scope": op.scope} if op.scope else {}
+    sizes, dim, index = ints(op.properties, "input_sizes"), op.dim, op.index.value.data
+    shape = tuple(1 if d == dim.value.data else n for d, n in enumerate(sizes))
+    grad = ViewOp.of([op.grad], shape=shape, **scope)
+    grad.location = op.location
+    Rewriter.insert_op(grad, InsertPoint.before(op))
+    place: dict[str, Plain] = {
+        "dim": dim,
+        "start": index,
+        "end": index + 1,
+        "step": 1,
+        "input_sizes": sizes,
+    }
+    return replace_by_operator(op, SliceBackwardOp.of([grad.out], **place, **scope))
+
+
+def parts_of_a_whole(op: Operation) -> bool:
+    """The sum of the gradients of slices that make up an axis -> cat."""
+    addends = [value.owner for value in _addends(op)]
+    slices = [a for a in addends if isinstance(a, SliceBackwardOp) and a.step.value.data == 1]
+    if len(slices) < len(addends) or len({(s.dim, s.input_sizes) for s in slices}) > 1:
+        return False
+    dim = slices[0].dim.value.data
+    slices.sort(key=lambda s: s.start.value.data)
+    ends = [0, *(s.end.value.data for s in slices)]
+    if [s.start.value.data for s in slices] != ends[:-1]:
+        return False
+    if ends[-1] != ints(slices[0].properties, "input_sizes")[dim]:
+        return False
+    scope = slices[0].scope
+    tensors = [s.grad for s in slices]
+    return replace_by_operator(
+        op, CatOp.of(tensors, dim=dim, **({"scope": scope} if scope else {}))
+    )
+
+
+def _addends(op: Operation) -> list[SSAValue]:
+    """What an addition adds, those of additions that only it reads in their place."""
+    found: list[SSAValue] = []
+    for value in op.operands:
+        inner = value.owner
+        alone = isinstance(inner, AddOp) and value.uses.get_length() == 1
+        found += _addends(inner) if alone and isinstance(inner, AddOp) else [value]
+    return found
+
+
 def negative_of_negative(op: Operation) -> bool:
     """neg(neg(x)) -> x."""
     inner = op.operands[0].owner
@@ -148,6 +198,8 @@ CANONICAL: Rules = (
     Rule("view-of-view", (ViewOp,), view_of_view),
     Rule("transpose-of-transpose", (TransposeOp,), transpose_of_transpose),
     Rule("identity-permutation", (PermuteOp,), identity_permutation),
+    Rule("selection-as-slice", (SelectBackwardOp,), selection_as_slice),
+    Rule("parts-of-a-whole", (AddOp,), parts_of_a_whole),
     Rule("negative-of-negative", (NegOp,), negative_of_negative),
     Rule("signs", (AddOp, SubOp), signs),
     Rule("dropout-without-training", (MaskedScaleOp,), dropout_without_training),
@@ -164,7 +216,6 @@ ARITHMETIC: Mapping[type[Operation], Callable[..., float]] = {
     LogOp: math.log,
     SqrtOp: math.sqrt,
 }
-MOVES = (ViewOp, ExpandOp, PermuteOp, TransposeOp)
 #: What, on the right, leaves the left operand as it is.
 NEUTRAL: Mapping[type[Operation], float] = {AddOp: 0.0, SubOp: 0.0, MulOp: 1.0, DivOp: 1.0}
 
@@ -208,7 +259,7 @@ def _replace_by_constant(op: Operation, value: float) -> bool:
 
 FOLDING: Rules = (
     Rule("arithmetic", tuple(ARITHMETIC), arithmetic),
-    Rule("moved-constant", MOVES, moved_constant),
+    Rule("moved-constant", VIEWS, moved_constant),
     Rule("neutral-operand", tuple(NEUTRAL), neutral_operand),
 )
 

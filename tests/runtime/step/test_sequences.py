@@ -11,7 +11,7 @@ from support.steps import Case, one_step
 from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.compiler import CompileError
-from csrun.nn.functions import view
+from csrun.nn.shapes import view
 
 B, T, D, UNITS = 8, 6, 4, 16
 COUNTS = (1, 2, 4, 8)
