@@ -152,6 +152,12 @@ def test_a_job_that_is_not_its_own_is_left_to_its_owner(place: Place) -> None:
     assert place.called() == [TOLD]
 
 
+def test_who_frees_no_job_waits_for_nobody(place: Place) -> None:
+    place.start(Heartbeat(SILENCE_S, frees_job=False), *ENDS_WELL, max_restarts=1)
+    assert place.left() == 0
+    assert place.called() == [TOLD]
+
+
 def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True), *FAILS)
     reader = mail.Reader(
