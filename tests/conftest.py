@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import psutil
@@ -96,8 +96,22 @@ def own_folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fc_mnist(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of fc_mnist, whose modules import each other by bare names, on the import path."""
-    folder = MODELS / "fc_mnist"
+    """The folder of fc_mnist, on the import path."""
+    with _on_path(monkeypatch, "fc_mnist") as folder:
+        yield folder
+
+
+@pytest.fixture
+def gpt2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of gpt2, on the import path."""
+    with _on_path(monkeypatch, "gpt2") as folder:
+        yield folder
+
+
+@contextmanager
+def _on_path(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Path]:
+    """A reference model, whose modules import each other by bare names."""
+    folder = MODELS / name
     monkeypatch.syspath_prepend(str(folder))
     yield folder
     for file in folder.glob("*.py"):

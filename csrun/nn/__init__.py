@@ -22,8 +22,8 @@ from csrun.nn.activations import (
     softplus,
     tanh,
 )
-from csrun.nn.attention import scaled_dot_product_attention
-from csrun.nn.embedding import Embedding
+from csrun.nn.attention import MultiHeadAttention, scaled_dot_product_attention
+from csrun.nn.embedding import Embedding, PositionEmbedding
 from csrun.nn.errors import ShapeError
 from csrun.nn.functions import (
     argmax,
@@ -59,7 +59,9 @@ __all__ = [
     "Dropout",
     "Embedding",
     "LayerNorm",
+    "MultiHeadAttention",
     "Optimizer",
+    "PositionEmbedding",
     "RMSNorm",
     "ShapeError",
     "Tensor",

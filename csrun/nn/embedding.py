@@ -31,17 +31,13 @@ class Embedding:
         embeddings_initializer: Initializer = SMALL,
         name: str | None = None,
     ) -> None:
-        for what, size in (("input_dim", input_dim), ("output_dim", output_dim)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise TraceError(
-                    f"{user_line()}: Embedding: {what} must be a positive integer, got {size!r}"
-                )
+        self.input_dim = _positive("Embedding", "input_dim", input_dim)
+        self.output_dim = _positive("Embedding", "output_dim", output_dim)
         if padding_idx is not None and not 0 <= padding_idx < input_dim:
             raise TraceError(
                 f"{user_line()}: Embedding: padding_idx must be in 0..{input_dim - 1}, "
                 f"got {padding_idx!r}"
             )
-        self.input_dim, self.output_dim = input_dim, output_dim
         self.name = name
         self._padding = NO_PADDING if padding_idx is None else padding_idx
         self._initializer = embeddings_initializer
@@ -85,3 +81,43 @@ class Embedding:
             rows = view(x, (prod(x.shape[:-1]), self.output_dim))
             logits = x.tracer.emit(MmOp, rows, x.tracer.emit(TransposeOp, table))
             return view(logits, (*x.shape[:-1], self.input_dim))
+
+
+class PositionEmbedding:
+    """x plus a trained vector for each position.
+
+    The parameter `<name>/embeddings` [input_dim, D] is made at each call.
+
+    Raises: TraceError for a number of positions below 1
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        embeddings_initializer: Initializer = SMALL,
+        name: str | None = None,
+    ) -> None:
+        self.input_dim = _positive("PositionEmbedding", "input_dim", input_dim)
+        self.name = name
+        self._initializer = embeddings_initializer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes: x [B, T, D] -> the same
+
+        Raises: ShapeError for another number of axes, or a sequence longer than the positions
+        """
+        with x.tracer.layer("position_embedding", self.name) as scope:
+            if len(x.shape) != 3 or x.shape[1] > self.input_dim:
+                raise ShapeError(
+                    f"{user_line()}: layer {scope}: the input must be [batch, positions, features] "
+                    f"of up to {self.input_dim} positions, got shape {text_of(type_of(x.value))}"
+                )
+            shape = (self.input_dim, x.shape[2])
+            table = x.tracer.parameter("embeddings", shape, self._initializer(shape))
+            return x + table[: x.shape[1]]
+
+
+def _positive(layer: str, what: str, size: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise TraceError(f"{user_line()}: {layer}: {what} must be a positive integer, got {size!r}")
+    return size
