@@ -182,6 +182,7 @@ def _plan(
         groups=layout.groups,
         loss_buffer=LOSS.name if model.has_loss else None,
         loss_count=model.loss_count,
+        counts_padding=model.counts_padding,
         outputs=tuple(map(_output, model.outputs)),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         clip_norm=model.clip_norm,

@@ -7,7 +7,7 @@ from operator import itemgetter
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import Dependence, dependences_of
+from csrun.cirh.batch_axes import Dependence, Dependences, dependences_of
 from csrun.cirh.ops.batch import SampleCountOp, ValidSamplesOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp
@@ -43,6 +43,7 @@ class MatchedModel:
     label_ranges: what the losses take as labels, by input. vocabularies: how many vectors the table
     has that an input's are looked up in. loss_dependence: how the loss depends on
     the batch; None without a loss. loss_count: which of the batch's counts it is a mean over.
+    counts_padding: the layer and operator in which rows that fill up a batch would count, if any.
     updates: the optimizer of each parameter that is trained, by name. clip_norm: the largest global
     norm of the gradients, if there is one. without_samples: names of arrays that no sample has a
     row of, whatever the size of the batch.
@@ -58,6 +59,7 @@ class MatchedModel:
     clip_norm: float | None
     loss_dependence: Dependence | None
     loss_count: int | None
+    counts_padding: str | None
     without_samples: frozenset[str]
 
     @property
@@ -129,6 +131,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
             (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
         ),
         loss_count=graph.loss_count(),
+        counts_padding=_counts_padding(graph, dependences),
         without_samples=graph.named(v for v, found in dependences.items() if found.axis is None),
     )
 
@@ -166,6 +169,17 @@ def _check_gradients(kernels: Sequence[Kernel], updates: Mapping[str, Optimizer]
 def _clip_norm(operations: Sequence[Operation]) -> float | None:
     updates = (op for op in operations if isinstance(op, UpdatingOp))
     return next((op.clip_norm.value.data for op in updates if op.clip_norm is not None), None)
+
+
+def _counts_padding(graph: Graph, dependences: Dependences) -> str | None:
+    """The first operator in which padding counts, if a loss, an output or an update is of it."""
+    ends = (op for op in graph.operations if isinstance(op, LossOp | OutputOp | UpdatingOp))
+    if not any(dependences[value].counts_padding for op in ends for value in op.operands):
+        return None
+    first = next(
+        op for op in graph.operations if any(dependences[r].counts_padding for r in op.results)
+    )
+    return f"layer {graph.layer_of(first)}: {first.name}"
 
 
 def _no_kernel(operation: Operation, graph: Graph) -> CompileError:

@@ -246,6 +246,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss over what counts in the batch (None: no loss): the labels of number `loss_count` among the
     batch's counts, or its valid samples when it is None. `learning_rate` is the schedule of a
     training's updates; gradients whose global norm is more than `clip_norm` are scaled to it.
+    `counts_padding` names the layer and operator in which rows that fill up an incomplete batch
+    would count: such batches are refused (None: they count nowhere).
 
     A batch is split over `replicas` of the model on the fabric, and each one's share flows in
     `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
@@ -280,6 +282,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[Group, ...]
     loss_buffer: str | None
     loss_count: int | None
+    counts_padding: str | None
     outputs: tuple[Output, ...]
     learning_rate: Schedule | None
     clip_norm: float | None

@@ -80,7 +80,7 @@ class MaskDraw:
     def __call__(self, step: Step) -> None:
         even, odd = self._even, self._odd
         even[0] = self._blocks
-        np.add(self._rows, self._first(step), out=even[1])
+        self._samples(step, even[1])
         odd[0] = self._stream
         odd[1] = step.index
         philox(even, odd, self._product, self._keys)
@@ -89,13 +89,15 @@ class MaskDraw:
         for levels, mask in self._halves:
             np.greater_equal(levels, self._threshold, out=mask)
 
-    def _first(self, step: Step) -> int:
-        """The sample of the first row."""
-        return step.first_sample
+    def _samples(self, step: Step, out: Words) -> None:
+        """The sample of each row; a row of padding has the mask of the one that it is a copy of."""
+        np.add(self._rows, step.first_sample, out=out)
+        if step.valid < len(self._rows):
+            np.remainder(out, step.rows, out=out)
 
 
 class FixedMaskDraw(MaskDraw):
     """Draws a mask that is of no sample: the same in all minibatches of a step."""
 
-    def _first(self, step: Step) -> int:
-        return 0
+    def _samples(self, step: Step, out: Words) -> None:
+        out.fill(0)

@@ -41,7 +41,7 @@ def mask_of(rows, columns, rate=0.3, stream=2, seed=SEED, step=5, first=0):
     mask = np.empty((rows, columns), bool)
     scratch = np.empty((3, 2, rows, blocks_of(columns)), np.uint64)
     draw = MaskDraw(mask, scratch, threshold_of(rate), stream, round_keys(seed))
-    draw(Step(step, first, rows))
+    draw(Step(step, first, first + rows))
     return mask
 
 

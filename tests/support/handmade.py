@@ -133,6 +133,7 @@ def _plan(mode: ExecutionMode) -> Plan:
         ),
         loss_buffer="loss",
         loss_count=None,
+        counts_padding=None,
         outputs=(Output("y", "y", Combine.SAMPLES),),
         learning_rate=Constant(RATE),
         clip_norm=None,

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_views
 from csrun.executable.bind import Array, Batch, Bytes, partial_gradients
@@ -181,7 +182,7 @@ class Engine:
         results: ResultSlots,
     ) -> None:
         self._trains = plan.run_mode is RunMode.TRAIN
-        self._loss_count = plan.loss_count
+        self._plan = plan
         self._compute = compute
         self._source = source
         self._weights = weights
@@ -225,10 +226,21 @@ class Engine:
 
     def _counted(self) -> int:
         """How many the loss's sum is of."""
-        return self._step.rows if self._loss_count is None else self._step.counts[self._loss_count]
+        step, which = self._step, self._plan.loss_count
+        return step.rows if which is None else step.counts[which]
 
     def _run(self, batch: Batch) -> float:
-        """The loss's sum; the mean over no label at all is no number, and nothing to train on."""
+        """The loss's sum; the mean over no label at all is no number, and nothing to train on.
+
+        Raises: CsrunError for an incomplete batch where what fills it up would count
+        """
+        plan, step = self._plan, self._step
+        if plan.counts_padding is not None and step.rows < plan.batch_size:
+            raise CsrunError(
+                f"step {step.index + 1}: the batch has {step.rows} samples of {plan.batch_size}, "
+                f"and {plan.counts_padding} would count the rows that fill it up: give whole "
+                "batches, as .batch(..., drop_remainder=True) does"
+            )
         if self._trains and 0 in self._step.counts:
             return nan
         return self._compute.run(batch, self._step)
