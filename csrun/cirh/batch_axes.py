@@ -138,7 +138,7 @@ def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:
     """Whether zeros in padding go in and zeros come out; the other operands are finite there."""
     zero = [one.is_zero_in_padding for one in of]
     match op:
-        case arithmetic.MulOp():
+        case arithmetic.MulOp() | arithmetic.MatmulOp():
             return any(zero)
         case arithmetic.AddOp() | arithmetic.SubOp() | arithmetic.NegOp() | shape.CloneOp():
             return all(zero)
@@ -216,7 +216,7 @@ def part(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """A slice, or its gradient: of the batch as a whole when it is cut along the samples."""
     (one,) = of
     is_cut = one.axis is not None and one.axis == integer(op.properties, "dim")
-    return OF_THE_BATCH if is_cut else one
+    return LOST if is_cut else _linear(one)
 
 
 def selection(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -224,20 +224,27 @@ def selection(op: Operation, of: Sequence[Dependence]) -> Dependence:
     dim = integer(op.properties, "dim")
     if one.axis is None:
         return one
-    return OF_THE_BATCH if one.axis == dim else one.on(one.axis - (dim < one.axis))
+    return LOST if one.axis == dim else one.on(one.axis - (dim < one.axis))
 
 
 def selection_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     (one,) = of
     dim = integer(op.properties, "dim")
-    return one if one.axis is None else one.on(one.axis + (dim <= one.axis))
+    return one if one.axis is None else _linear(one.on(one.axis + (dim <= one.axis)))
 
 
 def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """All operands alike, and not one behind the other along the samples."""
-    if len(set(of)) > 1 or of[0].axis == integer(op.properties, "dim"):
-        return OF_THE_BATCH
-    return of[0]
+    if len({(one.over, one.axis, one.rows) for one in of}) > 1:
+        return OF_THE_BATCH if all(one.axis is None for one in of) else LOST
+    if of[0].axis == integer(op.properties, "dim"):
+        return LOST
+    return replace(of[0], padding=of[0].padding if len({one.padding for one in of}) == 1 else None)
+
+
+def _linear(one: Dependence) -> Dependence:
+    """Where zeros stay zeros, and other values do not stay."""
+    return replace(one, padding=0 if one.padding == 0 else None)
 
 
 # Reductions, products and losses.
@@ -252,7 +259,7 @@ def total(op: Operation, of: Sequence[Dependence]) -> Dependence:
         return _sum_of_samples(one)
     kept = len(shape_of(type_of(op.results[0]))) == len(shape_of(type_of(op.operands[0])))
     axis = one.axis if kept else one.axis - sum(d < one.axis for d in dims)
-    return replace(one, axis=axis, padding=0 if one.padding == 0 else None)
+    return _linear(replace(one, axis=axis))
 
 
 def _sum_of_samples(*of: Dependence) -> Dependence:
@@ -299,18 +306,14 @@ def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
         None if one.axis is None else one.axis - rank for one, rank in zip(of, ranks, strict=False)
     ]
     if any(place is not None and place < -2 for place in places):
-        return elementwise(op, of) if not {-1, -2} & set(places) else OF_THE_BATCH
-    if places == [-1, -2]:
-        return (
-            OF_THE_BATCH
-            if ranks[2] > 2
-            else Dependence(PART if left.over is right.over is SAMPLES else MIXED)
-        )
+        return elementwise(op, of) if not {-1, -2} & set(places) else LOST
+    if places == [-1, -2] and ranks[2] == 2 and left.rows == right.rows:
+        return _sum_of_samples(left, right)
     if places[0] == -2 and right.over is SAME:
-        return left.on(ranks[2] - 2)
+        return _linear(left.on(ranks[2] - 2))
     if places[1] == -1 and left.over is SAME:
-        return right.on(ranks[2] - 1)
-    return OF_THE_BATCH
+        return _linear(right.on(ranks[2] - 1))
+    return OF_THE_BATCH if left.axis is right.axis is None else LOST
 
 
 def affine(op: Operation, of: Sequence[Dependence]) -> Dependence:

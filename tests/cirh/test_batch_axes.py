@@ -9,6 +9,7 @@ from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.batch import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
+from csrun.cirh.ops.parts import CatOp, SelectBackwardOp, SliceBackwardOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.initializers import zeros
@@ -90,6 +91,14 @@ def looked_up(x):
 def added_up(x, grad):
     options = {"num_weights": 9, "padding_idx": -1}
     return result(EmbeddingDenseBackwardOp, 0, grad, nn.argmax(x), **options)
+
+
+def put_back(part, op, **place):
+    return result(op, 0, part, input_sizes=(B, T, D), dim=1, **place)
+
+
+def joined(dim, *tensors):
+    return result(CatOp, 0, *tensors, dim=dim)
 
 
 CASES = {
@@ -206,6 +215,42 @@ CASES = {
         Dependence(SAMPLES, 2),
     ),
     "dropout of weights": (lambda x: nn.Dropout(0.5)(weight(x, B, D)), FIXED),
+    "a slice": (lambda x: masked(x)[:, 1:], Dependence(SAMPLES, 0, padding=0)),
+    "a slice of samples": (lambda x: x[1:], LOST),
+    "a part of each": (lambda x: permuted(x, 1, 0, 2)[2], Dependence(SAMPLES, 0)),
+    "one sample": (lambda x: x[0], LOST),
+    "a slice put back": (
+        lambda x: put_back(masked(x)[:, 1:], SliceBackwardOp, start=1, end=T, step=1),
+        Dependence(SAMPLES, 0, padding=0),
+    ),
+    "ones put back among zeros": (
+        lambda x: put_back(masked(x, 1, 1.0)[:, 1:], SliceBackwardOp, start=1, end=T, step=1),
+        Dependence(SAMPLES, 0),
+    ),
+    "a part put back": (
+        lambda x: put_back(masked(x)[:, 1], SelectBackwardOp, index=1),
+        Dependence(SAMPLES, 0, padding=0),
+    ),
+    "beside each other": (lambda x: joined(1, masked(x), masked(x)), Dependence(SAMPLES, 0, 1, 0)),
+    "beside what counts": (lambda x: joined(1, masked(x), x), Dependence(SAMPLES, 0)),
+    "behind each other": (lambda x: joined(0, x, x), LOST),
+    "beside what is no sample's": (lambda x: joined(1, x, weight(x, B, T, D)), LOST),
+    "products of each sample": (
+        lambda x: nn.matmul(x, permuted(masked(x), 0, 2, 1)),
+        Dependence(SAMPLES, 0, padding=0),
+    ),
+    "products with weights": (
+        lambda x: nn.matmul(x, expanded(weight(x, D, 2), B, D, 2)),
+        Dependence(SAMPLES, 0),
+    ),
+    "rows by weights, for each head": (
+        lambda x: nn.matmul(masked(rows(x), T), weight(x, 2, D, D)),
+        Dependence(SAMPLES, 1, T, 0),
+    ),
+    "products over samples": (
+        lambda x: nn.matmul(permuted(x, 1, 2, 0), permuted(x, 1, 0, 2)),
+        LOST,
+    ),
     "argmax": (lambda x: nn.argmax(rows(x)), Dependence(SAMPLES, 0, T)),
     "argmax before the samples": (
         lambda x: nn.argmax(permuted(x, 1, 0, 2), 0),

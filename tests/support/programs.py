@@ -142,6 +142,9 @@ class ArrayData:
         self.all = batches
         self.clock = StageClock()
 
+    def names(self, arrays: int) -> list[str]:
+        return ["features", "labels"][:arrays]
+
     def deliveries(self, start: int, stride: int) -> Iterator[Delivery]:
         """Global batches start, start + stride, …"""
         return (Delivery(batch, list) for batch in self.all[start::stride])
