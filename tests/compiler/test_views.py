@@ -89,6 +89,12 @@ def joined(f, x):
     return f.sigmoid(f.concatenate(pieces, 1)) @ f.p("u", 14, 2)
 
 
+def a_value_and_what_its_parts_make(f, x):
+    """No loop over rows computes all of it: rows are read before they are there."""
+    y = f.sigmoid(x[:, 0] @ f.p("w", D, 4)) * f.p("v", 4)
+    return f.sigmoid(y[:, 2:3]) + y
+
+
 def some_of_a_value_twice(f, x):
     y = f.sigmoid(x @ f.p("w", D, D))
     return y[:, :2] * f.sigmoid(y[:, 1:]) + f.sum(y[:, 0] * y[:, 0])
@@ -102,7 +108,8 @@ def inputs_in_place(f, x):
 CASES = (
     attention_of_slices, attention_of_selections, attention_and_norms, products_of_activations,
     products_that_broadcast, vectors, transposed_and_added, repeated, a_repeated_matrix,
-    reshapes_that_copy, parts_of_parts, rotated, joined, some_of_a_value_twice, inputs_in_place,
+    reshapes_that_copy, parts_of_parts, a_value_and_what_its_parts_make, rotated, joined,
+    some_of_a_value_twice, inputs_in_place,
 )  # fmt: skip
 
 

@@ -66,7 +66,13 @@ class _Gathering:
         if not alike or len(joined.layers) > 1:
             return False
         members = set(joined.members)
-        if not all(self._is_row_by_row(v, op, members, joined.rows) for v in operands_of(op)):
+        # Clusters that are joined may have been apart because one does not read the other by rows.
+        readers = [op] if len(parts) == 1 else joined.members
+        if not all(
+            self._is_row_by_row(value, reader, members, joined.rows)
+            for reader in readers
+            for value in operands_of(reader)
+        ):
             return False
         place = self._graph.place_of(op)
         return all(
