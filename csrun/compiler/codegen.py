@@ -27,8 +27,9 @@ from csrun.executable import UpdateProgram, WaferProgram, random, row_tiles, sum
 from csrun.executable import learning_rate as schedules
 '''
 FUNCTIONS = (
-    "absolute, add, copyto, divide, dot, equal, exp, expm1, greater, greater_equal, less, log, "
-    "log1p, matmul, maximum, minimum, multiply, negative, not_equal, sqrt, subtract, tanh"
+    "absolute, add, copyto, divide, dot, equal, exp, expm1, greater, greater_equal, inf, less, "
+    "less_equal, log, log1p, matmul, maximum, minimum, multiply, negative, not_equal, sqrt, "
+    "subtract, tanh"
 )
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 

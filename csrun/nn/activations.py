@@ -15,7 +15,7 @@ from csrun.cirh.ops.activation import (
 )
 from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.nn.errors import TraceError, located, user_line
-from csrun.nn.tensor import Tensor
+from csrun.nn.tensor import Tensor, require_floats, require_tensor
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -38,7 +38,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where it is positive, else alpha (exp(x) - 1); alpha >= 0."""
+    """x where it is positive, else alpha (exp(x) - 1); alpha >= 0 and finite."""
     return _apply("elu", EluOp, x, alpha=float(alpha), scale=1.0)
 
 
@@ -78,6 +78,9 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def _apply(name: str, kind: type[CirhOp], x: Tensor, **options: Plain) -> Tensor:
+    """Integers are floats where PyTorch takes them so, and refused elsewhere."""
+    x = require_tensor(name, x)
+    x = x.as_floats() if kind in (SigmoidOp, TanhOp) else require_floats(name, x)
     with located(name):
         return x.tracer.emit(kind, x, **options)
 

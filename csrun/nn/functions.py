@@ -3,38 +3,51 @@
 Operators such as + are the tensor's own; activations have a file of theirs.
 """
 
+from collections.abc import Sequence
 from math import prod
+
+import numpy as np
 
 from csrun.base.mode import IGNORE_INDEX
 from csrun.cirh.ops import arithmetic, batch, loss
-from csrun.cirh.types import tensor_type
+from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.types import is_float, tensor_type, type_of
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.shapes import view
-from csrun.nn.tensor import Tensor
+from csrun.nn.tensor import Tensor, require_floats, require_tensor
 
-Axes = int | tuple[int, ...]
+Axes = int | Sequence[int]
 
 
 def exp(x: Tensor) -> Tensor:
     """e to the power x."""
-    return x.tracer.emit(arithmetic.ExpOp, x)
+    return _of_floats("exp", arithmetic.ExpOp, x)
 
 
 def log(x: Tensor) -> Tensor:
     """Natural logarithm."""
-    return x.tracer.emit(arithmetic.LogOp, x)
+    return _of_floats("log", arithmetic.LogOp, x)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """Square root."""
-    return x.tracer.emit(arithmetic.SqrtOp, x)
+    return _of_floats("sqrt", arithmetic.SqrtOp, x)
+
+
+def _of_floats(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:
+    floats = require_tensor(name, x).as_floats()
+    return floats.tracer.emit(kind, floats)
 
 
 def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
     """The sum along one or several axes; samples that only fill up a batch do not count.
 
+    That of integers is of int64.
+
     Raises: ShapeError for an axis that x does not have, or the same one twice
     """
+    if not is_float(type_of(require_tensor("sum", x).value)):
+        x = x.astype("int64")
     return _total("sum", x, _axes("sum", x, axis), keepdims)
 
 
@@ -43,6 +56,7 @@ def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
 
     Raises: ShapeError for an axis that x does not have, or the same one twice
     """
+    x = require_tensor("mean", x).as_floats()
     axes = _axes("mean", x, axis)
     total, dependence = _total("mean", x, axes, keepdims), x.tracer.dependence(x)
     if dependence.axis not in axes:
@@ -69,10 +83,11 @@ def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tenso
 
 def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
     """The axes counted from the first one, in order."""
-    given = axis if isinstance(axis, tuple) else (axis,)
+    given = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
     rank = len(x.shape)
-    axes = tuple(sorted(a % rank if rank else a for a in given))
-    if not given or not all(-rank <= a < rank for a in given) or len(set(axes)) < len(axes):
+    fit = all(isinstance(a, int | np.integer) and -rank <= a < rank for a in given)
+    axes = tuple(sorted(int(a) % rank for a in given)) if fit else ()
+    if not axes or len(set(axes)) < len(axes):
         raise ShapeError(f"{user_line()}: {name}: axis {axis} does not fit shape {list(x.shape)}")
     return axes
 
@@ -82,6 +97,7 @@ def flatten(x: Tensor) -> Tensor:
 
     Shapes: [B, ...] -> [B, N]
     """
+    require_tensor("flatten", x)
     with located("flatten"):
         return view(x, (x.shape[0], prod(x.shape[1:])))
 
@@ -94,7 +110,8 @@ def softmax_cross_entropy(
     Shapes: logits [B, ..., C], labels [B, ...] integers in 0..C-1, or ignore_index -> a number
     Raises: ShapeError when shapes or types do not fit
     """
-    tracer = logits.tracer
+    tracer = require_floats("softmax_cross_entropy", logits).tracer
+    require_tensor("softmax_cross_entropy", labels)
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
         raise TraceError(
             f"{user_line()}: softmax_cross_entropy: ignore_index must be an integer, "
@@ -150,6 +167,7 @@ def argmax(x: Tensor, axis: int = -1) -> Tensor:
 
     Shapes: [..., C, ...] -> [..., ...], int64
     """
+    require_tensor("argmax", x)
     if not -len(x.shape) <= axis < len(x.shape):
         raise ShapeError(f"{user_line()}: argmax: axis {axis} is not one of {x.shape}")
     return x.tracer.emit(arithmetic.ArgmaxOp, x, dim=axis % len(x.shape))

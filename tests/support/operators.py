@@ -305,6 +305,8 @@ FORWARD: Sequence[Case] = (
 )
 
 WITHOUT_GRADIENT: Sequence[Case] = (
+    _case(arithmetic.ToCopyOp, lambda torch, x: x.double(), np.arange(6), dtype="float64"),
+    _case(arithmetic.ToCopyOp, lambda torch, x: x.long(), X > 0, dtype="int64"),
     _case(
         batch.LabelCountOp,
         lambda torch, labels: torch.ops.aten.nll_loss_forward(

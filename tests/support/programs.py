@@ -187,6 +187,12 @@ class Machine:
         count = step.rows if self.plan.loss_count is None else step.counts[self.plan.loss_count]
         return float(self.views[self.plan.loss_buffer][0]) / count
 
+    def predict(self, batch: Sequence[np.ndarray]) -> None:
+        """All visits of a program without a loss, on a whole batch."""
+        with np.errstate(all="ignore"):  # as in an engine
+            for function in self._wafer.visits:
+                function(tuple(batch), Step(rows=len(batch[0])))
+
     def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """One step: the mean loss, and a copy of each gradient."""
         step = self._step(batch)

@@ -1,5 +1,7 @@
 """Activation functions and their backward operators, each from what ATen saves for it."""
 
+import math
+
 from xdsl.dialects.builtin import FloatAttr, StringAttr
 from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
@@ -128,8 +130,10 @@ class EluOp(UnaryOp):
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         for name in ("alpha", "scale"):
-            if not number(properties, name) >= 0:  # below, the output would not tell the input
-                raise VerifyException(f"{name} must be >= 0, got {number(properties, name)}")
+            if not 0 <= number(properties, name) < math.inf:  # else the output tells no input
+                raise VerifyException(
+                    f"{name} must be >= 0 and finite, got {number(properties, name)}"
+                )
         return super().infer(types, properties)
 
 

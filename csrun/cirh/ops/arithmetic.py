@@ -2,7 +2,14 @@
 
 from itertools import zip_longest
 
-from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, IntegerAttr, TensorType
+import numpy as np
+from xdsl.dialects.builtin import (
+    BoolAttr,
+    DenseArrayBase,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+)
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
@@ -224,6 +231,25 @@ class ArgmaxOp(CirhOp):
         return tensor_type(shape, "int64")
 
 
+@irdl_op_definition
+class ToCopyOp(UnaryOp):
+    """The same numbers as another element type: booleans as integers, integers as floats."""
+
+    name = "cirh._to_copy"
+    dtype = prop_def(StringAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's sizes, of the new element type."""
+        dtype = properties["dtype"]
+        if not isinstance(dtype, StringAttr):
+            raise VerifyException(f"dtype must be a name, got {dtype}")
+        to = tensor_type(shape_of(types[0]), dtype.data)
+        if not np.can_cast(dtype_of(types[0]), dtype.data, "same_kind"):
+            raise VerifyException(f"{dtype_of(types[0])} does not become {dtype.data}")
+        return to
+
+
 OPS = (
     AddOp,
     SubOp,
@@ -233,6 +259,7 @@ OPS = (
     ExpOp,
     LogOp,
     SqrtOp,
+    ToCopyOp,
     MmOp,
     AddmmOp,
     MatmulOp,

@@ -57,6 +57,13 @@ def mask_padding(properties: Properties, x: Any, samples: Any) -> Any:
     return out
 
 
+def to_copy(properties: Properties, x: Any) -> Any:
+    """The numbers as another type."""
+    dtype = properties["dtype"]
+    assert isinstance(dtype, StringAttr)
+    return x.astype(dtype.data)
+
+
 def label_count(properties: Properties, labels: Any) -> Any:
     """How many are not to be ignored."""
     count = np.count_nonzero(labels != integer(properties, "ignore_index"))
@@ -120,6 +127,7 @@ REFERENCES: References = {
     arithmetic.ExpOp: plain(np.exp),
     arithmetic.LogOp: plain(np.log),
     arithmetic.SqrtOp: plain(np.sqrt),
+    arithmetic.ToCopyOp: to_copy,
     arithmetic.MmOp: plain(np.matmul),
     arithmetic.MatmulOp: plain(np.matmul),
     arithmetic.AddmmOp: plain(lambda bias, a, b: bias + a @ b),

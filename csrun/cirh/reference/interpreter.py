@@ -175,11 +175,11 @@ def _adam(algorithm: AdamAttr, weights: Any, grad: Any, state: dict[str, Any]) -
         weights = weights - rate * decay * weights
     else:
         grad = grad + decay * weights
-    state["steps"] = state["steps"] + 1
+    steps = state["steps"] = int(state["steps"].flat[0]) + 1  # in float32 it would end at 2^24
     state["m"] = beta1 * state["m"] + (1 - beta1) * grad
     state["v"] = beta2 * state["v"] + (1 - beta2) * grad * grad
-    mean = state["m"] / (1 - beta1 ** state["steps"])
-    square = state["v"] / (1 - beta2 ** state["steps"])
+    mean = state["m"] / (1 - beta1**steps)
+    square = state["v"] / (1 - beta2**steps)
     return weights - rate * mean / (np.sqrt(square) + algorithm.epsilon.value.data)
 
 

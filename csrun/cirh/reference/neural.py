@@ -33,21 +33,21 @@ def silu_backward(grad: Any, x: Any) -> Any:
 def gelu(properties: Properties, x: Any) -> Any:
     """x times the normal distribution function, or its approximation."""
     if _is_exact(properties):
-        return x * 0.5 * (1 + _erf(x / np.sqrt(2)))
+        return x * 0.5 * (1 + _erf(x / math.sqrt(2)))
     return x * 0.5 * (1 + np.tanh(_INNER * (x + _CUBE * x**3)))
 
 
 def gelu_backward(properties: Properties, grad: Any, x: Any) -> Any:
     """grad times the slope of gelu."""
     if _is_exact(properties):
-        density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
-        return grad * (0.5 * (1 + _erf(x / np.sqrt(2))) + x * density)
+        density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        return grad * (0.5 * (1 + _erf(x / math.sqrt(2))) + x * density)
     tanh = np.tanh(_INNER * (x + _CUBE * x**3))
     inner = _INNER * (1 + 3 * _CUBE * x * x)
     return grad * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * inner)
 
 
-_INNER, _CUBE = np.sqrt(2 / np.pi), 0.044715
+_INNER, _CUBE = math.sqrt(2 / math.pi), 0.044715  # NumPy's own would make float32 float64
 
 
 def _erf(x: Any) -> Any:

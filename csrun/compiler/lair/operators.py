@@ -4,7 +4,18 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp, SumOp
+from csrun.cirh.ops.arithmetic import (
+    AddOp,
+    DivOp,
+    ExpOp,
+    LogOp,
+    MulOp,
+    NegOp,
+    SqrtOp,
+    SubOp,
+    SumOp,
+    ToCopyOp,
+)
 from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
 from csrun.cirh.types import is_float, shape_of, type_of
@@ -37,7 +48,7 @@ class Scalar:
 
 def scalar_of(op: Operation) -> Scalar | None:
     """The body of an operator that `lair` takes, else None."""
-    if isinstance(op, SumOp | CloneOp):
+    if isinstance(op, SumOp | CloneOp | ToCopyOp):
         return Scalar(IDENTITY)
     if type(op) in CALLS:
         whole = is_float(type_of(op.results[0])) or isinstance(op, OF_INTEGERS)

@@ -32,5 +32,6 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %28 = cirh.elu_backward %27, %18 {alpha = 1.000000e+00 : f64, scale = 1.000000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %29 = cirh.leaky_relu_backward %28, %18 {negative_slope = 1.000000e-02 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %30 = cirh.hardtanh_backward %29, %18 {min_val = 0.000000e+00 : f64, max_val = 6.000000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %31 = cirh._to_copy %17 {dtype = "float64"} : (tensor<4xi64>) -> tensor<4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }
