@@ -7,18 +7,20 @@ from contextlib import ExitStack, closing, contextmanager
 import numpy as np
 import pytest
 from support.handmade import RATE, make
-from support.programs import Network
+from support.programs import ArrayData, Network, TiedNetwork
 from support.wires import tcp_channel_pair
 
 from csrun import nn
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
-from csrun.executable import Step, state_views, wafer_views
+from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.runtime.remote.store import StoreLink, remote_state
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step.engine import make_compute
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
+from csrun.runtime.wire.messages import LoadStore, ReadState, RunSettings, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
 
 
@@ -122,6 +124,30 @@ def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
             for name in state:
                 expected = -RATE * step / np.sqrt(count)
                 np.testing.assert_allclose(np.asarray(state[name]), expected, rtol=1e-5)
+        chief.send(Stop({}))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("sizes", [(12, 12, 12, 12), (30, 8, 8, 30), (30, 8, 8, 8, 30)])
+def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, clip_norm):
+    """Its group comes three times a step, over and beside others; against all in one process."""
+    network = TiedNetwork(sizes, optimizer=nn.Adam(0.01, clip_norm=clip_norm))
+    executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
+    batches = network.batches(8)
+    here = CpuMachine(executable, ArrayData(batches), RunSettings(seed=1), 0)
+    with connected(executable) as (_, weights, arena, memory, state, chief):
+        for name, value in network.parameters().items():
+            here.state[name][...] = state[name][...] = value
+        compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
+        losses = [
+            compute.run(batch, Step(index, rows=network.batch))
+            for index, batch in enumerate(batches)
+        ]
+        weights.settle()
+        assert here.run(0, len(batches)).done == len(batches)
+        assert losses == [here.result(i, i).loss * network.batch for i in range(len(batches))]
+        for name, array in here.state.items():
+            np.testing.assert_array_equal(np.asarray(state[name]), array, err_msg=name)
         chief.send(Stop({}))
 
 
