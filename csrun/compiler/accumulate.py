@@ -1,8 +1,8 @@
 """The gradient of a weight that is used at several places: added up where it lies in the store.
 
-Reverse mode adds the gradients of all uses. Where these are products, no product is an array of its
-own: the first one is written to the parameter's gradient, the others are added to it, a tile of
-rows at a time, each when its turn comes.
+Reverse mode adds the gradients of all uses. Where their kernels can add, none of these is an array
+of its own: the first one is written to the parameter's gradient, the others are added to it, a
+product a tile of rows at a time, each when its turn comes.
 """
 
 from collections.abc import Callable
@@ -11,40 +11,45 @@ from dataclasses import dataclass
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, MmOp
+from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import type_of
 from csrun.compiler.array import Array
 from csrun.compiler.views import undone
 
 Name = Callable[[Array], str]
+
+#: Operators whose kernels can add to what they write to: they have `adding`.
+ADDING: tuple[type[Operation], ...] = (MmOp, EmbeddingDenseBackwardOp)
+
 TILE_ELEMENTS = 1 << 16  # of a product before it is added: half of that takes BLAS twice the time
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Products, each with its place over what they are added up to; and the additions."""
+    """Values, each with its place over what they are added up to; and the additions."""
 
-    products: tuple[tuple[SSAValue, Array], ...]
+    terms: tuple[tuple[SSAValue, Array], ...]
     additions: tuple[Operation, ...] = ()
 
 
-def sum_of_products(value: SSAValue, place: Array) -> Sum | None:
-    """What a value at a place is the sum of, if it is one of products that nobody else reads."""
+def sum_at(place: Array, value: SSAValue) -> Sum | None:
+    """What a value at a place is the sum of, if kernels can add it up, and nobody else reads it."""
     owner = value.owner
     if value.uses.get_length() != 1:
         return None
-    if isinstance(owner, MmOp):
+    if isinstance(owner, ADDING):
         return Sum(((value, place),))
     if isinstance(owner, VIEWS):
         below = undone(owner, place)
-        return None if below is None else sum_of_products(owner.x, below)
+        return None if below is None else sum_at(below, owner.x)
     if not isinstance(owner, AddOp) or {type_of(o) for o in owner.operands} != {type_of(value)}:
         return None
-    left, right = (sum_of_products(operand, place) for operand in owner.operands)
+    left, right = (sum_at(place, operand) for operand in owner.operands)
     if left is None or right is None:
         return None
     additions = (*left.additions, *right.additions, owner)
-    return Sum((*left.products, *right.products), additions)
+    return Sum((*left.terms, *right.terms), additions)
 
 
 def tile_of(target: Array, layer: str) -> Array:

@@ -12,7 +12,7 @@ from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, ParameterOp
 from csrun.cirh.ops.shape import VIEWS, TransposeOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.accumulate import Sum, sum_of_products
+from csrun.compiler.accumulate import Sum, sum_at
 from csrun.compiler.array import Array
 from csrun.compiler.labels import label_ranges, place_of_count
 from csrun.compiler.views import base_of, numbers_of, view_of, written_by
@@ -169,13 +169,13 @@ class Graph:
         return Array(self._new_name(stem), shape, dtype)
 
     def _place_gradient(self, update: UpdatingOp) -> None:
-        """Let what an update alone reads be written into the store, and products added up there."""
+        """Let what an update alone reads be written into the store, and added up there."""
         parameter, written = update.parameter.owner, written_by(update)
         assert isinstance(parameter, ParameterOp), "only parameters are updated"
         if written is None:
             return
-        found = sum_of_products(*written) or Sum((written,))
-        for value, place in found.products:
+        found = sum_at(place=written[1], value=written[0]) or Sum((written,))
+        for value, place in found.terms:
             self._trained[value] = parameter
             self._arrays[value] = replace(place, name=GRADIENT + parameter.symbol.data)
         self.taken.update({op: self._places[op] for op in found.additions})

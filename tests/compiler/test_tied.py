@@ -127,6 +127,50 @@ def test_no_second_gradient_is_alive(tmp_path):
     assert pipelined.arena_bytes - pipelined.store.nbytes < whole / 2
 
 
+VOCABULARY, WIDTH, TOKENS = 3000, 64, 3
+
+
+def language_model(precision, batch=4, padding_idx=None):
+    """A table of words that is looked up and, in the end, attended to."""
+    with Tracer(precision) as tracer:
+        tokens = tracer.input("tokens", (batch, TOKENS), "int32")
+        labels = tracer.input("labels", (batch, TOKENS), "int32")
+        table = nn.Embedding(VOCABULARY, WIDTH, padding_idx, name="wte")
+        logits = table.attend(nn.Dense(WIDTH, "relu", name="fc")(table(tokens)))
+        loss = nn.softmax_cross_entropy(logits, labels)
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+
+
+@pytest.mark.parametrize("padding_idx", [None, 7])
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_a_table_of_words_gets_both_gradients(tmp_path, mode, padding_idx):
+    module = language_model("float64", padding_idx=padding_idx)
+    executable = compile_model(module, tmp_path, options_of(mode, group_bytes=1)).executable
+    plan = executable.plan
+    assert [visit.gradients for visit in plan.visits] == [(), (), (), (0,), (1,), (0,)]
+    sizes = [int(np.prod(buffer.shape)) for buffer in plan.buffers]
+    assert max(sizes) < 0.4 * VOCABULARY * WIDTH  # no second gradient
+    random = np.random.default_rng(4)
+    values = {p.name: random.standard_normal(p.shape) / 4 for p in plan.parameters}
+    tokens = random.integers(0, 12, (4, TOKENS)).astype(np.int32)
+    labels = random.integers(0, 12, (4, TOKENS)).astype(np.int32)
+    loss, gradients = Machine(executable, values).train((tokens, labels))
+    table, kernel, bias = (
+        torch.tensor(values[name], requires_grad=True)
+        for name in ("wte/embeddings", "fc/kernel", "fc/bias")
+    )
+    words = torch.from_numpy(tokens).long()
+    hidden = torch.nn.functional.embedding(words, table, padding_idx)
+    logits = (hidden @ kernel + bias).relu() @ table.T
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), torch.from_numpy(labels).long().flatten()
+    )
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    for name, tensor in (("wte/embeddings", table), ("fc/kernel", kernel), ("fc/bias", bias)):
+        np.testing.assert_allclose(gradients[name], tensor.grad, rtol=1e-9, atol=1e-12)
+
+
 def tied_rows():
     """A square weight that is used three times in a row, and a gain that is used twice."""
     with Tracer("float64") as tracer:

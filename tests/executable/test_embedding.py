@@ -24,3 +24,5 @@ def test_rows_and_the_sums_of_their_gradients(indices, padding, kind):
         torch.from_numpy(grad), ids, 5, padding, False
     )
     np.testing.assert_allclose(slopes, expected, rtol=1e-12, atol=0)
+    embedding.add_up(grad, numbers, slopes, np.empty_like(grad), padding, adds=True)
+    np.testing.assert_allclose(slopes, 2 * expected, rtol=1e-12, atol=0)

@@ -36,7 +36,7 @@ def report_of(folder: Path, **changes) -> Report:
         "plan": placed(executable.plan),
         "system": SYSTEM,
         "stages": STAGES,
-        "kernels": "forward group 0\n    dense: fc: input/features -> dense/relu\n",
+        "kernels": "forward_0\n    dense: fc: input/features -> dense/relu\n",
         "program": executable.program,
         "generated": GENERATED,
     }

@@ -1,7 +1,8 @@
 """Embedding: rows of a table, and the gradient of the table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Self
 
 from xdsl.ir import Operation
 
@@ -46,6 +47,8 @@ class Lookup(Kernel):
 class LookupBackward(Kernel):
     """out = for each row of the weight the sum of the gradients of those that it was taken for.
 
+    With `adds` it is added to what is there.
+
     Shapes: grad [N, D], indices [N] -> out [V, D]
     """
 
@@ -53,6 +56,7 @@ class LookupBackward(Kernel):
     indices: Array
     out: Array
     padding: int
+    adds: bool = False
 
     kind = "embedding"
     phase = Phase.BACKWARD
@@ -75,12 +79,16 @@ class LookupBackward(Kernel):
         """An addition for each value."""
         return prod(self.grad.shape)
 
+    def adding(self) -> Self:
+        return replace(self, adds=True)
+
     def prepare(self, name: Name) -> list[str]:
         return [IMPORT]
 
     def emit(self, name: Name) -> list[str]:
         arrays = (self.grad, self.indices, self.out, *self.scratch)
-        return [f"embedding.add_up({', '.join(map(name, arrays))}, {self.padding})"]
+        adds = ", adds=True" if self.adds else ""
+        return [f"embedding.add_up({', '.join(map(name, arrays))}, {self.padding}{adds})"]
 
 
 def match_lookup(operation: Operation, graph: Graph) -> Kernel:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 import numpy as np
 import pytest
 from support.handmade import RATE, make
-from support.programs import ArrayData, Network, TiedNetwork
+from support.programs import ArrayData, Network, TiedNetwork, step_of
 from support.wires import tcp_channel_pair
 
 from csrun import nn
@@ -135,12 +135,12 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, clip_norm):
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
     batches = network.batches(8)
     here = CpuMachine(executable, ArrayData(batches), RunSettings(seed=1), 0)
-    with connected(executable) as (_, weights, arena, memory, state, chief):
+    with connected(executable) as (plan, weights, arena, memory, state, chief):
         for name, value in network.parameters().items():
             here.state[name][...] = state[name][...] = value
         compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
         losses = [
-            compute.run(batch, Step(index, rows=network.batch))
+            compute.run(batch, step_of(plan, batch, network.batch, index))
             for index, batch in enumerate(batches)
         ]
         weights.settle()
