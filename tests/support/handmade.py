@@ -170,6 +170,10 @@ class Data:
             self._clocks.own = StageClock()
         return self._clocks.own
 
+    def names(self, arrays: int) -> list[str]:
+        """What a batch's arrays are called in messages."""
+        return ["features", "targets"][:arrays]
+
     def deliveries(self, start: int, stride: int):
         """Global batches start, start + stride, …"""
         return (Delivery(batch, list) for batch in self.all[start::stride])

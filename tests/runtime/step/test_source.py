@@ -39,6 +39,9 @@ class Data:
         self.all.append((generator.random((3, 3)), generator.integers(0, 10, 3)))
         self.clock = StageClock()
 
+    def names(self, arrays):
+        return [spec.name for spec in INPUTS[:arrays]]
+
     def deliveries(self, start, stride):
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
