@@ -28,8 +28,8 @@ from csrun.executable import learning_rate as schedules
 '''
 FUNCTIONS = (
     "absolute, add, copyto, divide, dot, equal, exp, expm1, greater, greater_equal, inf, less, "
-    "less_equal, log, log1p, matmul, maximum, minimum, multiply, negative, not_equal, sqrt, "
-    "subtract, tanh"
+    "less_equal, log, log1p, logical_not, matmul, maximum, minimum, multiply, negative, not_equal, "
+    "sqrt, subtract, tanh"
 )
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 

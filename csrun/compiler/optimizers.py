@@ -13,6 +13,8 @@ from csrun.cirh.algorithms import ScheduleAttr
 from csrun.cirh.ops.learning import AdamOp, SgdOp
 from csrun.executable.learning_rate import Schedule
 
+LEAST_DIVISOR = 1e-12  # of a gradient: a large one over a smaller number is infinite in float32
+
 
 @dataclass(frozen=True)
 class Sgd:
@@ -43,7 +45,11 @@ class Sgd:
             (direction,) = slots
             lines.append(f"multiply({direction}, {self.momentum!r}, out={direction})")
             lines.append(f"add({direction}, {gradients}, out={direction})")
-        if self.nesterov:  # g + momentum v, as momentum (g / momentum + v)
+        if self.nesterov and self.momentum < LEAST_DIVISOR:
+            look_ahead = f"multiply({direction}, {self.momentum!r})"
+            lines.append(f"add({gradients}, {look_ahead}, out={gradients})")
+            direction = gradients
+        elif self.nesterov:  # g + momentum v, as momentum (g / momentum + v)
             lines.append(f"multiply({gradients}, {1 / self.momentum!r}, out={gradients})")
             lines.append(f"add({gradients}, {direction}, out={gradients})")
             direction, rate = gradients, f"learning_rate * {self.momentum!r}"
@@ -113,6 +119,8 @@ def _decayed(weights: str, gradients: str, decay: float) -> list[str]:
     """g + decay w, as decay (g / decay + w): without an array for decay w."""
     if not decay:
         return []
+    if decay < LEAST_DIVISOR:
+        return [f"add({gradients}, multiply({weights}, {decay!r}), out={gradients})"]
     return [
         f"multiply({gradients}, {1 / decay!r}, out={gradients})",
         f"add({gradients}, {weights}, out={gradients})",

@@ -25,6 +25,18 @@ CASES = {
         nn.SGD(0.05, momentum=0.8, weight_decay=0.02),
         lambda p: SGD(p, lr=0.05, momentum=0.8, weight_decay=0.02),
     ),
+    "sgd-tiny-decay": (
+        nn.SGD(0.05, momentum=0.8, weight_decay=1e-42),
+        lambda p: SGD(p, lr=0.05, momentum=0.8, weight_decay=1e-42),
+    ),
+    "nesterov-tiny-momentum": (
+        nn.SGD(0.05, momentum=1e-42, nesterov=True, weight_decay=1e-14),
+        lambda p: SGD(p, lr=0.05, momentum=1e-42, nesterov=True, weight_decay=1e-14),
+    ),
+    "adam-tiny-decay": (
+        nn.Adam(0.01, weight_decay=1e-42),
+        lambda p: ADAM(p, lr=0.01, weight_decay=1e-42),
+    ),
     "adam": (nn.Adam(0.01), lambda p: ADAM(p, lr=0.01)),
     "adam-numbers": (
         nn.Adam(0.01, beta1=0.7, beta2=0.95, epsilon=1e-3, weight_decay=0.02),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import FloatAttr, StringAttr
 from xdsl.ir import Operation
 
@@ -37,7 +38,7 @@ class Activation:
         if self.kind == "relu":
             zeros = f"np.zeros({_zeros_shape(array)}, '{array.dtype}')"
             return [*lines, f"{zeros_name(array)} = {zeros}"]
-        return [*lines, f"zero = np.zeros((), '{array.dtype}')"]
+        return [*lines, *(f"{name} = {text}" for name, text in constants(array.dtype).items())]
 
     def emit(self, name: Name, operand: Array, other: Array, scratch: Sequence[Array]) -> list[str]:
         """The lines: forward from operand to other, backward over operand from the saved other."""
@@ -45,6 +46,14 @@ class Activation:
         if self.kind == "relu":
             return [f"maximum({names[0]}, {zeros_name(operand)}, out={names[1]})"]
         return self.code.text(dict(self.options), *names)
+
+
+def constants(dtype: str) -> dict[str, str]:
+    """What the texts find bound, for operands of an element type: names and expressions."""
+    return {
+        "zero": f"np.zeros((), '{dtype}')",
+        "bits": f"np.dtype('i{np.dtype(dtype).itemsize}')",
+    }
 
 
 LARGEST_ZEROS = 16 * 1024  # elements; for more, one row of zeros is broadcast

@@ -11,6 +11,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineMap
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import INPUT
+from csrun.compiler.kernels.activation import constants
 from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.kernels.base import Name
 from csrun.compiler.lair import dialect as lair
@@ -178,7 +179,7 @@ class Loop:
     ) -> None:
         code = CODES[function]
         self._needs_special |= code.needs_special
-        self._constants["zero"] = f"np.zeros((), '{out.array.dtype}')"
+        self._constants |= constants(out.array.dtype)
         operand = args[0]
         if len(args) > 1:  # backward texts change the gradient in place
             if operand != out:

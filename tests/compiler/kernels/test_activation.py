@@ -94,3 +94,59 @@ def test_an_activation_on_its_own_is_pytorchs(tmp_path, name, mode):
     assert loss == pytest.approx(expected.item(), rel=1e-12)
     check(machine.output("product"), product.detach(), 1e-14)
     check(machine.output("logits"), logits.detach(), 1e-12)
+
+
+INF, NAN = float("inf"), float("nan")
+VALUES = np.array([-1.0, -INF, 0.0, 2.0, 6.0, 7.0, INF, NAN])
+SLOPES = np.array([INF, NAN, INF, 3.0, 2.0, 5.0, 0.5, 2.0])  # of the loss, by each value
+
+
+def special(name, precision, layer):
+    """A sum over activations of special values, each times a slope that may be special, too."""
+    with Tracer(precision) as tracer:
+        x = tracer.input("features", (8, 1), precision)
+        slopes = tracer.input("labels", (8, 1), precision)
+        if layer:
+            y = nn.Dense(1, activation=name, name="dense")(x)
+        else:
+            y = ACTIVATIONS[name](x * 1.0 + _bias(tracer))
+        loss = nn.sum(y * slopes, axis=(0, 1))
+        train_op = nn.SGD(0.0).minimize(loss)
+        return tracer.finish(RunMode.TRAIN, loss, train_op, [("y", y)])
+
+
+def _bias(tracer):
+    with tracer.layer("dense", "dense"):
+        return tracer.parameter("bias", (1,), nn.initializers.zeros((1,)))
+
+
+@pytest.mark.parametrize("layer", [True, False])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("relu", "float32"), ("relu", "float64"), ("relu6", "float32")],  # its float64 has NaN dead
+)
+def test_what_is_not_finite_goes_through_as_pytorchs_does(tmp_path, name, precision, layer):
+    """Where a unit is dead its gradient is 0, whatever came back; where it is NaN it is not."""
+    executable = compile_model(special(name, precision, layer), tmp_path, options_of()).executable
+    machine = Machine(executable, {"dense/kernel": np.ones((1, 1))} if layer else {})
+    batch = VALUES.astype(precision)[:, None], SLOPES.astype(precision)[:, None]
+    bias = torch.zeros(1, dtype=getattr(torch, precision), requires_grad=True)
+    y = PEERS[name](torch.from_numpy(batch[0]) + bias)
+    y.backward(torch.from_numpy(batch[1]))
+    with np.errstate(all="ignore"):
+        _, gradients = machine.train(batch)
+    np.testing.assert_array_equal(machine.output("y"), y.detach())
+    assert np.isfinite(bias.grad.item())
+    np.testing.assert_array_equal(gradients["dense/bias"], bias.grad)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25, 1.0])
+def test_a_leaky_relu_of_infinity_is_pytorchs(tmp_path, slope):
+    with Tracer("float64") as tracer:
+        y = nn.leaky_relu(tracer.input("x", (8,), "float64"), slope)
+        module = tracer.finish(RunMode.PREDICT, None, None, [("y", y)])
+    options = options_of(run_mode=RunMode.PREDICT)
+    machine = Machine(compile_model(module, tmp_path, options).executable, {})
+    machine.predict((VALUES,))
+    expected = functional.leaky_relu(torch.from_numpy(VALUES), slope)
+    np.testing.assert_array_equal(machine.output("y"), expected)
