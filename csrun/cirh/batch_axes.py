@@ -362,15 +362,29 @@ def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Known of the global batch where the labels are an input's; else counted, in one minibatch."""
     assert isinstance(op, batch.LabelCountOp)
     (labels,) = of
-    over = MIXED if labels_input(op.labels) is None else SAME
+    over = MIXED if source_of_labels(op.labels) is None else SAME
     return Dependence(over, counts_padding=not _ignores_padding(op, labels))
 
 
-def labels_input(labels: SSAValue) -> model.InputOp | None:
-    """The input whose elements labels are, each once, in whatever order; None when they are not."""
-    while isinstance(labels.owner, _WHOLE):
-        labels = labels.owner.x
-    return labels.owner if isinstance(labels.owner, model.InputOp) else None
+@dataclass(frozen=True)
+class LabelSource:
+    """The input whose elements labels are, each once, in whatever order, after cuts one by one."""
+
+    input: model.InputOp
+    cuts: tuple[shape.SliceOp | shape.SelectOp, ...]
+
+
+def source_of_labels(labels: SSAValue) -> LabelSource | None:
+    """Where labels come from; None when they are no part, the same of all samples, of an input."""
+    cuts: list[shape.SliceOp | shape.SelectOp] = []
+    while not isinstance(labels.owner, model.InputOp):
+        op = labels.owner
+        if isinstance(op, shape.SliceOp | shape.SelectOp) and op.dim.value.data > 0:
+            cuts.insert(0, op)
+        elif cuts or not isinstance(op, _WHOLE):
+            return None
+        labels = op.x
+    return LabelSource(labels.owner, tuple(cuts))
 
 
 _WHOLE = (batch.MaskPaddingOp, shape.ViewOp, shape.PermuteOp, shape.TransposeOp, shape.CloneOp)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import labels_input
+from csrun.cirh.batch_axes import LabelSource, source_of_labels
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.embedding import EmbeddingOp
 from csrun.cirh.ops.loss import NllLossForwardOp
 from csrun.cirh.ops.model import InputOp
+from csrun.cirh.ops.shape import SelectOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.executable import LabelRange
+from csrun.executable import Cut, LabelRange
 
 Ranges = dict[InputOp, list[LabelRange]]
 
@@ -23,10 +24,11 @@ def label_ranges(operations: Sequence[Operation]) -> Ranges:
     """The ranges of the losses whose labels are an input's, each once, for each input."""
     found: Ranges = defaultdict(list)
     for op in operations:
-        if isinstance(op, NllLossForwardOp) and (source := labels_input(op.labels)) is not None:
-            one = LabelRange(shape_of(type_of(op.x))[1], op.ignore_index.value.data)
-            if one not in found[source]:
-                found[source].append(one)
+        if isinstance(op, NllLossForwardOp) and (source := source_of_labels(op.labels)) is not None:
+            classes = shape_of(type_of(op.x))[1]
+            one = LabelRange(classes, op.ignore_index.value.data, _cuts(source))
+            if one not in found[source.input]:
+                found[source.input].append(one)
     inputs = [op for op in operations if isinstance(op, InputOp)]
     return {op: found[op] for op in inputs if op in found}
 
@@ -35,18 +37,32 @@ def vocabularies(operations: Sequence[Operation]) -> dict[InputOp, int]:
     """The rows of the smallest table that an input's values are looked up in."""
     found: dict[InputOp, int] = {}
     for op in operations:
-        if isinstance(op, EmbeddingOp) and (source := labels_input(op.indices)) is not None:
-            rows = shape_of(type_of(op.weight))[0]
-            found[source] = min(rows, found.get(source, rows))
+        if not isinstance(op, EmbeddingOp):
+            continue
+        source, rows = source_of_labels(op.indices), shape_of(type_of(op.weight))[0]
+        if source is not None and not source.cuts:
+            found[source.input] = min(rows, found.get(source.input, rows))
     return found
 
 
 def place_of_count(op: LabelCountOp, ranges: Ranges) -> int | None:
     """Which of a batch's counts it is; None for labels that no streamer can count."""
-    source, place = labels_input(op.labels), 0
+    source, place = source_of_labels(op.labels), 0
+    if source is None:
+        return None
+    wanted = op.ignore_index.value.data, _cuts(source)
     for found, of_input in ranges.items():
         for one in of_input:
-            if found is source and one.ignore_index == op.ignore_index.value.data:
+            if found is source.input and (one.ignore_index, one.cuts) == wanted:
                 return place
             place += 1
     return None
+
+
+def _cuts(source: LabelSource) -> tuple[Cut, ...]:
+    return tuple(
+        Cut(op.dim.value.data, op.index.value.data)
+        if isinstance(op, SelectOp)
+        else Cut(op.dim.value.data, op.start.value.data, op.end.value.data, op.step.value.data)
+        for op in source.cuts
+    )

@@ -18,6 +18,7 @@ __all__ = [
     "Call",
     "Combine",
     "Commit",
+    "Cut",
     "Estimate",
     "Group",
     "Initializer",
@@ -46,11 +47,24 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
 
 
+class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of an array along axis `dim`: a slice, or the one at `start` when there is no stop."""
+
+    dim: int
+    start: int
+    stop: int | None = None
+    step: int = 1
+
+
 class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a loss takes as labels: 0..classes-1, and `ignore_index` for those that do not count."""
+    """What a loss takes as labels: 0..classes-1, and `ignore_index` for those that do not count.
+
+    They are what is left of the array after these cuts, one by one.
+    """
 
     classes: int
     ignore_index: int
+    cuts: tuple[Cut, ...] = ()
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
-from csrun.executable import Executable, Plan, Runtime, Step, state_views, wafer_views
+from csrun.executable import Executable, LabelRange, Plan, Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.weights import Updates
 from csrun.site import load as load_site
@@ -153,11 +153,18 @@ class ArrayData:
 def step_of(plan: Plan, batch: Sequence[np.ndarray], rows: int, index: int = 0) -> Step:
     """A step on a batch of so many valid rows, with its labels counted."""
     counts = [
-        np.count_nonzero(array[:rows] != one.ignore_index)
+        np.count_nonzero(_cut(array[:rows], one) != one.ignore_index)
         for array, spec in zip(batch, plan.inputs, strict=True)
         for one in spec.labels
     ]
     return Step(index, 0, rows, tuple(map(int, counts)))
+
+
+def _cut(array: np.ndarray, labels: LabelRange) -> np.ndarray:
+    for cut in labels.cuts:
+        at = range(cut.start, cut.stop, cut.step) if cut.stop is not None else cut.start
+        array = array.take(at, axis=cut.dim)
+    return array
 
 
 class Machine:

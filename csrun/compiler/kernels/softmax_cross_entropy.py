@@ -10,7 +10,7 @@ from functools import cached_property
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import labels_input
+from csrun.cirh.batch_axes import source_of_labels
 from csrun.cirh.ops.arithmetic import DivOp
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.loss import (
@@ -291,7 +291,7 @@ def _parts(
         labels,
         loss.ignore_index.value.data,
         padding,
-        labels_input(loss.labels) is not None,
+        source_of_labels(loss.labels) is not None,
         graph.layer_of(forward),
         stem,
     )

@@ -20,7 +20,7 @@ from csrun.data import Dataset
 from csrun.data.delivery import COPY_STAGE, Delivery, Kind
 from csrun.data.errors import WholeBatch, text_of
 from csrun.data.operators import StageClock, no_listener
-from csrun.executable import InputSpec, LabelRange
+from csrun.executable import Cut, InputSpec, LabelRange
 from csrun.executable.bind import Array, Batch
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Made, Production
@@ -172,10 +172,17 @@ def count_labels(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> tu
     Raises: CsrunError naming the first row with another label
     """
     return tuple(
-        _count_in(one, labels, spec.name, name)
+        _count_in(one, _cut(labels, one.cuts), spec.name, name)
         for labels, spec in zip(arrays, inputs, strict=True)
         for one in spec.labels
     )
+
+
+def _cut(labels: npt.NDArray[Any], cuts: Sequence[Cut]) -> npt.NDArray[Any]:
+    for cut in cuts:
+        at = cut.start if cut.stop is None else slice(cut.start, cut.stop, cut.step)
+        labels = labels[(*(slice(None),) * cut.dim, at)]
+    return labels
 
 
 def _count_in(one: LabelRange, labels: npt.NDArray[Any], array: str, name: BatchName) -> int:

@@ -2,12 +2,19 @@
 
 import numpy as np
 import pytest
+from support.programs import ArrayData
 from support.steps import Case, one_step, parameters_of
 
 from csrun import nn
+from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileError
+from csrun.data.delivery import Delivery
 from csrun.nn.functions import view
+from csrun.runtime.roles import loop
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step.batch_maker import BatchName, count_labels
+from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the losses")
 
@@ -70,6 +77,35 @@ def test_logits_and_labels_that_the_model_flattens_itself(tmp_path, minibatches)
         return nn.softmax_cross_entropy(logits, view(labels, (rows,))), {}
 
     check(Case(model, batch_of(5, -100), minibatches, B), tmp_path, -100)
+
+
+@pytest.mark.parametrize("minibatches", [1, 4])
+def test_the_next_token_as_the_label_of_each(tmp_path, minibatches):
+    """A part of the labels, counted and checked as that part: the rest may be anything."""
+
+    def model(x, labels):
+        tokens = nn.softmax_cross_entropy(nn.Dense(V)(x)[:, :-1], labels[:, 1:])
+        last = nn.softmax_cross_entropy(nn.Dense(V)(x)[:, 2], labels[:, 1:][:, -1])
+        return tokens + last, {"tokens": tokens, "last": last}
+
+    batch = batch_of(5, -100)
+    batch[1][:, 0] = 77
+    case = Case(model, batch, minibatches, B)
+    outputs = one_step(case, tmp_path).result.outputs
+    plan = case.compile(tmp_path).plan
+    weights = parameters_of(plan)
+    for name, layer, parts in (
+        ("tokens", "dense", [batch[0][:, :-1], batch[1][:, 1:]]),
+        ("last", "dense_1", [batch[0][:, 2:3], batch[1][:, -1:]]),
+    ):
+        own = {f"dense/{what}": weights[f"{layer}/{what}"] for what in ("kernel", "bias")}
+        assert outputs[name] == pytest.approx(expected(own, parts, -100)[0], rel=1e-12)
+    name = BatchName(0, B, Delivery(tuple(batch), list))
+    counts = count_labels(batch, plan.inputs, name)
+    assert counts == ((batch[1][:, 1:] != -100).sum(), (batch[1][:, -1] != -100).sum())
+    batch[1][2, 4] = V
+    with pytest.raises(CsrunError, match=r"row 2 .*: labels must be in 0\.\.6, got 7"):
+        count_labels(batch, plan.inputs, name)
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
@@ -136,6 +172,24 @@ def test_an_evaluation_of_labels_that_are_all_ignored_is_of_none(tmp_path):
     result = one_step(Case(model, batch, 1, B, run_mode=RunMode.EVAL), tmp_path).result
     assert (result.loss_sum, result.count) == (0, 0)
     assert np.isnan(result.loss)
+
+
+def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
+    """Of unlike numbers of them; the mean of the batches' means is another."""
+
+    def model(x, labels):
+        return nn.softmax_cross_entropy(nn.Dense(V)(x), labels), {}
+
+    batches = [batch_of(B, -100, share) for share in (0.1, 0.5)]
+    batches[1] = [array[:3] for array in batches[1]]
+    case = Case(model, batches[0], run_mode=RunMode.EVAL)
+    machine = CpuMachine(case.compile(tmp_path), ArrayData(batches), RunSettings(), 0)
+    weights = parameters_of(machine.plan)
+    for name, array in machine.state.items():
+        array[...] = weights[name]
+    results = loop.evaluate(machine, 7, None, None, lambda progress: None)
+    together = [np.concatenate(arrays) for arrays in zip(*batches, strict=True)]
+    assert results["loss"] == pytest.approx(expected(weights, together, -100)[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("ignored", [True, 1.5, "-100"])
