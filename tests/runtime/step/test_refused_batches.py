@@ -66,13 +66,13 @@ def test_the_rows_that_fill_up_a_last_batch_are_not_looked_at():
 @pytest.mark.parametrize("wrong", [-1, 7, 1 << 40])
 def test_a_number_that_the_table_does_not_have(wrong):
     tokens = changed(np.ones((8, 5), np.int64), (6, 3), wrong)
-    inputs = (InputSpec("tokens", (4, 5), "int32", vocabulary=7),)
+    inputs = (InputSpec("features", (4, 5), "int32", vocabulary=7),)
     source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
     source.take()
     source.release()
     with pytest.raises(CsrunError) as caught:
         source.take()
     assert str(caught.value) == (
-        "batch 1, row 2 (sample 6), position 3: tokens must be in 0..6, the numbers that the model "
-        f"has a vector for, got {wrong}"
+        "batch 1, row 2 (sample 6), position 3: features must be in 0..6, the numbers that the "
+        f"model has a vector for, got {wrong}"
     )
