@@ -19,7 +19,7 @@ class Array:
 
     offset, strides: in elements; without strides it is contiguous. Axes of size 1 have the stride
     that they would have in a contiguous array, so that equal views are equal. is_weight: whether
-    the base is a parameter.
+    the base is a parameter. whole: the base's shape, its own when left out.
     """
 
     name: str
@@ -28,10 +28,23 @@ class Array:
     offset: int = 0
     strides: Shape = ()
     is_weight: bool = field(default=False, compare=False)
+    whole: Shape | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         dense = self.strides if self.strides and 0 not in self.shape else contiguous(self.shape)
         object.__setattr__(self, "strides", _plain(self.shape, dense))
+        object.__setattr__(self, "whole", self.shape if self.whole is None else self.whole)
+
+    @property
+    def base(self) -> "Array":
+        """All of the memory that it is a view of."""
+        assert self.whole is not None, "set when it was made"
+        return Array(self.name, self.whole, self.dtype, is_weight=self.is_weight)
+
+    @property
+    def stem(self) -> str:
+        """A name of its own among the disjoint parts of its base."""
+        return f"{self.name}/{self.offset}" if self.offset else self.name
 
     @property
     def is_contiguous(self) -> bool:

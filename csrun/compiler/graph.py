@@ -5,17 +5,22 @@ from dataclasses import replace
 from enum import StrEnum
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
+from csrun.cirh.ops.arithmetic import AddmmOp, BinaryOp, MatmulOp, MmOp
+from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
+from csrun.cirh.ops.base import BackwardOp, UnaryOp
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, ParameterOp
-from csrun.cirh.ops.shape import VIEWS, TransposeOp
+from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
+from csrun.cirh.ops.shape import VIEWS, CloneOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.accumulate import Sum, sum_at
 from csrun.compiler.array import Array
 from csrun.compiler.labels import label_ranges, place_of_count
-from csrun.compiler.views import base_of, numbers_of, view_of, written_by
+from csrun.compiler.views import base_of, numbers_of, places_of, undone, view_of, written_by
 
 #: The sum of the loss over the valid rows of the batch, which the runtime reads.
 LOSS = Array("loss", (1,), "float64")
@@ -166,7 +171,31 @@ class Graph:
         if isinstance(owner, ParameterOp):
             return Array(owner.symbol.data, shape, dtype, is_weight=True)
         stem = f"{self.layer_of(owner)}/{owner.name.partition('.')[2]}"
-        return Array(self._new_name(stem), shape, dtype)
+        return self._copied_place(value) or Array(self._new_name(stem), shape, dtype)
+
+    def _copied_place(self, value: SSAValue) -> Array | None:
+        """Where the one copy of a value will be, if it can be written there: it is no copy then."""
+        owner = value.owner
+        if value in self._numbers or isinstance(owner, LeafOp | DropoutMaskOp):
+            return None
+        place = self._place_of_copy(value)
+        if place is None or place.name.startswith(GRADIENT) or 0 in place.shape:
+            return None
+        return place if place.is_contiguous or _writes_strided(owner, place) else None
+
+    def _place_of_copy(self, value: SSAValue) -> Array | None:
+        user = self.only_user(value) if value.uses.get_length() == 1 else None
+        match user:
+            case CloneOp():
+                return self.array(user.out)
+            case CatOp():
+                places = places_of(user, self.array(user.out))
+                return places[list(user.tensors).index(value)]
+            case ViewOp() | PermuteOp() | TransposeOp():
+                place = self._place_of_copy(user.out)
+                return None if place is None else undone(user, place)
+            case _:
+                return None
 
     def _place_gradient(self, update: UpdatingOp) -> None:
         """Let what an update alone reads be written into the store, and added up there."""
@@ -183,6 +212,21 @@ class Graph:
     def _new_name(self, stem: str) -> str:
         count = self._counts[stem] = self._counts.get(stem, -1) + 1
         return f"{stem}_{count}" if count else stem
+
+
+def _writes_strided(owner: Operation | Block, place: Array) -> bool:
+    """Whether the kernels of an operator write where elements do not lie one after the other.
+
+    Elementwise ones do, those along an axis do not.
+    """
+    if isinstance(owner, CatOp):
+        return True
+    if isinstance(owner, Block) or len(place.shape) < 2:
+        return False
+    if isinstance(owner, MmOp | AddmmOp | MatmulOp | AttentionOp | AttentionBackwardOp):
+        return place.is_matrix
+    is_elementwise = isinstance(owner, BinaryOp | UnaryOp | BackwardOp | MaskedScaleOp)
+    return is_elementwise and "dim" not in owner.properties and place.is_matrix
 
 
 def parameter_of(value: SSAValue) -> ParameterOp | None:

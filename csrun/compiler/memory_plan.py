@@ -36,10 +36,11 @@ class Life:
 def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -> list[Life]:
     """The lives of all arena arrays of a step; `kept` are those that the host reads after it.
 
-    A life is that of the base: whoever reads a view of it keeps all of it alive.
+    A life is that of the base: it begins with the first part that is written, and whoever reads
+    a view of it keeps all of it alive.
 
-    Raises: ValueError for an array that is read before anything wrote it, is written through a
-        view, or shares its name with another, which are compiler bugs.
+    Raises: ValueError for an array that is read before anything wrote it, or a name of two arrays,
+        which are compiler bugs.
     """
     found: dict[str, Life] = {}
     for place, kernel in enumerate(kernels):
@@ -52,8 +53,8 @@ def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -
         for array in (*kernel.writes, *kernel.scratch):
             if array.name.startswith(GRADIENT) and array.name[len(GRADIENT) :] in weights:
                 continue
-            life = found.setdefault(array.name, Life(array, place, place))
-            if life.array != array or not array.is_contiguous:
+            life = found.setdefault(array.name, Life(array.base, place, place))
+            if life.array != array.base:
                 raise ValueError(f"{array.name} of {kernel.layer}: {array} is not {life.array}")
             life.last = place
     for array in kept:

@@ -1,6 +1,7 @@
 """Operators that are views, and values that are one number: neither is ever a kernel."""
 
 from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from math import isfinite, prod
 
 from xdsl.ir import Operation, SSAValue
@@ -11,6 +12,7 @@ from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.batch import LabelCountOp, SampleCountOp, ValidSamplesOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, LeafOp
+from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.shape import (
     VIEWS,
     ExpandOp,
@@ -78,6 +80,13 @@ def written_by(update: UpdatingOp) -> tuple[SSAValue, Array] | None:
             return None
         value, place = value.owner.x, below
     return None
+
+
+def places_of(op: CatOp, out: Array) -> list[Array]:
+    """Where in a concatenation its operands are."""
+    dim = op.dim.value.data
+    ends = accumulate((shape_of(type_of(x))[dim] for x in op.tensors), initial=0)
+    return [out.sliced(dim, start, end) for start, end in pairwise(ends)]
 
 
 def base_of(value: SSAValue) -> SSAValue:

@@ -79,3 +79,12 @@ def test_a_life_lasts_until_the_last_view_is_read():
     ]
     found = lives(kernels, [], set())
     assert [(life.array, life.last) for life in found] == [(x, 2), (y, 1), (z, 2)]
+
+
+def test_a_life_begins_with_the_first_part_that_is_written():
+    whole = Array("whole", (4,), "int64")
+    kernels = [
+        Argmax("first", Array("input/x", (2, 3), "float32"), whole.sliced(0, 2, 4), 1),
+        Argmax("second", Array("input/x", (2, 3), "float32"), whole.sliced(0, 0, 2), 1),
+    ]
+    assert lives(kernels, [], set()) == [Life(whole, 0, 1)]

@@ -28,7 +28,7 @@ class Activation:
         """Its scratch arrays, named and shaped after the one array that its lines change."""
         kinds = {"f": like.dtype, "b": "bool"}
         return tuple(
-            Array(f"{like.name}/{self.kind}_{number}", like.shape, kinds[kind])
+            Array(f"{like.stem}/{self.kind}_{number}", like.shape, kinds[kind])
             for number, kind in enumerate(self.code.scratch)
         )
 

@@ -87,7 +87,7 @@ class Attention(Kernel):
 
     def _own(self, what: str, shape: Sequence[int], dtype: str | None = None) -> Array:
         first = self.results[0]
-        return Array(f"{first.name}/{what}", tuple(shape), dtype or first.dtype)
+        return Array(f"{first.stem}/{what}", tuple(shape), dtype or first.dtype)
 
     def prepare(self, name: Name) -> list[str]:
         """The scratch arrays together, and what hides later keys."""

@@ -1,16 +1,16 @@
 """Parts put in their places in a whole: concatenation, and the gradients of slices."""
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.parts import CatOp, SelectBackwardOp, SliceBackwardOp
-from csrun.cirh.ops.shape import index_of, part_of
+from csrun.cirh.ops.shape import CloneOp, index_of, part_of
 from csrun.cirh.types import type_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.views import places_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Assembly(Kernel):
-    """out[place] = x for each piece; zero elsewhere, where they are not all of it.
+    """out[place] = x for each piece that is not there yet; zero elsewhere, unless `is_whole`.
 
     Shapes: each x that of its place
     """
@@ -62,14 +62,19 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
 
 def match_cat(operation: Operation, graph: Graph) -> Kernel | None:
     assert isinstance(operation, CatOp)
-    dim, out = operation.dim.value.data, graph.array(operation.out)
-    tensors = [graph.array(tensor) for tensor in operation.tensors]
-    ends = accumulate((array.shape[dim] for array in tensors), initial=0)
-    pieces = tuple(
-        Piece(array, out.sliced(dim, start, end))
-        for array, (start, end) in zip(tensors, pairwise(ends), strict=True)
-    )
-    return _assembly(operation, pieces, out, graph)
+    places = places_of(operation, out := graph.array(operation.out))
+    pieces = [Piece(graph.array(x), y) for x, y in zip(operation.tensors, places, strict=True)]
+    copied = tuple(piece for piece in pieces if piece.x != piece.place)
+    kernel = _assembly(operation, copied, out, graph)
+    return kernel if copied else None
+
+
+def match_clone(operation: Operation, graph: Graph) -> Kernel | None:
+    """A copy that was written where it is; others are elementwise operators."""
+    assert isinstance(operation, CloneOp)
+    if graph.array(operation.x) == graph.array(operation.out):
+        graph.take(operation)
+    return None
 
 
 def _assembly(
@@ -89,4 +94,5 @@ MATCHERS: dict[str, Matcher] = {
     SliceBackwardOp.name: match_backward,
     SelectBackwardOp.name: match_backward,
     CatOp.name: match_cat,
+    CloneOp.name: match_clone,
 }

@@ -58,7 +58,7 @@ class Lowering:
                     )
                 )
         operators = ArrayAttr([StringAttr(op.name) for op in self._members])
-        name = self._graph.array(self._members[-1].results[0]).name
+        name = self._graph.array(self._members[-1].results[0]).stem
         return lair.KernelOp(
             regions=[self._region],
             properties={
