@@ -15,7 +15,8 @@ from csrun.base.files import make_private, read_whole, replace_link, sweep_tempo
 
 ROOT = Path(csrun.__file__).parent
 WRITE_LARGE_ONES = {
-    "data/formats/files.py",
+    "data/formats/decoded.py",
+    "data/formats/tokens.py",
     "records/checkpoints/write.py",
 }  # as a stream, not as bytes
 
