@@ -127,7 +127,7 @@ class Work:
     def io_samples_per_sec(self) -> float:
         """What the I/O carries."""
         nbytes = self.input_bytes + sum(map(self.streamed_bytes, self.layers))
-        return _io_bytes_per_sec(self.system) * self.batch_size / nbytes
+        return _io_bytes_per_sec(self.system) * self.batch_size / max(nbytes, 1)
 
 
 def estimate(work: Work, constants: Constants = FITTED) -> Estimate:

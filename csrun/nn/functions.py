@@ -83,7 +83,7 @@ def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tenso
 
 def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
     """The axes counted from the first one, in order."""
-    given = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    given = tuple(axis) if isinstance(axis, tuple | list | range) else (axis,)
     rank = len(x.shape)
     fit = all(isinstance(a, int | np.integer) and -rank <= a < rank for a in given)
     axes = tuple(sorted(int(a) % rank for a in given)) if fit else ()
