@@ -40,10 +40,13 @@ class _Gathering:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self.cluster_of: dict[Operation, Cluster] = {}
+        # Of each member: they are asked for again with each operator that joins.
+        self._readers: dict[Operation, tuple[Operation, ...]] = {}
 
     def add(self, op: Operation, most: int | None) -> None:
         """Join the clusters that `op` reads from: all, else one of them, else none."""
         space = space_of(op)
+        self._readers[op] = tuple(self._graph.readers(op.results[0]))
         alone = Cluster(space[0] if space else 0, self._graph.phase_of(op), [op], self._layers(op))
         before = self._producers(op)
         for chosen in (before, *([one] for one in reversed(before)), []):
@@ -66,19 +69,17 @@ class _Gathering:
         if not alike or len(joined.layers) > 1:
             return False
         members = set(joined.members)
+        place = self._graph.place_of(op)
+        for member in joined.members:
+            for reader in self._readers[member]:
+                if reader not in members and self._place_of(reader) <= place:
+                    return False
         # Clusters that are joined may have been apart because one does not read the other by rows.
         readers = [op] if len(parts) == 1 else joined.members
-        if not all(
+        return all(
             self._is_row_by_row(value, reader, members, joined.rows)
             for reader in readers
             for value in operands_of(reader)
-        ):
-            return False
-        place = self._graph.place_of(op)
-        return all(
-            reader in members or self._place_of(reader) > place
-            for member in joined.members
-            for reader in self._graph.readers(member.results[0])
         )
 
     def _is_row_by_row(
