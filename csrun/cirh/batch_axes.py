@@ -140,8 +140,10 @@ def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:
     match op:
         case arithmetic.MulOp() | arithmetic.MatmulOp():
             return any(zero)
-        case arithmetic.AddOp() | arithmetic.SubOp() | arithmetic.NegOp() | shape.CloneOp():
+        case arithmetic.AddOp() | arithmetic.SubOp() | arithmetic.NegOp():
             return all(zero)
+        case shape.CloneOp() | arithmetic.ToCopyOp():
+            return zero[0]
         case arithmetic.DivOp() | BackwardOp() | random.MaskedScaleOp():
             return zero[0]
         case _:
@@ -152,7 +154,7 @@ def _is_linear(op: Operation, of: Sequence[Dependence]) -> bool:
     """Whether parts go in and a part comes out."""
     over = [one.over for one in of]
     match op:
-        case arithmetic.NegOp() | shape.CloneOp():
+        case arithmetic.NegOp() | shape.CloneOp() | arithmetic.ToCopyOp():
             return over == [PART]
         case arithmetic.AddOp() | arithmetic.SubOp():
             return over == [PART, PART]
@@ -387,7 +389,14 @@ def source_of_labels(labels: SSAValue) -> LabelSource | None:
     return LabelSource(labels.owner, tuple(cuts))
 
 
-_WHOLE = (batch.MaskPaddingOp, shape.ViewOp, shape.PermuteOp, shape.TransposeOp, shape.CloneOp)
+_WHOLE = (
+    batch.MaskPaddingOp,
+    shape.ViewOp,
+    shape.PermuteOp,
+    shape.TransposeOp,
+    shape.CloneOp,
+    arithmetic.ToCopyOp,
+)
 
 
 # Normalizations, tables, attention.

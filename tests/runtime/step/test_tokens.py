@@ -192,6 +192,34 @@ def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
     assert results["loss"] == pytest.approx(expected(weights, together, -100)[0], rel=1e-12)
 
 
+def transformer(ids, labels):
+    """A small one: tied weights, both norms, attention, dropout, the next token as label."""
+    table = nn.Embedding(V, 8)
+    x = nn.PositionEmbedding(T)(table(ids))
+    x = x + nn.Dropout(0.25)(nn.MultiHeadAttention(2, is_causal=True)(nn.LayerNorm()(x)))
+    x = x + nn.Dense(8)(nn.Dense(16, "gelu")(nn.RMSNorm()(x)))
+    loss = nn.softmax_cross_entropy(table.attend(x)[:, :-1], labels[:, 1:])
+    return loss + 0.01 * nn.mean(x * x, axis=(0, 1, 2)), {"x": x}
+
+
+@pytest.mark.parametrize(("minibatches", "mode", "rows"), WAYS[1:])
+def test_padding_counts_nowhere_in_a_transformer(tmp_path, minibatches, mode, rows):
+    """A batch of the valid samples alone is the oracle."""
+    labels = batch_of(rows, -100)[1]
+    batch = [np.random.default_rng(2).integers(0, V, (rows, T)).astype(np.int32), labels]
+    alone = one_step(Case(transformer, batch), tmp_path)
+    case = Case(transformer, batch, minibatches, B, mode)
+    filled_up = one_step(case, tmp_path)
+    assert case.compile(tmp_path).plan.counts_padding is None
+    assert filled_up.result.loss == pytest.approx(alone.result.loss, rel=1e-12)
+    np.testing.assert_allclose(
+        filled_up.result.outputs["x"], alone.result.outputs["x"], rtol=1e-9, atol=1e-12
+    )
+    for name, theirs in alone.gradients.items():
+        ours = filled_up.gradients[name]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize("ignored", [True, 1.5, "-100"])
 def test_what_is_ignored_is_an_integer(ignored):
     def model(x, labels):
