@@ -108,6 +108,13 @@ def gpt2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def gptj(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of gptj, on the import path."""
+    with _on_path(monkeypatch, "gptj") as folder:
+        yield folder
+
+
 @contextmanager
 def _on_path(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Path]:
     """A reference model, whose modules import each other by bare names."""

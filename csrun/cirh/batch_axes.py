@@ -25,6 +25,7 @@ from csrun.cirh.ops import (
     normalization,
     parts,
     random,
+    rotary,
     shape,
 )
 from csrun.cirh.ops.base import BackwardOp, UnaryOp, integer, ints
@@ -443,6 +444,15 @@ def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
     return _as_the_gradient(found, of[0]) if is_backward else found
 
 
+def turned(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Each sample by itself, where its axis is neither that of positions nor the last one."""
+    (one,) = of
+    last = len(shape_of(type_of(op.operands[0]))) - 1
+    if one.axis in (integer(op.properties, "dim"), last):
+        return LOST
+    return replace(one, padding=0 if one.padding == 0 else None)
+
+
 def _as_the_gradient(found: Dependence, grad: Dependence) -> Dependence:
     """What is linear in a gradient is zero where that is."""
     return replace(found, padding=0) if grad.is_zero_in_padding else found
@@ -518,6 +528,7 @@ RULES: Mapping[type[Operation], Rule] = {
     embedding.EmbeddingDenseBackwardOp: lookup_backward,
     attention.AttentionOp: attend,
     attention.AttentionBackwardOp: attend,
+    rotary.RotaryEmbeddingOp: turned,
     loss.LogSoftmaxOp: along_an_axis,
     loss.LogSoftmaxBackwardOp: along_an_axis,
     loss.NllLossForwardOp: nll_loss,

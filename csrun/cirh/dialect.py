@@ -22,6 +22,7 @@ from csrun.cirh.ops import (
     normalization,
     parts,
     random,
+    rotary,
     shape,
 )
 
@@ -38,6 +39,7 @@ FAMILIES = (
     normalization,
     embedding,
     attention,
+    rotary,
     random,
     loss,
     learning,

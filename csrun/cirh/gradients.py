@@ -29,6 +29,7 @@ from csrun.cirh.ops.arithmetic import (
 from csrun.cirh.ops.base import BackwardOp, CirhOp, Plain, integer, ints, number
 from csrun.cirh.ops.batch import MaskPaddingOp
 from csrun.cirh.ops.random import MaskedScaleOp
+from csrun.cirh.ops.rotary import RotaryEmbeddingOp
 from csrun.cirh.ops.shape import (
     CloneOp,
     ExpandOp,
@@ -396,7 +397,19 @@ def attend(back: Backward) -> Gradients:
     return [*grads, *(None for _ in mask)]
 
 
-TRANSFORMER_RULES: Rules = {embedding.EmbeddingOp: lookup, attention.AttentionOp: attend}
+def rotary_embedding(back: Backward) -> Gradients:
+    """g turned the other way."""
+    assert isinstance(back.op, RotaryEmbeddingOp)
+    other_way = not back.op.is_inverse.value.data
+    options = _options(back, "is_inverse")
+    return [back.builder.emit(RotaryEmbeddingOp, back.grad, is_inverse=other_way, **options)]
+
+
+TRANSFORMER_RULES: Rules = {
+    embedding.EmbeddingOp: lookup,
+    attention.AttentionOp: attend,
+    RotaryEmbeddingOp: rotary_embedding,
+}
 
 
 def mask_padding(back: Backward) -> Gradients:

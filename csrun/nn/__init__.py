@@ -40,6 +40,7 @@ from csrun.nn.functions import (
 from csrun.nn.layers import Dense, Dropout
 from csrun.nn.normalization import LayerNorm, RMSNorm
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
+from csrun.nn.rotary import rotary_embedding
 from csrun.nn.shapes import broadcast_to, concatenate, reshape, transpose
 from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import scope
@@ -83,6 +84,7 @@ __all__ = [
     "relu",
     "relu6",
     "reshape",
+    "rotary_embedding",
     "sample_count",
     "scaled_dot_product_attention",
     "schedules",

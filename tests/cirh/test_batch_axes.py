@@ -83,6 +83,10 @@ def attended(number, x, *mask, query=None, grad=lambda out: out):
     return [*out, *back][number]
 
 
+def turned(x, dim):
+    return nn.rotary_embedding(x, 4, axis=dim)
+
+
 def looked_up(x):
     ids = viewed(nn.argmax(x), B, T)
     return result(EmbeddingOp, 0, weight(x, 9, 2), ids, padding_idx=-1)
@@ -134,6 +138,14 @@ CASES = {
         lambda x: attended(0, x, query=lambda q: q / nn.sum(q, axis=0)),
         Dependence(MIXED, 0),
     ),
+    "turned": (lambda x: turned(x, 1), Dependence(SAMPLES, 0)),
+    "turned without padding": (lambda x: turned(masked(x), 1), Dependence(SAMPLES, 0, padding=0)),
+    "turned without what padding holds": (
+        lambda x: turned(masked(x, value=1), 1),
+        Dependence(SAMPLES, 0),
+    ),
+    "turned along samples": (lambda x: turned(x, 0), LOST),
+    "samples as pairs": (lambda x: turned(permuted(x, 1, 2, 0), 0), LOST),
     "looked up": (looked_up, Dependence(SAMPLES, 0)),
     "added up by row": (lambda x: added_up(x, x), Dependence(PART, counts_padding=True)),
     "added up of mixed": (lambda x: added_up(x, x / nn.sum(x, axis=0)), LOST),

@@ -82,15 +82,18 @@ def check_options(command: click.Command, words: list[str]) -> None:
 
 
 def check_run_py(arguments: list[str]) -> None:
-    """A command line of fc_mnist's run.py."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from params import Params
-    finally:
-        sys.path.remove(str(FOLDER))
+    """A command line of the working directory's run.py, with its own keys and its own default."""
     from csrun.params.arguments import parse
 
-    parse(Params, FOLDER / "configs" / "params.yaml", arguments)
+    folder = Path.cwd()
+    sys.path.insert(0, str(folder))
+    try:
+        kind = import_module("params").Params
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("params", None)
+    (default,) = re.findall(r'"(params\w*\.yaml)"', (folder / "run.py").read_text())
+    parse(kind, folder / "configs" / default, arguments)
 
 
 def names_of_script(script: Path) -> set[str]:
@@ -104,7 +107,7 @@ def names_of_script(script: Path) -> set[str]:
 def test_every_command_is_one_that_can_be_given(
     page: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(FOLDER)
+    monkeypatch.chdir(page.parent if (page.parent / "run.py").exists() else FOLDER)
     for words in shown_commands(page):
         check(words)
 

@@ -16,6 +16,7 @@ from csrun.cirh.ops import (
     normalization,
     parts,
     random,
+    rotary,
     shape,
 )
 from csrun.cirh.ops.base import CirhOp
@@ -101,6 +102,19 @@ def _rms_norm_gradients(torch, grad, x, rrms, weight):
     leaves = [t.clone().requires_grad_() for t in (x, weight)]
     out = torch.nn.functional.rms_norm(leaves[0], weight.shape, leaves[1], 1e-3)
     return torch.autograd.grad(out, leaves, grad)
+
+
+def _turned(torch, x, size, base, pairs, position):
+    """Pairs as complex numbers times exp(j angle); `position` is that of each, as it broadcasts."""
+    angles = position * base ** (-torch.arange(0, size, 2).double() / size)
+    turning, rest = x[..., :size], x[..., size:]
+    if not pairs:
+        turning = turning.unflatten(-1, (2, size // 2)).mT.flatten(-2)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    found = torch.view_as_complex(turning.unflatten(-1, (-1, 2)).contiguous()) * turns
+    found = torch.view_as_real(found)
+    found = found.flatten(-2) if pairs else found.mT.flatten(-2)
+    return torch.cat([found, rest], -1)
 
 
 X, Y = normal(4, 3), normal(4, 3)
@@ -275,6 +289,26 @@ FORWARD: Sequence[Case] = (
         scale=0.5,
     ),
     _case(attention.AttentionOp, _attention, Q, K, V, KEPT, is_causal=False, scale=0.5),
+    _case(
+        rotary.RotaryEmbeddingOp,
+        lambda torch, x: _turned(torch, x, 4, 100.0, True, torch.arange(3)[:, None]),
+        normal(2, 3, 7),
+        dim=1,
+        rotary_dim=4,
+        base=100.0,
+        is_interleaved=True,
+        is_inverse=False,
+    ),
+    _case(
+        rotary.RotaryEmbeddingOp,
+        lambda torch, x: _turned(torch, x, 6, 50.0, False, -torch.arange(4)[:, None, None]),
+        normal(2, 4, 3, 6),
+        dim=1,
+        rotary_dim=6,
+        base=50.0,
+        is_interleaved=False,
+        is_inverse=True,
+    ),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(1), 30 * X, dim=1),
     _case(loss.LogSoftmaxOp, lambda torch, x: x.log_softmax(0), X, dim=0),
     _case(

@@ -6,6 +6,7 @@ import numpy as np
 
 from csrun.cirh.ops import attention, embedding, normalization
 from csrun.cirh.ops.base import Properties, integer, number
+from csrun.cirh.ops.rotary import RotaryEmbeddingOp
 from csrun.cirh.reference.arithmetic import Array, References
 
 
@@ -112,6 +113,24 @@ def _t(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
+def rotary_embedding(properties: Properties, x: Any) -> Any:
+    """Pairs times cosine and sine of their angles."""
+    size, dim = integer(properties, "rotary_dim"), integer(properties, "dim")
+    halves = slice(0, size // 2), slice(size // 2, size)
+    pairs = slice(0, size, 2), slice(1, size, 2)
+    first, second = pairs if integer(properties, "is_interleaved") else halves
+    angles = np.arange(x.shape[dim])[:, None] * number(properties, "base") ** (
+        -np.arange(0, size, 2) / size
+    )
+    angles = angles.reshape(-1, *(1,) * (x.ndim - 2 - dim), size // 2)
+    cosine, sine = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    sine = -sine if integer(properties, "is_inverse") else sine
+    out = x.copy()
+    out[..., first] = x[..., first] * cosine - x[..., second] * sine
+    out[..., second] = x[..., second] * cosine + x[..., first] * sine
+    return out
+
+
 REFERENCES: References = {
     normalization.SoftmaxOp: softmax,
     normalization.SoftmaxBackwardOp: softmax_backward,
@@ -123,4 +142,5 @@ REFERENCES: References = {
     embedding.EmbeddingDenseBackwardOp: lookup_backward,
     attention.AttentionOp: attend,
     attention.AttentionBackwardOp: attend_backward,
+    RotaryEmbeddingOp: rotary_embedding,
 }

@@ -10,6 +10,7 @@ from csrun.compiler.kernels import (
     outputs,
     parts,
     products,
+    rotary,
     softmax_cross_entropy,
 )
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
@@ -24,6 +25,7 @@ MATCHERS: dict[str, Matcher] = {
     **normalization.MATCHERS,
     **embedding.MATCHERS,
     **attention.MATCHERS,
+    **rotary.MATCHERS,
     **batch.MATCHERS,
 }
 

@@ -20,6 +20,7 @@ from csrun.cirh.ops.normalization import (
     NativeLayerNormBackwardOp,
     NativeLayerNormOp,
 )
+from csrun.cirh.ops.rotary import RotaryEmbeddingOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
@@ -46,6 +47,7 @@ class Copies(Pass):
     - a view that no strides give,
     - a product, of a matrix that BLAS does not take as it lies,
     - a norm and a look-up in a table, of what does not lie dense,
+    - a rotation, of pairs that do not lie side by side,
     - a kernel, of a number that it reads as an array,
     - an update, of a gradient that others read, too, or that no kernel writes: an input, a weight,
       a number, a part of something.
@@ -143,6 +145,8 @@ def _takes_array(op: Operation, array: Array) -> bool:
         return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
     if isinstance(op, DENSE):
         return array.is_contiguous
+    if isinstance(op, RotaryEmbeddingOp):
+        return array.strides[-1] == 1
     return not isinstance(op, ViewOp) or view_of(op, array) is not None
 
 

@@ -16,4 +16,5 @@ builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} 
   %7 = cirh.softmax %4 {dim = 3 : i64} : (tensor<2x2x4x3xf32>) -> tensor<2x2x4x3xf32>
   %8 = cirh.softmax_backward_data %5, %7 {dim = 3 : i64} : (tensor<2x2x4x3xf32>, tensor<2x2x4x3xf32>) -> tensor<2x2x4x3xf32>
   %9 = cirh.embedding_dense_backward %0, %ids {num_weights = 9 : i64, padding_idx = 0 : i64} : (tensor<2x4x6xf32>, tensor<2x4xi64>) -> tensor<9x6xf32>
+  %10 = cirh.rotary_embedding %out {dim = 1 : i64, rotary_dim = 4 : i64, base = 1.000000e+04 : f64, is_interleaved = true, is_inverse = false} : (tensor<2x4x6xf32>) -> tensor<2x4x6xf32>
 }

@@ -1,0 +1,48 @@
+"""Rotary position embedding: pairs of values turned by an angle that grows with the position."""
+
+from xdsl.dialects.builtin import BoolAttr, FloatAttr, IntegerAttr
+from xdsl.irdl import irdl_op_definition, prop_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import Properties, Types, UnaryOp, integer, number
+from csrun.cirh.types import Tensor, is_integer, shape_of, text_of
+
+
+@irdl_op_definition
+class RotaryEmbeddingOp(UnaryOp):
+    """Pair i of position t along `dim`, as a complex number, times exp(j t base^(-2 i / R)).
+
+    Of the last axis the first R = `rotary_dim` values turn. They are pairs of neighbours where
+    `is_interleaved`, else the first half with the second. `is_inverse` turns them back.
+
+    Source: Su et al. 2021, RoFormer, section 3.2
+    """
+
+    name = "cirh.rotary_embedding"
+    dim = prop_def(IntegerAttr)
+    rotary_dim = prop_def(IntegerAttr)
+    base = prop_def(FloatAttr)
+    is_interleaved = prop_def(BoolAttr)
+    is_inverse = prop_def(BoolAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """[..., T, ..., E] -> the same."""
+        (x,) = types
+        sizes, dim = shape_of(x), integer(properties, "dim")
+        if is_integer(x):
+            raise VerifyException(f"only numbers with a fraction turn, got {x}")
+        if len(sizes) < 2 or not 0 <= dim < len(sizes) - 1:
+            raise VerifyException(f"axis {dim} of {text_of(x)} is none before the last one")
+        rotary = integer(properties, "rotary_dim")
+        if rotary % 2 or not 2 <= rotary <= sizes[-1]:
+            raise VerifyException(
+                f"rotary_dim must be even and in 2..{sizes[-1]}, the size of the last axis, "
+                f"got {rotary}"
+            )
+        if not number(properties, "base") > 0:
+            raise VerifyException(f"base must be > 0, got {number(properties, 'base')}")
+        return x
+
+
+OPS = (RotaryEmbeddingOp,)

@@ -1,0 +1,69 @@
+"""Rotary position embedding over preallocated arrays.
+
+Source: Su et al. 2021, RoFormer, section 3.2
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def turns(length: int, size: int, base: float, is_inverse: bool, dtype: str, axes: int) -> Array:
+    """What pair i of position t is multiplied by: exp(j t base^(-2 i / size)), or its inverse.
+
+    Shapes: -> complex [length, 1, …, size / 2], with so many axes between as x has
+    """
+    frequencies = base ** -(np.arange(0, size, 2) / size)
+    angles = np.outer(np.arange(length), frequencies)
+    found: Array = np.exp((-1j if is_inverse else 1j) * angles)
+    found = found.astype(np.result_type(dtype, "complex64"))
+    return found.reshape(length, *(1,) * axes, size // 2)
+
+
+def cosines_and_sines(turns: Array) -> tuple[Array, Array]:
+    """The two parts of the numbers, each dense."""
+    return np.ascontiguousarray(turns.real), np.ascontiguousarray(turns.imag)
+
+
+def turn_pairs(x: Array, out: Array, turns: Array) -> None:
+    """Turn neighbours; the rest of the last axis, which is dense in both, stays as it is.
+
+    Shapes: x, out [..., T, ..., E], turns [T, ..., R / 2]
+    """
+    size = 2 * turns.shape[-1]
+    pairs, result = x[..., :size].view(turns.dtype), out[..., :size].view(turns.dtype)
+    np.multiply(pairs, turns, out=result)
+    _keep(x, out, size)
+
+
+def turn_halves(x: Array, out: Array, cosines: Array, sines: Array, part: Array) -> None:
+    """Turn the first half of what turns with the second, a part of the first axis at a time.
+
+    Shapes: x, out [..., T, ..., E], cosines, sines [T, ..., R / 2], part the shape of x[0], with a
+    last axis of R / 2; without an axis before that of positions, that of x
+    """
+    if part.ndim == x.ndim:
+        _turn_half(x, out, cosines, sines, part)
+    else:
+        for own, result in zip(x, out, strict=True):
+            _turn_half(own, result, cosines, sines, part)
+    _keep(x, out, 2 * cosines.shape[-1])
+
+
+def _turn_half(x: Array, out: Array, cosines: Array, sines: Array, part: Array) -> None:
+    half = cosines.shape[-1]
+    first, second = slice(0, half), slice(half, 2 * half)
+    np.multiply(x[..., first], cosines, out=out[..., first])
+    np.multiply(x[..., second], sines, out=part)
+    np.subtract(out[..., first], part, out=out[..., first])
+    np.multiply(x[..., second], cosines, out=out[..., second])
+    np.multiply(x[..., first], sines, out=part)
+    np.add(out[..., second], part, out=out[..., second])
+
+
+def _keep(x: Array, out: Array, size: int) -> None:
+    if size < x.shape[-1]:
+        np.copyto(out[..., size:], x[..., size:])

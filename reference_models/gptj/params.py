@@ -1,0 +1,52 @@
+"""The params file of GPT-J: its sections, their keys, what they may hold."""
+
+from typing import Annotated
+
+import msgspec
+
+from csrun import nn
+from csrun.params import RunConfig
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Rate = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
+
+class TrainInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The training text, a file of token ids."""
+
+    file: str
+    batch_size: Positive
+    shuffle_seed: Seed = 1
+
+
+class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The text for validation."""
+
+    file: str
+    batch_size: Positive
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The sizes of the network; dropout is that of embeddings and of what each block adds.
+
+    rotary_dim: how many of each head's hidden_size / num_heads values turn with the position.
+    """
+
+    vocabulary: Positive
+    hidden_size: Positive
+    num_hidden_layers: Positive
+    num_heads: Positive
+    rotary_dim: Positive
+    sequence_length: Positive
+    dropout: Rate = 0.0
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole params file."""
+
+    train_input: TrainInput
+    eval_input: EvalInput
+    model: Model
+    optimizer: nn.Optimizer
+    runconfig: RunConfig

@@ -1,0 +1,5 @@
+// expect: base must be > 0, got 0.0
+builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
+  %x = cirh.input "x" : tensor<2x4x6xf32>
+  %0 = cirh.rotary_embedding %x {dim = 1 : i64, rotary_dim = 4 : i64, base = 0.000000e+00 : f64, is_interleaved = true, is_inverse = false} : (tensor<2x4x6xf32>) -> tensor<2x4x6xf32>
+}
