@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of tied weigh
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SIZES = (20, 8, 8, 8, 20)
-STEPS = 20
+STEPS = 10
 
 
 class Peer:
@@ -45,8 +45,9 @@ class Peer:
         return loss.item(), gradients
 
 
-@pytest.mark.parametrize("tile", [1, 40, 1 << 16])
-@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize(
+    ("mode", "tile"), [(PIPELINED, 1), (STREAMING, 40), (PIPELINED, 40), (STREAMING, 1 << 16)]
+)
 def test_steps_in_float64_are_pytorchs(tmp_path, monkeypatch, mode, tile):
     """The product that is added comes in tiles of a row, of some rows, and as a whole."""
     monkeypatch.setattr(accumulate, "TILE_ELEMENTS", tile)
@@ -61,7 +62,7 @@ def test_steps_in_float64_are_pytorchs(tmp_path, monkeypatch, mode, tile):
             np.testing.assert_allclose(gradients[name], value, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("replicas", "minibatches"), [(1, 2), (1, 8), (2, 4)])
+@pytest.mark.parametrize(("replicas", "minibatches"), [(1, 2), (2, 4)])
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 def test_minibatches_add_up_to_pytorchs_steps(tmp_path, replicas, minibatches, clip_norm):
     whole = TiedNetwork(SIZES, precision="float64")
