@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import IGNORE_INDEX
-from csrun.runtime.step.results import Mean
+from csrun.runtime.step.results import ExponentialMean, Mean
 
 
 def accuracy(
@@ -24,3 +24,16 @@ def accuracy(
         )
     valid = wanted != ignore_index
     return Mean(float(np.sum(valid & (wanted == found))), int(np.sum(valid)))
+
+
+def perplexity(
+    loss: npt.ArrayLike, labels: npt.ArrayLike, ignore_index: int = IGNORE_INDEX
+) -> ExponentialMean:
+    """e to the power of the mean loss of all labels that are not `ignore_index`.
+
+    loss: the mean over these labels of the batch, as `nn.softmax_cross_entropy` gives it.
+
+    Shapes: loss [], labels of any shape
+    """
+    count = int(np.sum(np.asarray(labels) != ignore_index))
+    return ExponentialMean(float(np.asarray(loss)) * count, count)

@@ -4,7 +4,9 @@ Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners
 """
 
 from math import sqrt
+from typing import Any
 
+import numpy as np
 from params import Model, Params
 
 from csrun import nn
@@ -27,7 +29,13 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
         mode=mode,
         loss=loss,
         train_op=params.optimizer.minimize(loss) if mode == nn.TRAIN else None,
+        host_call=(metrics, [loss, labels]) if mode == nn.EVAL else None,
     )
+
+
+def metrics(loss: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """What the host computes from the values of a step."""
+    return {"perplexity": nn.metrics.perplexity(loss, labels)}
 
 
 def gpt2(tokens: nn.Tensor, model: Model, mode: str) -> nn.Tensor:

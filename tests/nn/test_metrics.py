@@ -8,6 +8,7 @@ import pytest
 from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.base.mode import IGNORE_INDEX
+from csrun.runtime.step.results import HostCall, StepResult
 
 
 def test_accuracy_counts_valid_rows_only():
@@ -30,3 +31,16 @@ def test_the_mean_of_nothing_is_not_a_number():
 def test_shapes_must_agree():
     with pytest.raises(UsageError, match=r"one shape, got \[2\] and \[2, 10\]"):
         nn.metrics.accuracy(np.zeros(2), np.zeros((2, 10)))
+
+
+def test_perplexity_is_that_of_all_labels():
+    parts = [
+        nn.metrics.perplexity(2.0, [1, 2, -100]),
+        nn.metrics.perplexity(3.0, [[4], [5]]),
+        nn.metrics.perplexity(9.0, [-100]),
+    ]
+    found = HostCall(lambda part: {"perplexity": part}, ("part",))
+    for number, part in enumerate(parts):
+        found.take(StepResult(number, 3, 0.0, 0, {"part": part}, ()))
+    assert found.values() == {"perplexity": pytest.approx(math.exp((2 * 2 + 3 * 2) / 4))}
+    assert nn.metrics.perplexity(1e4, [1]).value == math.inf

@@ -6,8 +6,8 @@ its metrics are merged over steps.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
-from typing import Any
+from math import exp, inf, nan
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -136,9 +136,9 @@ class Mean:
     total: float = 0.0
     count: float = 0
 
-    def __add__(self, other: "Mean") -> "Mean":
+    def __add__(self, other: "Mean") -> Self:
         """The mean over both parts."""
-        return Mean(self.total + other.total, self.count + other.count)
+        return type(self)(self.total + other.total, self.count + other.count)
 
     @property
     def value(self) -> float:
@@ -146,12 +146,24 @@ class Mean:
         return self.total / self.count if self.count else float("nan")
 
 
+class ExponentialMean(Mean):
+    """e to the power of a mean, which is taken over all parts first."""
+
+    @property
+    def value(self) -> float:
+        """Infinity where it is no number of float64."""
+        try:
+            return exp(super().value)
+        except OverflowError:
+            return inf
+
+
 @dataclass
 class HostCall:
     """The user's function over named outputs, and the metrics it has given so far.
 
-    A metric is an object with `total` and `count` (as `csrun.nn.metrics` give), or a number, which
-    counts once a valid row.
+    A metric is what `csrun.nn.metrics` give, another object with `total` and `count`, or a number,
+    which counts once a valid row.
     """
 
     function: Callable[..., Mapping[str, Any]]
@@ -170,7 +182,8 @@ class HostCall:
                 f"got {type(metrics).__name__}"
             )
         for name, metric in metrics.items():
-            self.means[name] = self.means.get(name, Mean()) + _mean_of(metric, result.rows)
+            mean = _mean_of(metric, result.rows)
+            self.means[name] = mean + self.means.get(name, Mean())
 
     def values(self) -> Results:
         """The metrics over all steps taken, and start anew."""
@@ -180,6 +193,8 @@ class HostCall:
 
 
 def _mean_of(metric: Any, rows: int) -> Mean:
+    if isinstance(metric, Mean):
+        return metric
     if hasattr(metric, "total") and hasattr(metric, "count"):
         return Mean(float(metric.total), float(metric.count))
     return Mean(float(metric) * rows, rows)
