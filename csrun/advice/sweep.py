@@ -99,7 +99,7 @@ def _steps(most: int) -> list[int]:
 
 def _wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> float:
     """Samples a second of this machine's executor, with a batch that lies ready."""
-    batch = next(dataset.batches())
+    batch = dataset.nested(next(dataset.batches()))
     machine = CpuMachine(executable, Dataset.from_batches(repeat(batch)), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(0, 1)

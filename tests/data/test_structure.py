@@ -89,6 +89,12 @@ def test_batches_of_a_torch_loader_nest_as_its_samples_do() -> None:
     assert (labels[1] == NEXT[:4]).all()
 
 
+def test_a_batch_given_again_nests_as_it_did() -> None:
+    data = Dataset.from_arrays(FEATURES, LABELS).batch(4)
+    again = as_dataset([data.nested(next(data.batches()))])
+    assert again.names(len(again.element_spec())) == data.names(4)
+
+
 def test_a_dict_of_other_keys_is_features_alone() -> None:
     data = as_dataset([{"ids": IDS, "labels": NEXT}])
     assert data.names(len(data.element_spec())) == ["features/ids", "features/labels"]

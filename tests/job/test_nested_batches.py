@@ -62,3 +62,6 @@ def _joined(features):
         assert done.returncode == 0, done.stderr
     checkpoints = [place.checkpoint(int(STEPS), name) for name in ("alone", "one", "five")]
     assert len({path.read_bytes() for path in checkpoints}) == 1
+    done = place.run("python", script, *place.own(("--compile_only",)), command="cs_input_analyzer")
+    assert done.returncode == 0, done.stderr
+    assert "Written: input_analysis.json" in done.stdout + done.stderr
