@@ -450,7 +450,7 @@ def turned(op: Operation, of: Sequence[Dependence]) -> Dependence:
     last = len(shape_of(type_of(op.operands[0]))) - 1
     if one.axis in (integer(op.properties, "dim"), last):
         return LOST
-    return replace(one, padding=0 if one.padding == 0 else None)
+    return _linear(one)
 
 
 def _as_the_gradient(found: Dependence, grad: Dependence) -> Dependence:
