@@ -115,6 +115,13 @@ def gptj(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def bert(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of bert, on the import path."""
+    with _on_path(monkeypatch, "bert") as folder:
+        yield folder
+
+
 @contextmanager
 def _on_path(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Path]:
     """A reference model, whose modules import each other by bare names."""

@@ -37,7 +37,7 @@ from csrun.nn.functions import (
     sqrt,
     sum,
 )
-from csrun.nn.layers import Dense, Dropout
+from csrun.nn.layers import Bias, Dense, Dropout
 from csrun.nn.normalization import LayerNorm, RMSNorm
 from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
 from csrun.nn.rotary import rotary_embedding
@@ -56,6 +56,7 @@ __all__ = [
     "TRAIN",
     "Adam",
     "AdamW",
+    "Bias",
     "Dense",
     "Dropout",
     "Embedding",

@@ -46,11 +46,7 @@ class Dense:
         Raises: ShapeError for a tensor of fewer than two axes
         """
         with x.tracer.layer("dense", self.name) as scope:
-            if len(x.shape) < 2:
-                raise ShapeError(
-                    f"{user_line()}: layer {scope}: the input must be [batch, ..., features], "
-                    f"got shape {text_of(type_of(x.value))}"
-                )
+            _require_features(x, scope)
             rows = view(x, (prod(x.shape[:-1]), x.shape[-1]))
             out = self._affine(rows)
             out = self._activation(out) if self._activation else out
@@ -64,6 +60,26 @@ class Dense:
             return x.tracer.emit(MmOp, x, kernel)
         bias = x.tracer.parameter("bias", (self.units,), zeros((self.units,)))
         return x.tracer.emit(AddmmOp, bias, x, kernel)
+
+
+class Bias:
+    """x plus a trained value for each feature, for a product that has none, as a tied table's.
+
+    The parameter `<name>/bias`, of the length of the last axis, is made at each call.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes: x [B, ..., N] -> the same
+
+        Raises: ShapeError for a tensor of fewer than two axes
+        """
+        with x.tracer.layer("bias", self.name) as scope:
+            _require_features(x, scope)
+            size = x.shape[-1:]
+            return x + x.tracer.parameter("bias", size, zeros(size))
 
 
 class Dropout:
@@ -107,3 +123,11 @@ class Dropout:
         if axis == 0:
             return mask
         return tracer.emit(PermuteOp, mask, dims=(*range(1, axis + 1), 0, *others[axis:]))
+
+
+def _require_features(x: Tensor, scope: str) -> None:
+    if len(x.shape) < 2:
+        raise ShapeError(
+            f"{user_line()}: layer {scope}: the input must be [batch, ..., features], "
+            f"got shape {text_of(type_of(x.value))}"
+        )

@@ -216,7 +216,8 @@ class Machine:
         return self.views[buffer]
 
     def _step(self, batch: Sequence[np.ndarray]) -> Step:
-        return step_of(self.plan, batch, int((batch[1] != IGNORE_INDEX).sum()), self.step_count)
+        counts = (batch[1] != IGNORE_INDEX).reshape(len(batch[1]), -1).any(axis=1)
+        return step_of(self.plan, batch, int(counts.sum()), self.step_count)
 
     def _load(self, groups: Sequence[int]) -> None:
         """What the wafer does in weight streaming: a visit's weights into their slots, alone."""

@@ -1,0 +1,149 @@
+"""The input functions of the BERT models: pairs of segments of a text, some of their tokens masked.
+
+A sample is [CLS] a [SEP] b [SEP] and padding; b follows a in the text, or is from elsewhere. What
+is drawn for a sample is drawn by a generator of its own, keyed by the seed and the sample's number:
+whoever makes it, and whenever, makes the same.
+
+Source: Devlin et al. 2018, BERT, sections 3.1 and A.2, and the code published with it
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator, Philox
+from params import Input, Params, SpecialTokens
+
+from csrun.data import DataError, Dataset
+from csrun.data.formats import Tokens
+
+SPECIAL = 3  # tokens of a sample that are no text: [CLS] and [SEP] twice
+FOLLOWS, ELSEWHERE = 0, 1  # labels of the second segment
+MASKED, RANDOM = 0.8, 0.1  # of the tokens that are to be found; the others stay as they are
+IGNORED = -100  # the label of a token that is not to be found
+
+Arrays = dict[str, np.ndarray]
+
+
+def train_input_fn(params: Params) -> Dataset:
+    """Endless shuffled batches of features and labels."""
+    options = params.train_input
+    pairs = pairs_of(options, params)
+    return (
+        Dataset.from_arrays(pairs.numbers(options.duplicates))
+        .shuffle(seed=options.shuffle_seed)
+        .repeat()
+        .batch(options.batch_size, drop_remainder=True)
+        .map(pairs.batch)
+    )
+
+
+def eval_input_fn(params: Params) -> Dataset:
+    """The samples of the validation text once, in order; the last batch may be smaller."""
+    options = params.eval_input
+    pairs = pairs_of(options, params)
+    return Dataset.from_arrays(pairs.numbers()).batch(options.batch_size).map(pairs.batch)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Samples of a text by their numbers: sample i begins with window i modulo their count.
+
+    Shapes: windows [N, T - 3], a view of the text; text [M]
+    """
+
+    windows: np.ndarray
+    text: np.ndarray
+    options: Input
+    special: SpecialTokens
+    vocabulary: int
+
+    def numbers(self, duplicates: int = 1) -> np.ndarray:
+        """Of all samples, each window in so many of them."""
+        return np.arange(len(self.windows) * duplicates)
+
+    def batch(self, numbers: np.ndarray) -> tuple[Arrays, Arrays]:
+        """Features and labels of the samples with these numbers.
+
+        Shapes: numbers [B] -> input_ids, segment_ids, masked_lm_labels [B, T] int32, mask [B, T]
+        float32, next_sentence [B] int32
+        """
+        rows, length = len(numbers), self.windows.shape[1] + SPECIAL
+        ids = np.full((rows, length), self.special.pad, np.int32)
+        segments = np.zeros((rows, length), np.int32)
+        mask = np.zeros((rows, length), np.float32)
+        labels = np.full((rows, length), IGNORED, np.int32)
+        follows = np.empty(rows, np.int32)
+        for row, number in enumerate(numbers.tolist()):
+            random = Generator(Philox(key=(self.options.seed, number)))
+            a, b, follows[row] = self.segments(random, number)
+            end = SPECIAL + len(a) + len(b)
+            ids[row, :end] = self.joined(a, b)
+            segments[row, len(a) + 2 : end] = 1
+            mask[row, :end] = 1
+            places = self.places(random, len(a), len(b))
+            labels[row, places] = ids[row, places]
+            ids[row, places] = self.hidden(random, ids[row, places])
+        features = {"input_ids": ids, "segment_ids": segments, "mask": mask}
+        return features, {"masked_lm_labels": labels, "next_sentence": follows}
+
+    def segments(self, random: Generator, number: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Two segments of a window, or one and as many tokens from anywhere in the text."""
+        window = self.windows[number % len(self.windows)]
+        if random.random() < self.options.short_share:
+            window = window[: random.integers(2, len(window) + 1)]
+        cut = random.integers(1, len(window))
+        a, b = window[:cut], window[cut:]
+        if random.random() < 0.5:
+            return a, b, FOLLOWS
+        start = random.integers(0, len(self.text) - len(b) + 1)
+        return a, self.text[start : start + len(b)], ELSEWHERE
+
+    def joined(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """[CLS] a [SEP] b [SEP]"""
+        cls, sep = [self.special.cls], [self.special.sep]
+        return np.concatenate([cls, a, sep, b, sep])
+
+    def places(self, random: Generator, a: int, b: int) -> np.ndarray:
+        """Where the tokens are that are to be found, at least one, none of them special.
+
+        a, b: how many tokens the segments have.
+        """
+        count = max(1, round(self.options.masked_share * (a + b)))
+        drawn = random.choice(a + b, count, replace=False)
+        return drawn + 1 + (drawn >= a)
+
+    def hidden(self, random: Generator, tokens: np.ndarray) -> np.ndarray:
+        """What stands in the place of tokens that are to be found."""
+        kind = random.random(len(tokens))
+        others = random.integers(0, self.vocabulary, len(tokens))
+        shown = np.where(kind < MASKED + RANDOM, others, tokens)
+        return np.where(kind < MASKED, self.special.mask, shown)
+
+
+def pairs_of(options: Input, params: Params) -> Pairs:
+    """The samples of a token file.
+
+    Raises: DataError when there is no such file, it is for another vocabulary, or a special token
+    is none of the model's
+    """
+    model, special = params.model, params.special_tokens
+    for name in special.__struct_fields__:
+        if (token := getattr(special, name)) >= model.vocabulary:
+            raise DataError(
+                f"special_tokens.{name} must be below model.vocabulary {model.vocabulary}, "
+                f"got {token}"
+            )
+    path = found(options.file)
+    windows, _ = Tokens(model.sequence_length - SPECIAL, vocabulary=model.vocabulary).arrays(path)
+    text, _ = Tokens(1).arrays(path)
+    return Pairs(windows, text[:, 0], options, special, model.vocabulary)
+
+
+def found(file: str) -> Path:
+    """A relative path is looked for in the working directory, then beside this file."""
+    for path in (Path(file), Path(__file__).parent / file):
+        if path.is_file():
+            return path
+    remedy = "'python ../gpt2/prepare_data.py --out data' makes it of any text"
+    raise DataError(f"{file}: there is no such file; {remedy}")
