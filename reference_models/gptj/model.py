@@ -4,6 +4,9 @@ Source: Wang and Komatsuzaki 2021, GPT-J-6B: 6B JAX-Based Transformer; the posit
 2021, RoFormer, section 3.2
 """
 
+from typing import Any
+
+import numpy as np
 from params import Model, Params
 
 from csrun import nn
@@ -26,7 +29,13 @@ def model_fn(features: nn.Tensor, labels: nn.Tensor, mode: str, params: Params) 
         mode=mode,
         loss=loss,
         train_op=params.optimizer.minimize(loss) if mode == nn.TRAIN else None,
+        host_call=(metrics, [loss, labels]) if mode == nn.EVAL else None,
     )
+
+
+def metrics(loss: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """What the host computes from the values of a step."""
+    return {"perplexity": nn.metrics.perplexity(loss, labels)}
 
 
 def gptj(tokens: nn.Tensor, model: Model, mode: str) -> nn.Tensor:
