@@ -117,13 +117,16 @@ class Tensor:
             "compute with csrun.nn instead of branching on it"
         )
 
-    def __lt__(self, other: Any) -> NoReturn:
+    def _compared(self, other: object) -> NoReturn:
+        """Refused; Python's own == would be False, and x * (x == 0) a 0."""
         raise TraceError(
             f"{user_line()}: traced tensors are not compared, as they have no value while the "
             "model is built; nn.relu(x) is max(x, 0), and nn.argmax finds the largest"
         )
 
-    __gt__ = __le__ = __ge__ = __lt__
+    __lt__ = __gt__ = __le__ = __ge__ = _compared
+    __eq__ = __ne__ = _compared
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"Tensor({text_of(type_of(self.value))}, {self.dtype})"

@@ -85,6 +85,8 @@ ARRAY = np.ones((2, 3))
         (lambda f: f**2.5, "pow: the exponent must be .*, got 2.5"),
         (lambda f: f @ ARRAY, "expected a tensor of this model"),
         (lambda f: f > 0, "are not compared"),
+        (lambda f: f * (f == 0), "are not compared"),
+        (lambda f: f != f, "are not compared"),
         (lambda f: f <= 1.0, "are not compared"),
         (lambda f: nn.relu(3.0), "relu: expected a tensor of the model, got 3.0"),
         (lambda f: nn.gelu(ARRAY), r"gelu: .* got an array of shape \[2, 3\]"),
