@@ -27,8 +27,9 @@ def rotary_embedding(
             RotaryEmbeddingOp,
             x,
             dim=axis + len(x.shape) if axis < 0 else axis,
-            rotary_dim=x.shape[-1] if rotary_dim is None and x.shape else rotary_dim or 0,
+            # of a number, which is refused, the sum is 0
+            rotary_dim=sum(x.shape[-1:]) if rotary_dim is None else rotary_dim,
             base=float(base),
-            is_interleaved=interleaved,
+            is_interleaved=bool(interleaved),
             is_inverse=False,
         )

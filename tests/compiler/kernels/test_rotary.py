@@ -101,6 +101,8 @@ def test_what_cannot_turn_is_refused():
             ((x, 4, 10.0, True, 2), r"axis 2 of \[2, 3, 6\] is none before the last one"),
             ((x, 4, 10.0, True, -4), r"axis -1 of \[2, 3, 6\]"),
             ((ids, 4), "only numbers with a fraction turn"),
+            ((x, 4.0), "rotary_dim must be an integer, got 4.0"),
+            ((nn.sum(x, (0, 1, 2)),), r"axis -2 of \[\] is none before the last one"),
         ):
             with pytest.raises(
                 ShapeError, match=rf"test_rotary.py:\d+: rotary_embedding: .*{expected}"
