@@ -21,7 +21,7 @@ UNSEEN = -1e9  # added to the score of what is padding: its share of attention i
 
 def model_fn(
     features: dict[str, nn.Tensor],
-    labels: dict[str, nn.Tensor] | None,
+    labels: dict[str, nn.Tensor],
     mode: str,
     params: Params,
 ) -> CSEstimatorSpec:
@@ -32,7 +32,7 @@ def model_fn(
     """
     logits, next_logits = bert(features, params.model, mode)
     token, next_sentence = nn.argmax(logits), nn.argmax(next_logits)
-    if labels is None:
+    if mode == nn.PREDICT:
         found = {"token": token, "next_sentence": next_sentence}
         return CSEstimatorSpec(mode=mode, predictions=found)
     masked, follows = labels["masked_lm_labels"], labels["next_sentence"]

@@ -168,13 +168,14 @@ def test_minibatches_are_the_whole_batch(own_folder, params):
         np.testing.assert_allclose(split[name], value, rtol=1e-9, atol=1e-10, err_msg=name)
 
 
-def test_an_evaluation_is_pytorchs(own_folder, params):
+def test_evaluations_and_predictions_are_pytorchs(own_folder, params):
     """Of 77 samples, the last batch has one: batches count by their samples."""
     from data import eval_input_fn
 
     write_tokens(params.eval_input.file, [np.arange(1002) % TEXT], TEXT)
     dataset = eval_input_fn(params)
-    results = trained(own_folder, params).evaluate(eval_input_fn)
+    estimator = trained(own_folder, params)
+    results, predictions = estimator.evaluate(eval_input_fn), estimator.predict(eval_input_fn)
     weights = load_file(own_folder / LAST)
     peer = TorchBert(torch, weights, params.model)
     totals, right, masked, follows = [], 0, 0, 0
@@ -189,7 +190,10 @@ def test_an_evaluation_is_pytorchs(own_folder, params):
         masked += np.sum(wanted != IGNORE_INDEX)
         right += np.sum(logits.argmax(-1) == wanted)
         follows += np.sum(next_logits.argmax(-1) == labels["next_sentence"])
-    assert len(totals) == 77
+        for row, prediction in enumerate(predictions[len(totals) - rows : len(totals)]):
+            np.testing.assert_array_equal(prediction["token"], logits[row].argmax(-1))
+            assert prediction["next_sentence"] == next_logits[row].argmax()
+    assert len(totals) == len(predictions) == 77
     assert results["loss"] == pytest.approx(np.mean(totals), rel=1e-9)
     assert results["masked_accuracy"] == pytest.approx(right / masked)
     assert results["next_sentence_accuracy"] == pytest.approx(follows / len(totals))
