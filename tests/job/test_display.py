@@ -12,8 +12,10 @@ from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
 STEPS = 300
 WSE = [sys.executable, "-m", "csrun.cli.csrun_wse", *TWO_STREAMERS, "python-ws"]
 COMMANDS = {"cpu": [sys.executable], "wse": WSE}
-DEEP = [8] * 200  # layers: compiled in more than a second
-STAGE = re.compile(r"compiling .*━.* \d+/\d+ (folding|gradient|learning|canonical|common|dead)")
+DEEP = [8] * 800  # layers: compiled in more than a second
+STAGE = re.compile(
+    r"compiling .*━.* \d+/\d+ (canonical|folding|gradient|learning|common|dead|copies|matching)"
+)
 BAR = re.compile(r"training .*━.* \d+/300 .*loss \d")
 
 
