@@ -12,7 +12,7 @@ from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
 STEPS = 300
 WSE = [sys.executable, "-m", "csrun.cli.csrun_wse", *TWO_STREAMERS, "python-ws"]
 COMMANDS = {"cpu": [sys.executable], "wse": WSE}
-DEEP = [8] * 800  # layers: compiled in more than a second
+DEEP = [8] * 1200  # layers: compiled in more than a second
 STAGE = re.compile(
     r"compiling .*━.* \d+/\d+ (canonical|folding|gradient|learning|common|dead|copies|matching)"
 )
