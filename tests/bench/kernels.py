@@ -17,7 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.kernels.normalization import TILE_BYTES
-from csrun.executable import attention, normalization, special
+from csrun.compiler.kernels.wide_cross_entropy import TILE_BYTES as LOSS_TILE_BYTES
+from csrun.executable import attention, cross_entropy, normalization, special
 
 OPENBLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 ROUNDS = 21
@@ -107,6 +108,25 @@ def norm_calls(torch: Any, rows: int, size: int) -> dict[str, Call]:
     return {"csrun": ours, "PyTorch eager": theirs}
 
 
+def loss_calls(torch: Any, rows: int, classes: int) -> dict[str, Call]:
+    """Cross entropy and its gradient; the limit is PyTorch's own time."""
+    logits, labels = normal(rows, classes), np.random.default_rng(1).integers(0, classes, rows)
+    losses, sums, gradient = normal(rows), normal(rows), np.empty_like(logits)
+    ignored, tile = np.zeros(rows, bool), max(1, LOSS_TILE_BYTES // 4 // classes)
+    scratch = normal(tile, classes)
+
+    def ours() -> None:
+        cross_entropy.row_losses(logits, labels, losses, sums, scratch)
+        cross_entropy.row_gradients(logits, labels, sums, ignored, 1 / rows, gradient, tile)
+
+    leaf, wanted = torch.from_numpy(logits).requires_grad_(), torch.from_numpy(labels)
+
+    def theirs() -> None:
+        torch.autograd.grad(torch.nn.functional.cross_entropy(leaf, wanted), leaf)
+
+    return {"csrun": ours, "PyTorch eager": theirs}
+
+
 def gelu_calls(count: int = 1 << 15) -> dict[str, Call]:
     """Exact gelu and its form by tanh, forward and backward, over a tile that the cache holds."""
     x, grad = normal(count), np.empty(count, "float32")
@@ -139,6 +159,8 @@ def measure(settings: str) -> None:
         for rows, size in ((1024, 384), (512, 768)):
             workload = f"layer norm [{rows}, {size}], {settings}"
             report(workload, "csrun", "PyTorch eager", norm_calls(torch, rows, size), 3.0)
+        workload = f"cross entropy [512, 50257], {settings}"
+        report(workload, "csrun", "PyTorch eager", loss_calls(torch, 512, 50257), 1.0)
         report(f"gelu, {settings}", "exact", "by tanh", gelu_calls(), 2.0)
 
 

@@ -3,6 +3,7 @@
 from csrun.compiler.kernels import (
     attention,
     batch,
+    cross_entropy,
     dropout,
     embedding,
     fc,
@@ -11,7 +12,6 @@ from csrun.compiler.kernels import (
     parts,
     products,
     rotary,
-    softmax_cross_entropy,
 )
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 
@@ -20,7 +20,7 @@ MATCHERS: dict[str, Matcher] = {
     **fc.MATCHERS,
     **products.MATCHERS,
     **parts.MATCHERS,
-    **softmax_cross_entropy.MATCHERS,
+    **cross_entropy.MATCHERS,
     **dropout.MATCHERS,
     **normalization.MATCHERS,
     **embedding.MATCHERS,

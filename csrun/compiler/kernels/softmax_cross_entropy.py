@@ -8,22 +8,9 @@ than NumPy's reductions along a short last axis
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.ir import Operation
-
-from csrun.cirh.batch_axes import source_of_labels
-from csrun.cirh.ops.arithmetic import DivOp
-from csrun.cirh.ops.batch import LabelCountOp
-from csrun.cirh.ops.loss import (
-    LogSoftmaxBackwardOp,
-    LogSoftmaxOp,
-    NllLossBackwardOp,
-    NllLossForwardOp,
-)
-from csrun.cirh.ops.model import LossOp
 from csrun.compiler.array import Array
-from csrun.compiler.graph import LOSS, Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
-from csrun.compiler.kernels.batch import first_of_padding, labels_of
+from csrun.compiler.kernels.base import Kernel, Name, Phase
+from csrun.compiler.kernels.batch import first_of_padding
 
 
 @dataclass(frozen=True)
@@ -134,10 +121,8 @@ class CrossEntropyForward(Kernel):
         rows, columns = parts.logits.shape
         shifted, transposed, tops, losses, places, picked, *_ = (name(a) for a in self.scratch)
         logits, labels = name(parts.logits), name(parts.labels)
-        exponentials, totals, ignored = (
-            name(a) for a in (parts.exponentials, parts.totals, parts.ignored)
-        )
-        lines = [
+        exponentials, totals = name(parts.exponentials), name(parts.totals)
+        return [
             f"copyto({transposed}, {logits}.T)",
             f"maximum_reduce({transposed}, axis=0, out={tops}_flat)",
             f"subtract({logits}, {tops}, out={shifted})",
@@ -147,8 +132,15 @@ class CrossEntropyForward(Kernel):
             f"add(row_starts_{rows}_{columns}, {labels}, out={places})",
             f'{shifted}_flat.take({places}, out={picked}, mode="clip")',
             f"subtract({losses}, {picked}, out={losses})",
-            *self._seen(name),
-            f"equal({labels}, {parts.ignore_index}, out={ignored})",
+            *self.of_rows(losses, name),
+        ]
+
+    def of_rows(self, losses: str, name: Name) -> list[str]:
+        """The sum of the losses of the rows that count, and their mean."""
+        parts, ignored = self.parts, name(self.parts.ignored)
+        lines = [
+            *self._seen(losses, name),
+            f"equal({name(parts.labels)}, {parts.ignore_index}, out={ignored})",
         ]
         if parts.padding is not None:
             lines.append(f"{ignored}[{first_of_padding(parts.padding)}:] = True")
@@ -161,12 +153,12 @@ class CrossEntropyForward(Kernel):
             lines.append(f"divide({name(self.loss)}[0], {count}, out={name(self.mean)})")
         return lines
 
-    def _seen(self, name: Name) -> list[str]:
+    def _seen(self, losses: str, name: Name) -> list[str]:
         """NaN for what is no class: as a number without sign a negative label is large, too."""
         parts = self.parts
         if parts.is_checked:
             return []
-        losses, bad = name(self.scratch[3]), name(self.scratch[-1])
+        bad = name(self.scratch[-1])
         labels, classes = name(parts.labels), parts.logits.shape[1]
         return [
             f"greater_equal({labels}.view('u{parts.labels.dtype}'), {classes}, out={bad})",
@@ -230,74 +222,3 @@ class CrossEntropyBackward(Kernel):
             f"if {ignored}.any():",
             f"    {gradient}[{ignored}] = 0",
         ]
-
-
-def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """log_softmax, nll_loss_forward, the division by the count, the mark that it is the loss."""
-    assert isinstance(operation, NllLossForwardOp)
-    softmax = operation.x.owner
-    if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
-        return None
-    losses = [op for op in graph.users(softmax.out) if isinstance(op, NllLossForwardOp)]
-    others = [op for op in graph.users(softmax.out) if not isinstance(op, _USES)]
-    mean = graph.only_user(operation.out)
-    if len(losses) != 1 or others:
-        return None
-    if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, LabelCountOp)):
-        return None
-    count = graph.number(mean.rhs)
-    readers = graph.users(mean.out)
-    is_the_mean = count == f"step.counts[{graph.loss_count()}]"
-    marks = [op for op in readers if isinstance(op, LossOp) and is_the_mean]
-    graph.take(softmax, operation, mean, *marks)
-    parts = _parts(softmax, operation, graph)
-    return CrossEntropyForward(
-        graph.layer_of(softmax),
-        parts,
-        LOSS if marks else Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype),
-        graph.array(mean.out) if len(readers) > len(marks) else None,
-        graph.array(mean.rhs) if count is None else count,
-    )
-
-
-def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
-    """A sum's gradient, through nll_loss_backward and log_softmax's backward."""
-    assert isinstance(operation, NllLossBackwardOp)
-    through = graph.only_user(operation.out)
-    forward = operation.x.owner
-    if not (isinstance(through, LogSoftmaxBackwardOp) and isinstance(forward, LogSoftmaxOp)):
-        return None
-    graph.take(operation, through)
-    parts = _parts(forward, operation, graph)
-    scale = graph.number(operation.grad)
-    return CrossEntropyBackward(
-        parts.layer,
-        parts,
-        graph.array(operation.grad) if scale is None else scale,
-        graph.array(through.out),
-    )
-
-
-_USES = (NllLossForwardOp, NllLossBackwardOp, LogSoftmaxBackwardOp)
-
-
-def _parts(
-    forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
-) -> Parts:
-    stem = graph.array(forward.out).name
-    labels, padding = labels_of(loss, graph)
-    return Parts(
-        graph.array(forward.x),
-        labels,
-        loss.ignore_index.value.data,
-        padding,
-        source_of_labels(loss.labels) is not None,
-        graph.layer_of(forward),
-        stem,
-    )
-
-
-MATCHERS: dict[str, Matcher] = {
-    NllLossForwardOp.name: match_forward,
-    NllLossBackwardOp.name: match_backward,
-}

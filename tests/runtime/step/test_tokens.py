@@ -9,6 +9,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileError
+from csrun.compiler.kernels import cross_entropy
 from csrun.data.delivery import Delivery
 from csrun.nn.functions import view
 from csrun.runtime.roles import loop
@@ -54,6 +55,14 @@ def check(case, root, ignored):
     return stepped
 
 
+@pytest.fixture(params=["few classes", "many classes"])
+def classes(request, monkeypatch):
+    """Both kinds of kernels."""
+    if request.param == "many classes":
+        monkeypatch.setattr(cross_entropy, "WIDE", 1)
+
+
+@pytest.mark.usefixtures("classes")
 @pytest.mark.parametrize(("minibatches", "mode", "rows"), WAYS)
 @pytest.mark.parametrize("ignored", [-100, 5, 255])
 def test_a_mean_over_the_labels_that_count(tmp_path, ignored, minibatches, mode, rows):
@@ -132,6 +141,7 @@ def test_two_losses_each_over_its_own_labels(tmp_path, minibatches):
     assert result.count == 5  # of several kinds of labels it is a mean over samples
 
 
+@pytest.mark.usefixtures("classes")
 def test_labels_that_the_model_computes_are_counted_and_seen_on_the_wafer(tmp_path):
     """Nobody can look at them before: one that is no class makes the loss no number."""
 
@@ -147,6 +157,7 @@ def test_labels_that_the_model_computes_are_counted_and_seen_on_the_wafer(tmp_pa
         assert np.isnan(one_step(Case(model, batch, 1, B), tmp_path).result.loss)
 
 
+@pytest.mark.usefixtures("classes")
 def test_rows_that_do_not_count_count_nothing_whatever_their_logits_are(tmp_path):
     """Infinite and no numbers: their gradient is zero, as is that of padding."""
 
