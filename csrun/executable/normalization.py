@@ -54,7 +54,7 @@ def rms_norm(x: Array, weight: Array, out: Array, rrms: Array, tile: Array, eps:
 
 def _inverse_root(x: Array, out: Array, eps: float) -> None:
     """out = 1 / sqrt(mean of x x + eps) of each row."""
-    np.einsum("nd,nd->n", x, x, out=out)
+    np.vecdot(x, x, out=out)
     np.divide(out, x.shape[1], out=out)
     np.add(out, eps, out=out)
     np.sqrt(out, out=out)
@@ -85,16 +85,16 @@ def layer_norm_backward(
     for at in range(0, len(x), len(ones)):
         rows = slice(at, min(at + len(ones), len(x)))
         count = rows.stop - at
-        normal, out = tiles[0][:count], x_gradient[rows]
-        np.subtract(x[rows], mean[rows, None], out=normal)
-        np.multiply(normal, rstd[rows, None], out=normal)
-        _back(grad[rows], normal, rstd[rows], weight, out, tiles[1][:count], sums[0][:count])
-        _add_up(ones[:count], tiles[1][:count], weight_gradient, part)
+        centred, out = tiles[0][:count], x_gradient[rows]
+        np.subtract(x[rows], mean[rows, None], out=centred)
+        part_of_weight = np.matmul(grad[rows], weight, out=sums[1][:count])
+        np.divide(part_of_weight, x.shape[1], out=part_of_weight)
         _add_up(ones[:count], grad[rows], bias_gradient, part)
-        average = np.matmul(grad[rows], weight, out=sums[1][:count])
-        np.multiply(average, rstd[rows], out=average)
-        np.divide(average, x.shape[1], out=average)
-        np.subtract(out, average[:, None], out=out)
+        product = tiles[1][:count]
+        _back(grad[rows], centred, rstd[rows], weight, out, product, sums[0][:count])
+        _add_up(rstd[rows], product, weight_gradient, part)
+        np.subtract(out, part_of_weight[:, None], out=out)
+        np.multiply(out, rstd[rows, None], out=out)
 
 
 def rms_norm_backward(
@@ -104,44 +104,44 @@ def rms_norm_backward(
     weight: Array,
     x_gradient: Array,
     weight_gradient: Array,
-    ones: Array,
     tiles: tuple[Array, Array],
     sums: Array,
     part: Array,
 ) -> None:
     """The gradients of an RMS norm's operands.
 
-    Shapes: grad, x, x_gradient [N, D], rrms [N], weight, weight_gradient, part [D], ones [R], tiles
-    [R, D], sums [R]
+    Shapes: grad, x, x_gradient [N, D], rrms [N], weight, weight_gradient, part [D], tiles [R, D],
+    sums [R]
     """
     weight_gradient[...] = 0
-    for at in range(0, len(x), len(ones)):
-        rows = slice(at, min(at + len(ones), len(x)))
+    for at in range(0, len(x), len(tiles[0])):
+        rows = slice(at, min(at + len(tiles[0]), len(x)))
         count = rows.stop - at
-        normal = tiles[0][:count]
-        np.multiply(x[rows], rrms[rows, None], out=normal)
-        _back(
-            grad[rows], normal, rrms[rows], weight, x_gradient[rows], tiles[1][:count], sums[:count]
-        )
-        _add_up(ones[:count], tiles[1][:count], weight_gradient, part)
+        product, out = tiles[1][:count], x_gradient[rows]
+        np.copyto(tiles[0][:count], x[rows])
+        _back(grad[rows], tiles[0][:count], rrms[rows], weight, out, product, sums[:count])
+        _add_up(rrms[rows], product, weight_gradient, part)
+        np.multiply(out, rrms[rows, None], out=out)
 
 
 def _back(
-    grad: Array, normal: Array, scale: Array, weight: Array, out: Array, product: Array, sums: Array
+    grad: Array, x: Array, scale: Array, weight: Array, out: Array, product: Array, sums: Array
 ) -> None:
-    """out = scale (grad weight - normal mean(grad weight normal)); product = grad normal.
+    """out = grad weight - x scale² mean(grad weight x); product = grad x.
 
-    `normal` and `sums` are changed.
+    What is normalized is x scale. `x` and `sums` are changed.
     """
-    np.multiply(grad, normal, out=product)
+    np.multiply(grad, x, out=product)
     np.matmul(product, weight, out=sums)
     np.divide(sums, len(weight), out=sums)
-    np.multiply(normal, sums[:, None], out=normal)
+    np.multiply(sums, scale, out=sums)
+    np.multiply(sums, scale, out=sums)
+    np.multiply(x, sums[:, None], out=x)
     np.multiply(grad, weight, out=out)
-    np.subtract(out, normal, out=out)
-    np.multiply(out, scale[:, None], out=out)
+    np.subtract(out, x, out=out)
 
 
-def _add_up(ones: Array, rows: Array, total: Array, part: Array) -> None:
-    np.matmul(ones, rows, out=part)
+def _add_up(scale: Array, rows: Array, total: Array, part: Array) -> None:
+    """total += the rows' sum, each times its scale."""
+    np.matmul(scale, rows, out=part)
     np.add(total, part, out=total)

@@ -68,7 +68,6 @@ def test_rms_norm_and_its_gradients(rows, size, tile, dtype):
         rrms,
         weight,
         *slopes,
-        np.ones(tile, dtype),
         (scratch, np.empty_like(scratch)),
         np.empty(tile, dtype),
         np.empty(size, dtype),

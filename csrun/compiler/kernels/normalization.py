@@ -71,35 +71,31 @@ class Norm(Kernel):
         return Array(f"{self.results[0].name}/{what}", shape, self.results[0].dtype)
 
     @property
-    def _ones(self) -> tuple[str, int]:
-        """The variable of so many ones."""
+    def _ones(self) -> tuple[str, int] | None:
+        """The variable of so many ones, by which a layer norm adds; an RMS norm needs none."""
+        if not self.function.startswith("layer_norm"):
+            return None
         backward = self.phase is Phase.BACKWARD
         count = self._rows if backward else self.operands[0].shape[1]
         return f"ones_{count}", count
 
     def prepare(self, name: Name) -> list[str]:
-        variable, count = self._ones
-        dtype = self.results[0].dtype
-        return [
-            "from csrun.executable import normalization",
-            f"{variable} = np.ones({count}, '{dtype}')",
-        ]
+        lines = ["from csrun.executable import normalization"]
+        if self._ones is not None:
+            variable, count = self._ones
+            lines.append(f"{variable} = np.ones({count}, '{self.results[0].dtype}')")
+        return lines
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
         arrays = [name(a) for a in (*self.operands, *self.results)]
         own = [name(a) for a in self.scratch]
-        needs_ones = self.function != "rms_norm"
-        arrays += [self._ones[0]] if needs_ones else []
+        arrays += [] if self._ones is None else [self._ones[0]]
         if self.phase is Phase.FORWARD:
             arrays += [*own, repr(self.eps)]
         else:
-            tiles, sums, part = own[:2], own[2:-1], own[-1]
-            arrays += [
-                f"({', '.join(tiles)})",
-                sums[0] if len(sums) == 1 else f"({', '.join(sums)})",
-            ]
-            arrays.append(part)
+            tiles, sums = ", ".join(own[:2]), ", ".join(own[2:-1])
+            arrays += [f"({tiles})", f"({sums})", own[-1]]
         return [f"normalization.{self.function}({', '.join(arrays)})"]
 
 
