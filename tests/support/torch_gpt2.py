@@ -64,7 +64,8 @@ class TorchGpt2:
         return x + self._dense(f"{name}/mlp/down", h)
 
     def _dense(self, name: str, x: Any) -> Any:
-        return x @ self.weights[f"{name}/kernel"] + self.weights[f"{name}/bias"]
+        kernel, bias = self.weights[f"{name}/kernel"], self.weights[f"{name}/bias"]
+        return self._functional.linear(x, kernel.T, bias)
 
     def _norm(self, name: str, x: Any) -> Any:
         gamma, beta = self.weights[f"{name}/gamma"], self.weights[f"{name}/beta"]
