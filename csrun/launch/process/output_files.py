@@ -49,7 +49,7 @@ def check_pattern(pattern: str) -> None:
         raise UsageError(
             f"--output: {pattern}: there is no folder {folder}: make it first, e.g. with mkdir -p"
         )
-    if os.path.isdir(pattern):
+    if os.path.isdir(Path(pattern)):  # which an empty one is, too
         example = Path(pattern) / "%j.out"
         raise UsageError(
             f"--output: must be a file, got the folder {Path(pattern)}: name one, e.g. {example}"
