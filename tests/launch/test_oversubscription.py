@@ -20,7 +20,7 @@ from support.jobs import until
 JOBS = 50
 KILLED = JOBS // 3
 SEED = 11
-LONGEST_PAUSE_S = 1.5  # between two kills: jobs are met while they wait, compile and train
+LONGEST_PAUSE_S = 0.5  # between two kills: jobs are met while they wait, compile and train
 STALL_S = 400
 PIPELINED = ("--total-nodes", "1", "--tasks-per-node", "1")
 STREAMING = ("--total-nodes", "3", "--tasks-per-node", "1")
