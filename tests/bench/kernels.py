@@ -4,14 +4,13 @@ Once with the environment as it is found, once without the variables that choose
 they slow NumPy's products. Each in a process of its own.
 """
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from processes import with_and_without_openblas
 from result import Result, interleaved
 from threadpoolctl import threadpool_limits
 
@@ -20,7 +19,6 @@ from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.wide_cross_entropy import TILE_BYTES as LOSS_TILE_BYTES
 from csrun.executable import attention, cross_entropy, normalization, special
 
-OPENBLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 ROUNDS = 21
 Call = Callable[[], Any]
 
@@ -164,18 +162,8 @@ def measure(settings: str) -> None:
         report(f"gelu, {settings}", "exact", "by tanh", gelu_calls(), 2.0)
 
 
-def main() -> None:
-    """Both environments, one process each."""
-    without = {name: value for name, value in os.environ.items() if name not in OPENBLAS}
-    environments = {"BLAS as found": dict(os.environ), "BLAS unset": without}
-    if environments["BLAS as found"] == without:
-        del environments["BLAS as found"]
-    for settings, environment in environments.items():
-        subprocess.run([sys.executable, __file__, settings], env=environment, check=True)
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         measure(sys.argv[1])
     else:
-        main()
+        with_and_without_openblas(__file__)

@@ -1,6 +1,9 @@
 """What processes take: memory that is theirs in fair shares, and CPU time."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,3 +34,20 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 def family(pid: int) -> list[int]:
     """A process and all that descends from it."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+OPENBLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+
+
+def with_and_without_openblas(script: str) -> None:
+    """Run a benchmark with the environment as it is found, and without OpenBLAS's variables.
+
+    They choose its core, and slow NumPy's products. Each run is a process of its own, which gets
+    the name of its settings; where none is set there is one.
+    """
+    without = {name: value for name, value in os.environ.items() if name not in OPENBLAS}
+    environments = {"BLAS as found": dict(os.environ), "BLAS unset": without}
+    if environments["BLAS as found"] == without:
+        del environments["BLAS as found"]
+    for settings, environment in environments.items():
+        subprocess.run([sys.executable, script, settings], env=environment, check=True)

@@ -5,8 +5,6 @@ csrun's, the compiled program runs in this process, without a runtime around it.
 environment as it is found, once without the variables that choose OpenBLAS's core.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from processes import with_and_without_openblas
 from result import Result, interleaved
 from threadpoolctl import threadpool_limits
 
@@ -24,7 +23,6 @@ TESTS = Path(__file__).parents[1]
 GPT2 = TESTS.parent / "reference_models" / "gpt2"
 sys.path[:0] = [str(TESTS), str(GPT2)]
 
-OPENBLAS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 ROUNDS, STEPS = 7, 2
 BASELINE = "PyTorch eager"
 RATE, DECAY = 1e-3, 0.01
@@ -157,19 +155,9 @@ def steps_per_second(step: Callable[[], None]) -> float:
     return STEPS / (perf_counter() - started)
 
 
-def main() -> None:
-    """Both environments, one process each."""
-    without = {name: value for name, value in os.environ.items() if name not in OPENBLAS}
-    environments = {"BLAS as found": dict(os.environ), "BLAS unset": without}
-    if environments["BLAS as found"] == without:
-        del environments["BLAS as found"]
-    for settings, environment in environments.items():
-        subprocess.run([sys.executable, __file__, settings], env=environment, check=True)
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         for chosen in WORKLOADS:
             bench(chosen, sys.argv[1])
     else:
-        main()
+        with_and_without_openblas(__file__)

@@ -163,11 +163,6 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
         f"{RANK}import json\nhad_it = 'csrun.estimator' in sys.modules\n"
         "found = {'parent': os.getppid(), 'had_it': had_it, **os.environ}\n"
         "with open('env' + rank, 'w') as file:\n    json.dump(found, file)\n"
-        "if rank == '0':\n    import subprocess, time\n    shown = ''\n"
-        "    while 'Tasks=2' not in shown:  # until the other components run, too\n"
-        "        time.sleep(0.1)\n"
-        "        shown = subprocess.check_output(['scontrol', 'show', 'step'], text=True)\n"
-        "    print(shown)"
     )
     done = cluster_place.run(*THREE, "--cyclic", "python", "run.py")
     assert done.returncode == 0, done.stderr
@@ -178,7 +173,6 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
                       ("node4", "3", "0"), ("node3", "2", "1"), ("node4", "3", "1")]  # fmt: skip
     assert {env["SLURM_GTIDS"] for env in envs} == {"0", "1", "2,4", "3,5"}
     assert len({env["parent"] for env in envs}) == 4
-    assert "Tasks=2" in done.stdout  # of two nodes, in the last component
     assert {env["SLURM_NTASKS"] for env in envs} == {"6"}
 
 
