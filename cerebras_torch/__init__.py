@@ -1,0 +1,32 @@
+"""cerebras_torch: a PyTorch training loop on a CS system. What is here lives in `csrun.pytorch`.
+
+import cerebras_torch as cbtorch
+"""
+
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        "cerebras_torch needs PyTorch, which is not installed: pip install 'csrun[torch]'",
+        name="torch",
+    )
+
+from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
+from csrun.pytorch.mistakes import told_in_one_line
+from csrun.pytorch.session import Session
+from csrun.pytorch.settings import env, initialize
+from csrun.pytorch.user import dataloader, module
+
+__all__ = [
+    "Session",
+    "dataloader",
+    "env",
+    "initialize",
+    "master_print",
+    "module",
+    "save",
+    "step_closure",
+    "summarize_scalar",
+]
+
+told_in_one_line()

@@ -1,0 +1,1 @@
+"""PyTorch training loops on a CS system: what scripts import as `cerebras_torch`."""

@@ -1,0 +1,395 @@
+"""Records one step of the user's own loop, by running it on tensors that have no numbers."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.functions import Functions
+from csrun.pytorch.capture.inplace import Writes
+from csrun.pytorch.capture.limits import refusal_of, refusal_of_constant
+from csrun.pytorch.capture.modes import onednn, outside
+from csrun.pytorch.capture.owned import OwnedTensors
+from csrun.pytorch.capture.recording import (
+    Kind,
+    Leaf,
+    Operator,
+    Read,
+    Recording,
+    Ref,
+    Source,
+)
+from csrun.pytorch.capture.scopes import Scopes
+from csrun.pytorch.capture.traced import Memory, Traced
+
+if TYPE_CHECKING:
+    from csrun.pytorch.masks import Draw
+
+aten = torch.ops.aten
+#: Results that are their operand, for all that is computed.
+_SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+_READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
+
+
+class Recorder(TorchDispatchMode):
+    """Records what is done inside `with recorder:`; `finish` gives the Recording.
+
+        recorder = Recorder(model)
+        with recorder:
+            x, y = recorder.batch(batch)            # the same structure, of traced tensors
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+        recording = recorder.finish()               # at optimizer.step(), which is not recorded
+
+    The model's parameters stay the user's own Parameter objects: they get traced gradients, and
+    lose them in `finish`. draw: what dropout's masks depend on, for values that are read before the
+    step is compiled. reader: gives the number of a value after the step, where the interpreter of
+    the recording is not to be asked.
+
+    Raises: CaptureError, with the user's line, for what cannot be recorded
+    """
+
+    def __init__(self, model: torch.nn.Module, draw: "Draw | None" = None) -> None:
+        super().__init__()
+        self.model = model
+        self.draw = draw
+        self.reader: Callable[[Traced], torch.Tensor] | None = None
+        self.fake = FakeTensorMode()
+        self.scopes = Scopes(model)
+        self.writes = Writes(self)
+        self.operators: list[Operator] = []
+        self.kinds: list[Kind] = []
+        self.leaves: list[Leaf] = []
+        self.counters: dict[str, int] = defaultdict(int)
+        self.reads: list[Read] = []
+        self._known: dict[int, Traced] = {}  # by the id of a tensor of the user's, which is kept
+        self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, Traced]] = {}
+        self._owned = OwnedTensors(model)
+        self._loss: Traced | None = None
+        self._loss_line = ""
+        self._forward_end: int | None = None
+        self._entered: ExitStack | None = None
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        """Begin, or go on."""
+        with ExitStack() as stack:
+            stack.enter_context(self.scopes)
+            stack.enter_context(Functions(self))
+            stack.enter_context(onednn(False))
+            super().__enter__()
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        assert self._entered is not None, "entered before"
+        self._entered.close()
+
+    def batch(self, batch: Any) -> Any:
+        """The batch with a traced tensor for each of its tensors, an input each, in their order.
+
+        Raises: CaptureError for a tensor on another device, or numbers that are in no tensor
+        """
+        return tree_map(self._input, batch)
+
+    def _input(self, given: Any) -> Any:
+        if isinstance(given, torch.Tensor):
+            number = sum(leaf.source is Source.INPUT for leaf in self.leaves)
+            name = f"batch_{number}"
+            return self._leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
+        if given is None or isinstance(given, str | bytes):
+            return given
+        raise CaptureError(
+            f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
+            f"{type(given).__name__}, which would be the same in each step: make tensors of it in "
+            "the dataset or in collate_fn"
+        )
+
+    def finish(self) -> Recording:
+        """The step as it was recorded; the parameters have no gradient any more.
+
+        Raises: CaptureError for a gradient that is not of this step
+        """
+        self._is_finished = True
+        gradients = {}
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is None:
+                continue
+            if not isinstance(parameter.grad, Traced) or parameter.grad.recorder is not self:
+                raise CaptureError(
+                    f"{user_line()}: the gradient of {name} must come from this step's backward(), "
+                    "got one from before: call optimizer.zero_grad() in each step"
+                )
+            gradients[name] = parameter.grad.value
+            parameter.grad = None
+        for leaf in self.leaves:
+            if leaf.name in self.counters:
+                raise CaptureError(
+                    f"{user_line()}: buffer {leaf.name} counts steps, and is computed with: csrun "
+                    "counts it after the run alone; make it one of floats"
+                )
+        for owned, now in self._owned.replaced():
+            self.traced(owned.tensor).value = self.traced(now).value
+        return self.so_far(gradients)
+
+    def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
+        """What is recorded until now."""
+        gradients = gradients or {}
+        return Recording(
+            operators=tuple(self.operators),
+            kinds=tuple(self.kinds),
+            leaves=tuple(self.leaves),
+            loss=None if self._loss is None else self._loss.value,
+            loss_line=self._loss_line,
+            forward_end=len(self.operators) if self._forward_end is None else self._forward_end,
+            gradients=gradients,
+            written={
+                leaf.name: self._known[id(leaf.tensor)].value
+                for leaf in self.leaves
+                if leaf.source is Source.BUFFER and self._known[id(leaf.tensor)].value != leaf.value
+            },
+            counters=dict(self.counters),
+            reads=tuple(self.reads),
+            training=self.model.training,
+            without_gradient=tuple(
+                name
+                for name, parameter in self.model.named_parameters()
+                if parameter.requires_grad and name not in gradients
+            ),
+        )
+
+    # What PyTorch calls.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Write an operator down, or let it run where it has nothing to do with the step."""
+        kwargs = kwargs or {}
+        given = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        if not any(isinstance(a, Traced) or self._owned.find(a) for a in given):
+            return self._run(func, args, kwargs)
+        if torch.is_inference_mode_enabled():  # where PyTorch takes no operator apart
+            raise self.refused("torch.inference_mode() is not recorded: use torch.no_grad()")
+        if func in _SAME:
+            return self._alias(self.traced(given[0]))
+        if func in _READS:
+            return self.read(self.traced(given[0])).item()
+        if self._counts(func, given, args):
+            return given[0]
+        self._check(func, given)
+        if func._schema.is_mutable:
+            self.writes.check_given(func, args, kwargs)
+        args, kwargs = tree_map(
+            lambda a: self.traced(a) if isinstance(a, torch.Tensor) else a, (args, kwargs)
+        )
+        if func._schema.is_mutable:
+            return self.writes.record(func, args, kwargs)
+        return self.record(str(func), func, args, kwargs)
+
+    def record(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        forward: int | None = None,
+    ) -> Any:
+        """Write an operator down and give its results, as it has them."""
+        fakes, fake_kwargs = tree_map(_fake, (args, dict(kwargs)))
+        with outside(), self.fake:
+            found = call(*fakes, **fake_kwargs)
+        several = isinstance(found, tuple | list)
+        each = list(found) if several else [found]
+        memories = self._memories(call, args, len(each))
+        results = [
+            self._value(fake, memory) if isinstance(fake, torch.Tensor) else None
+            for fake, memory in zip(each, memories, strict=True)
+        ]
+        read, read_kwargs = tree_map(self._read_ref, (args, dict(kwargs)))
+        self.operators.append(
+            Operator(
+                name=name,
+                call=call,
+                arguments=read,
+                keywords=read_kwargs,
+                results=tuple(None if r is None else r.value for r in results),
+                line=self.scopes.line,
+                scope=self.scopes.name,
+                is_backward=self.scopes.is_backward,
+                forward=forward,
+            )
+        )
+        return type(found)(results) if several else results[0]
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The loop calls `loss.backward()`: here forward ends.
+
+        Raises: CaptureError for a second one
+        """
+        if self._loss is not None:
+            raise CaptureError(
+                f"{user_line()}: one backward() a step, got a second one after that in "
+                f"{self._loss_line}: add the losses up, and call backward() on the sum"
+            )
+        if loss.shape != ():
+            raise CaptureError(
+                f"{user_line()}: backward() must be called on one number, got a tensor of shape "
+                f"{list(loss.shape)}: take its mean or sum"
+            )
+        self._refuse_accumulation()
+        self._loss, self._loss_line = self.traced(loss), user_line()
+        self._forward_end = len(self.operators)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether `backward()` was called."""
+        return self._loss is not None
+
+    def _refuse_accumulation(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if isinstance(grad, Traced) or bool(grad.any()):
+                raise CaptureError(
+                    f"{user_line()}: {name} has a gradient already, and gradients are not "
+                    "accumulated over batches: call optimizer.zero_grad() before each backward()"
+                )
+            parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
+
+    def traced(self, tensor: torch.Tensor) -> Traced:
+        """A tensor as one of this recording: a parameter, a buffer, or what is constant.
+
+        Raises: CaptureError for one of another step or device
+        """
+        if isinstance(tensor, Traced):
+            if tensor.recorder is not self:
+                raise self.refused(
+                    "a tensor of an earlier step, of which a step can read numbers alone, not "
+                    "tensors (gradients that are accumulated over steps among them): use .item(), "
+                    "and call optimizer.zero_grad() in each step"
+                )
+            return tensor
+        if id(tensor) in self._known:
+            return self._known[id(tensor)]
+        if owned := self._owned.find(tensor):
+            if owned.tensor is not tensor:  # its .data
+                return self._alias(self.traced(owned.tensor))
+            stored = "a buffer of integers" if owned.source is Source.CONSTANT else owned.source
+            return self._leaf(tensor, owned.source, owned.name, f"{stored} {owned.name}")
+        if tensor.requires_grad:
+            raise self.refused(
+                "a tensor that requires a gradient and is no parameter of the model: register it "
+                "in the model with nn.Parameter"
+            )
+        return self._constant(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> Traced:
+        """A leaf of the numbers that it has now; another one when it had others before."""
+        _, numbers, made = self._constants.get(id(tensor), (None, None, None))
+        if numbers is None or made is None or not torch.equal(numbers, tensor):
+            numbers = tensor.detach().clone()
+            made = self._leaf(numbers, Source.CONSTANT, self.scopes.line)
+            self._constants[id(tensor)] = tensor, numbers, made  # kept: another has not its id
+        return made
+
+    def is_owned(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is the model's."""
+        return self._owned.find(tensor) is not None
+
+    def refused(self, what: str) -> CaptureError:
+        """An error about the operator that is being recorded."""
+        return CaptureError(f"{self.scopes.line}: {what}")
+
+    def number_of(self, traced: Traced) -> torch.Tensor:
+        """The numbers of a value: the reader's, or what interpreting the recording gives."""
+        from csrun.pytorch.interpret import interpret  # which is written in terms of recordings
+
+        if self.reader is not None:
+            return self.reader(traced)
+        with onednn(True):
+            return interpret(self.so_far(), [traced.value], draw=self.draw)[traced.value]
+
+    # One kind of operator each.
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if why := refusal_of_constant(func):
+            raise self.refused(why)
+        return func(*args, **kwargs)
+
+    def read(self, traced: Traced) -> torch.Tensor:
+        """The loop asks for a value's numbers.
+
+        Raises: CaptureError in forward, which is run in some steps only
+        """
+        if not self._is_finished:
+            self.scopes.refuse_in_forward()
+            self.reads.append(Read(traced.value, user_line()))
+        return self.number_of(traced)
+
+    def _counts(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
+        """Whether it is an integer buffer that counts steps, as batch norm's does."""
+        name = self._owned.is_counter(given[0])
+        if name is None or len(given) > 1 or func is not aten.add_.Tensor:
+            return False
+        self.counters[name] += int(args[1])
+        return True
+
+    def _check(self, func: Any, given: Sequence[torch.Tensor]) -> None:
+        if why := refusal_of(func, given):
+            raise self.refused(why)
+        if self.scopes.is_backward and self._forward_end is None:
+            raise CaptureError(
+                f"{user_line()}: gradients must come from loss.backward(), called on the loss"
+            )
+
+    # Values.
+
+    def _leaf(self, tensor: torch.Tensor, source: Source, name: str, stored: str = "") -> Traced:
+        if tensor.device.type != "cpu":
+            raise self._refused_device(tensor)
+        with torch.no_grad(), outside():
+            fake = self.fake.from_tensor(tensor.detach(), static_shapes=True)
+        made = self._value(fake, Memory(stored))
+        self.leaves.append(Leaf(made.value, source, name, tensor))
+        self._known[id(tensor)] = made
+        return made
+
+    def _value(self, fake: Any, memory: Memory) -> Traced:
+        if fake.device.type != "cpu":
+            raise self._refused_device(fake)
+        ref = Ref(len(self.kinds))
+        self.kinds.append(Kind(tuple(fake.shape), fake.dtype))
+        return Traced(fake, ref, memory, self)
+
+    def _refused_device(self, tensor: torch.Tensor) -> CaptureError:
+        return self.refused(
+            f"tensors must be on the CPU, got one on {tensor.device}: csrun moves batches and "
+            "weights itself; leave out .to(device)"
+        )
+
+    def _alias(self, of: Traced) -> Traced:
+        return Traced(of.fake, of.value, of.memory, self)
+
+    def _read_ref(self, argument: Any) -> Any:
+        return argument.value if isinstance(argument, Traced) else argument
+
+    @staticmethod
+    def _memories(call: Any, args: Any, results: int) -> list[Memory]:
+        """The operand's for views of it, their own for others."""
+        returns = call._schema.returns if isinstance(call, torch._ops.OpOverload) else ()
+        views = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        viewed = next((a for a in tree_leaves(args) if isinstance(a, Traced)), None)
+        if views and viewed is not None:
+            return [viewed.memory] * results
+        return [Memory() for _ in range(results)]
+
+
+def _fake(argument: Any) -> Any:
+    return argument.fake if isinstance(argument, Traced) else argument

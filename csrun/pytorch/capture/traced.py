@@ -1,0 +1,96 @@
+"""The traced tensor: shape and type, no numbers; autograd takes it for a tensor of the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+from torch.utils._pytree import tree_map
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from csrun.pytorch.capture.recorder import Recorder
+    from csrun.pytorch.capture.recording import Ref
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+class Memory:
+    """What tensors that are views of one another share.
+
+    stored: what it is, where the loop must not write to it: a parameter, an array of the batch.
+    """
+
+    def __init__(self, stored: str = "") -> None:
+        self.stored = stored
+        self.tensors: WeakSet[Traced] = WeakSet()
+
+
+class Traced(torch.Tensor):
+    """A value of the step that is recorded.
+
+    PyTorch's operators on it are written down by the recorder; what needs its numbers asks that,
+    too, which interprets what is written so far.
+    """
+
+    fake: FakeTensor
+    value: Ref
+    memory: Memory
+    recorder: Recorder
+
+    @staticmethod
+    def __new__(
+        cls: type[Traced], fake: FakeTensor, value: Ref, memory: Memory, recorder: Recorder
+    ) -> Traced:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            fake.size(),
+            strides=fake.stride(),
+            storage_offset=fake.storage_offset(),
+            dtype=fake.dtype,
+            layout=fake.layout,
+            device=fake.device,
+        )
+        made.fake, made.value, made.memory, made.recorder = fake, value, memory, recorder
+        memory.tensors.add(made)
+        found: Traced = made
+        return found
+
+    # What autograd records of it is plain; functions that are taken whole have a mode of their own.
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Operators outside the recording, on what a step left behind: they have its numbers."""
+        args, kwargs = tree_map(
+            lambda a: a.numbers() if isinstance(a, Traced) else a, (args, kwargs or {})
+        )
+        return func(*args, **kwargs)
+
+    @property
+    def geometry(self) -> Geometry:
+        """How it lies in its memory."""
+        return tuple(self.fake.size()), tuple(self.fake.stride()), int(self.fake.storage_offset())
+
+    def numbers(self) -> torch.Tensor:
+        """What the value is, a tensor of PyTorch's own. The loop asks for it: that is noted."""
+        return self.recorder.read(self)
+
+    def __repr__(self, *unused: object, **options: object) -> str:
+        return repr(self.numbers())
+
+    def __format__(self, form: str) -> str:
+        return format(self.numbers(), form)
+
+    def __array__(self, *given: Any, **options: Any) -> Any:
+        return self.numbers().__array__(*given, **options)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Its numbers as an array."""
+        return self.numbers().numpy(force=force)
+
+    def tolist(self) -> Any:
+        """Its numbers as Python's."""
+        return self.numbers().tolist()

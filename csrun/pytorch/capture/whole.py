@@ -1,0 +1,253 @@
+"""Functions that are taken whole, above autograd, which would take them apart.
+
+Each is one operator forward and one on the way back, whatever PyTorch's own way through it is. The
+interpreter asks PyTorch for both: the way back is autograd's through the function itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from csrun.pytorch.capture.recording import Operator
+from csrun.pytorch.capture.traced import Traced
+
+if TYPE_CHECKING:
+    from csrun.pytorch.capture.recorder import Recorder
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A function of tensors, and its options; `compute` gets the tensors by position."""
+
+    name: str
+    compute: Callable[..., Any]
+
+    @property
+    def backward_name(self) -> str:
+        """The name of the operator of the way back."""
+        return f"{self.name}_backward"
+
+    def taken(self, recorder: Recorder, tensors: Sequence[Any], **options: Any) -> Any:
+        """The function's results, traced, recorded as one operator.
+
+        Raises: CaptureError for one that draws on the way back, where it would draw anew
+        """
+        if self.name in DRAWING and recorder.scopes.is_backward:
+            raise recorder.refused(
+                "dropout is computed again on the way back, as torch.utils.checkpoint does, and "
+                "would drop other values: leave out the checkpoint, or the dropout in it"
+            )
+        return _Taken.apply(recorder, self, options, *tensors)
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, recorder: Recorder, whole: Whole, options: dict[str, Any], *tensors: Any
+    ) -> Any:
+        traced = tuple(recorder.traced(t) if isinstance(t, torch.Tensor) else t for t in tensors)
+        ctx.recorder, ctx.whole, ctx.options = recorder, whole, options
+        ctx.number = len(recorder.operators)
+        ctx.place = recorder.scopes.here
+        ctx.save_for_backward(*traced)
+        found = recorder.record(whole.name, whole.compute, traced, options)
+        if isinstance(found, tuple):
+            ctx.mark_non_differentiable(*found[1:])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, *unused: Any) -> Any:
+        recorder, tensors = ctx.recorder, ctx.saved_tensors
+        needs = ctx.needs_input_grad[3:]
+        before = recorder.scopes.of_whole(ctx.place)
+        try:
+            found = recorder.record(
+                ctx.whole.backward_name,
+                partial(gradients_of, ctx.whole.compute),
+                (recorder.traced(grad), *tensors),
+                {"needs": needs, **ctx.options},
+                forward=ctx.number,
+            )
+        finally:
+            recorder.scopes.of_whole(before)
+        each = iter(found)
+        return (None, None, None, *(next(each) if need else None for need in needs))
+
+
+def gradients_of(
+    compute: Callable[..., Any],
+    grad: torch.Tensor,
+    *tensors: torch.Tensor | None,
+    needs: Sequence[bool],
+    **options: Any,
+) -> Tensors:
+    """The gradients of those tensors that need one, by autograd through the function."""
+    with torch.enable_grad():
+        leaves = [
+            t.detach().requires_grad_() if need and t is not None else t
+            for t, need in zip(tensors, needs, strict=True)
+        ]
+        out = compute(*leaves, **options)
+        wanted = [t for t, need in zip(leaves, needs, strict=True) if need and t is not None]
+        found: Tensors = torch.autograd.grad(
+            out[0] if isinstance(out, tuple) else out, wanted, grad
+        )
+        return found
+
+
+def _attention(
+    q: Any, k: Any, v: Any, mask: Any = None, kept: Any = None, **options: Any
+) -> torch.Tensor:
+    if kept is None:
+        return functional.scaled_dot_product_attention(q, k, v, mask, **options)
+    rate, scale = options["dropout_p"], options["scale"]
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if options["is_causal"]:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    if mask is not None:
+        is_seen = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask, -torch.inf) if is_seen else scores + mask
+    weights = scores.softmax(-1).nan_to_num()  # a query that sees nothing
+    return _dropout(weights, rate, kept.view(weights.shape)) @ v
+
+
+def _cross_entropy(x: torch.Tensor, labels: torch.Tensor, **options: Any) -> torch.Tensor:
+    return functional.cross_entropy(x, labels, **options)
+
+
+def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """By a mask that was drawn; without one, what it is like."""
+    if kept is None:
+        return functional.dropout(x, p)
+    return torch.where(kept, x * (1 / (1 - p)), 0)
+
+
+def _batch_norm(
+    x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """The result, and the next running statistics where there are some."""
+    mean, var = (None if r is None else r.clone() for r in (mean, var))
+    out = functional.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
+    return (out,) if mean is None else (out, mean, var)
+
+
+ATTENTION = Whole("csrun::scaled_dot_product_attention", _attention)
+CROSS_ENTROPY = Whole("csrun::cross_entropy", _cross_entropy)
+DROPOUT = Whole("csrun::dropout", _dropout)
+BATCH_NORM = Whole("csrun::batch_norm", _batch_norm)
+
+
+def take_attention(
+    recorder: Recorder,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Not where the mask is trained, or heads share keys: PyTorch takes these apart."""
+    if enable_gqa or (attn_mask is not None and attn_mask.requires_grad):
+        return NotImplemented
+    tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
+    options = {"dropout_p": float(dropout_p), "is_causal": bool(is_causal), "scale": scale}
+    return ATTENTION.taken(recorder, tensors, **options)
+
+
+def take_cross_entropy(
+    recorder: Recorder,
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Not with weights or probabilities as labels: PyTorch takes these apart."""
+    if weight is not None or size_average is not None or reduce is not None:
+        return NotImplemented
+    if target.is_floating_point():
+        return NotImplemented
+    options = {
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": float(label_smoothing),
+    }
+    return CROSS_ENTROPY.taken(recorder, (input, target), **options)
+
+
+def take_dropout(
+    recorder: Recorder,
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Any:
+    """PyTorch itself says what a rate of 0 or 1 is."""
+    if not training or not 0 < p < 1:
+        return NotImplemented
+    out = DROPOUT.taken(recorder, (input,), p=float(p))
+    return input.copy_(out) if inplace else out
+
+
+def take_batch_norm(
+    recorder: Recorder,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """In training; else PyTorch itself computes with the running statistics."""
+    if not training:
+        return NotImplemented
+    tensors = (input, running_mean, running_var, weight, bias)
+    out, *running = BATCH_NORM.taken(recorder, tensors, momentum=float(momentum), eps=float(eps))
+    for buffer, value in zip((running_mean, running_var), running, strict=False):
+        recorder.traced(buffer).value = value.value
+    return out
+
+
+#: Those that draw a mask, which the interpreter is to be given.
+DRAWING = {name for w in (ATTENTION, DROPOUT) for name in (w.name, w.backward_name)}
+
+
+def is_of_training(operator: Operator) -> bool:
+    """Whether it computes what `model.eval()` would leave out or do otherwise."""
+    if operator.name == ATTENTION.name:
+        return bool(operator.keywords["dropout_p"])
+    return operator.name in (DROPOUT.name, BATCH_NORM.name)
+
+
+TAKEN: Mapping[Any, Callable[..., Any]] = {
+    functional.scaled_dot_product_attention: take_attention,
+    functional.cross_entropy: take_cross_entropy,
+    functional.dropout: take_dropout,
+    functional.batch_norm: take_batch_norm,
+}
+
+
+def take(recorder: Recorder, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The function's results where it is taken whole, NotImplemented where it is not."""
+    found = TAKEN.get(func)
+    given = tree_leaves((args, dict(kwargs)))
+    if found is None or not any(isinstance(a, Traced) for a in given):
+        return NotImplemented
+    return found(recorder, *args, **kwargs)

@@ -1,0 +1,147 @@
+"""A torch DataLoader as a data set of csrun: any batch by its number, in torch's order."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils.data import DataLoader, IterableDataset
+
+from csrun.context import Role, current
+from csrun.data import Dataset
+from csrun.data.adapters.grain import RandomAccess
+from csrun.data.adapters.torch import describe
+from csrun.data.adapters.torch_batches import LoaderBatches
+from csrun.data.errors import DataError
+from csrun.data.indexed import batches_of
+from csrun.data.operators import Level
+from csrun.data.samples import Rows
+from csrun.data.structure import Elements
+from csrun.pytorch.loader.order import Orders
+
+log = logging.getLogger("csrun")
+
+
+def check(loader: Any, where: str) -> None:
+    """See that a loader is one whose batches can be made by number, and say what has no effect.
+
+    where: it is given to csrun, for messages.
+
+    Raises: DataError for another
+    """
+    if not isinstance(loader, DataLoader):
+        raise DataError(
+            f"{where}: must be a torch.utils.data.DataLoader, got {type(loader).__name__}"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        raise DataError(
+            f"{where}: {type(loader.dataset).__name__} is an IterableDataset, which has no batch "
+            "before those before it were made: give a Dataset with __getitem__ and __len__"
+        )
+    if not _has_length(loader):
+        raise DataError(
+            f"{where}: the DataLoader must have a length: give its sampler, or its dataset, __len__"
+        )
+    if not len(loader):
+        raise DataError(
+            f"{where}: the DataLoader must not be empty: {len(loader.dataset)} samples give no "
+            f"batch of {loader.batch_size}: lower batch_size, or drop_last=False"
+        )
+    if loader.num_workers:
+        log.warning(
+            "%s: num_workers=%d has no effect: the tasks of a job that are streamers make the "
+            "batches, --tasks-per-node says how many",
+            where,
+            loader.num_workers,
+        )
+    if loader.pin_memory:
+        log.warning("%s: pin_memory has no effect: batches go to the wafer's own memory", where)
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        len(loader)
+    except TypeError:
+        return False
+    return True
+
+
+def dataset_of(loader: "DataLoader[Any]", orders: Orders) -> Dataset:
+    """The loader's batches, one pass behind the other, as far as their order was told."""
+    context = current()
+    is_alone = context is not None and context.role is Role.STREAMER
+    if is_alone and loader.num_workers and loader.worker_init_fn is not None:
+        loader.worker_init_fn(context.streamers.index(context.rank))  # type: ignore[union-attr]
+    elements = Tensors()
+    batches = RandomAccess(LoaderBatches(loader, orders.of, is_alone), None)
+    source = replace(batches_of(batches, elements), batches=ToldBatches(orders, len(loader)))
+    return Dataset(source, Level.BATCH, describe(loader), elements)
+
+
+@dataclass(frozen=True)
+class ToldBatches:
+    """The batches of the passes that were told, `each` in a pass: there are no others so far."""
+
+    orders: Orders
+    each: int
+
+    @property
+    def length(self) -> int:
+        return self.orders.end() * self.each
+
+    def at(self, epoch: int, positions: Rows) -> Rows:
+        """They are in their order."""
+        return positions
+
+
+class Tensors(Elements):
+    """The tensors of a batch, in the order in which torch's pytree has them: batch_0, batch_1, …"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spec: TreeSpec | None = None
+
+    def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        """Raises: DataError for a batch that nests otherwise than the first, or holds no tensors"""
+        leaves, spec = tree_flatten(value)
+        if self._spec is None:
+            self._spec = spec
+        elif spec != self._spec:
+            raise DataError(
+                "DataLoader: batches must nest as the first one does: have collate_fn give the "
+                f"same keys and tuples each time, {self._spec}, got {spec}"
+            )
+        return tuple(array_of(leaf, number) for number, leaf in enumerate(leaves))
+
+    def given(self, sample: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(sample)
+
+    def names(self, count: int) -> list[str]:
+        return [input_name(number) for number in range(count)]
+
+
+def input_name(number: int) -> str:
+    """The name of a batch's tensor as an input of the program."""
+    return f"batch_{number}"
+
+
+def array_of(leaf: Any, number: int) -> np.ndarray[Any, Any]:
+    """A tensor of a batch as an array of the same memory.
+
+    Raises: DataError for anything but a dense tensor on the CPU, of a type that NumPy has
+    """
+    if not isinstance(leaf, torch.Tensor):
+        raise DataError(
+            f"DataLoader: a batch is made of tensors, got {type(leaf).__name__} as part {number}: "
+            "leave it out in collate_fn, or make it a tensor"
+        )
+    try:
+        return leaf.detach().numpy()  # type: ignore[no-any-return]
+    except (TypeError, RuntimeError) as error:
+        raise DataError(
+            f"DataLoader: part {number} of a batch must be a dense tensor on the CPU, of a type "
+            f"that NumPy has, got {leaf.dtype} on {leaf.device}: convert it in collate_fn"
+        ) from error

@@ -1,0 +1,201 @@
+"""The order of a DataLoader's samples, drawn as torch's own iterator draws it, and told to others.
+
+The chief begins each pass as PyTorch does: it draws the base seed, then what the sampler draws,
+from the user's own generators. Streamers begin none: they are told. Where the order is that of
+`shuffle=True` a pass is two numbers, and those of the passes to come are told beforehand, as they
+are when nothing else draws between two of them; where something does, they are told anew. Of any
+other sampler each pass is told whole.
+
+Source: torch.utils.data.dataloader, _BaseDataLoaderIter; torch.utils.data.sampler, RandomSampler
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from csrun.data.adapters.torch_batches import Indices, PassOrder
+from csrun.data.errors import DataError
+
+AHEAD = 256  # passes that are told beforehand
+
+
+class PassSeeds(msgspec.Struct, frozen=True, array_like=True):
+    """What torch draws as a pass begins: the base seed of workers, and the sampler's."""
+
+    base: int
+    sampler: int
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """The orders of passes `first`, `first + 1`, …; `batches`: all of the one pass that it is."""
+
+    first: int
+    seeds: tuple[PassSeeds, ...]
+    batches: list[Any] | None = None
+
+
+class Orders:
+    """The passes over one loader: begun here, in the chief, or told by it.
+
+    begun: how many have begun.
+    """
+
+    def __init__(self, loader: "DataLoader[Any]") -> None:
+        self._loader = loader
+        self._draws_seeds = draws_seeds(loader)
+        self._told = Told(0, ())
+        self._base: int | None = None  # of workers that persist
+        self._kept: dict[int, PassOrder] = {}  # those that are read now
+        self.begun = 0
+
+    def begin(self) -> bool:
+        """Begin the next pass, as torch's iterator does; whether it had been told already."""
+        number, self.begun = self.begun, self.begun + 1
+        base = self._drawn_base()
+        if self._draws_seeds:
+            seeds = PassSeeds(base, self._drawn_sampler_seed())
+            if self._seeds_of(number) == seeds:
+                return True
+            self._tell(Told(number, (seeds, *self._foreseen())))
+        else:
+            self._tell(Told(number, (PassSeeds(base, 0),), self._drawn_batches()))
+        return False
+
+    def end(self) -> int:
+        """The first pass that nobody has told."""
+        return self._told.first + len(self._told.seeds)
+
+    def told(self) -> bytes:
+        """What `adopt` takes in another process.
+
+        Raises: DataError for a sampler that gives other things than numbers and text
+        """
+        return msgspec.msgpack.encode(self._told, enc_hook=_plain)
+
+    def adopt(self, told: bytes) -> None:
+        """Take what the chief has told."""
+        self._tell(msgspec.msgpack.decode(told, type=Told))
+
+    def of(self, number: int) -> PassOrder:
+        """The order of a pass that was told.
+
+        Raises: LookupError for another
+        """
+        if number not in self._kept:
+            self._kept = {n: order for n, order in self._kept.items() if n == number - 1}
+            self._kept[number] = self._made(number)
+        return self._kept[number]
+
+    def rows(self, number: int, position: int) -> int | None:
+        """How many samples a batch has; None where the samples are batches themselves."""
+        batches = self.of(number).batches
+        return None if self._loader.batch_sampler is None else len(batches[position])
+
+    def _tell(self, told: Told) -> None:
+        self._told = told
+        self._kept = {}
+
+    def _made(self, number: int) -> PassOrder:
+        seeds = self._seeds_of(number)
+        if seeds is None:
+            raise LookupError(f"pass {number} of the DataLoader has not begun")
+        if self._told.batches is not None:
+            return PassOrder(seeds.base, self._told.batches)
+        return PassOrder(seeds.base, batches_by(self._loader, seeds.sampler))
+
+    def _seeds_of(self, number: int) -> PassSeeds | None:
+        place = number - self._told.first
+        return self._told.seeds[place] if 0 <= place < len(self._told.seeds) else None
+
+    def _drawn_base(self) -> int:
+        loader = self._loader
+        if self._base is None or not (loader.num_workers and loader.persistent_workers):
+            self._base = drawn_seed(loader.generator)
+        return self._base
+
+    def _drawn_sampler_seed(self) -> int:
+        return drawn_seed(None) if type(self._loader.sampler) is RandomSampler else 0
+
+    def _drawn_batches(self) -> list[Indices]:
+        sampler = self._loader._index_sampler
+        for _ in range(1 + (self._loader.num_workers > 0)):  # torch begins twice for workers
+            batches = iter(sampler)
+        return list(islice(batches, len(self._loader) + 1))
+
+    def _foreseen(self) -> list[PassSeeds]:
+        """The seeds of the next passes, if nothing else draws; nothing is drawn by this."""
+        generators = [torch.default_generator, *filter(None, [self._loader.generator])]
+        states, base = [each.get_state() for each in generators], self._base
+        seeds = [
+            PassSeeds(self._drawn_base(), self._drawn_sampler_seed()) for _ in range(AHEAD - 1)
+        ]
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        self._base = base
+        return seeds
+
+
+def drawn_seed(generator: "torch.Generator | None") -> int:
+    """A seed, drawn as torch draws those of a pass."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def draws_seeds(loader: "DataLoader[Any]") -> bool:
+    """Whether a pass is in the data set's order, or shuffled by one seed of torch's generator."""
+    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
+        return False
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler.sampler
+    if sampler is not loader.sampler:  # a batch sampler of the user's own making
+        return False
+    shuffles = type(sampler) is RandomSampler and sampler.generator is None
+    return shuffles or type(sampler) is SequentialSampler
+
+
+def batches_by(loader: "DataLoader[Any]", seed: int) -> Sequence[Indices]:
+    """The batches of a pass that was drawn by a seed."""
+    sampler = loader.sampler
+    if isinstance(sampler, RandomSampler):
+        drawn = torch.Generator().manual_seed(seed)
+        sampler = RandomSampler(
+            sampler.data_source, sampler.replacement, sampler._num_samples, generator=drawn
+        )
+        order: Sequence[int] | np.ndarray[Any, Any] = np.fromiter(sampler, np.int64)
+    else:
+        order = range(len(sampler))
+    size = None if loader.batch_sampler is None else loader.batch_sampler.batch_size
+    return Cut(order, size, len(loader))
+
+
+class Cut(Sequence[Indices]):
+    """An order, cut into batches of a size where they are asked for; without one, its elements."""
+
+    def __init__(
+        self, order: "Sequence[int] | np.ndarray[Any, Any]", size: int | None, length: int
+    ) -> None:
+        self._order, self._size, self._length = order, size, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, position: Any) -> Any:
+        if not 0 <= position < self._length:
+            raise IndexError(position)
+        if self._size is None:
+            return int(self._order[position])
+        cut = self._order[position * self._size : (position + 1) * self._size]
+        return cut.tolist() if isinstance(cut, np.ndarray) else list(cut)
+
+
+def _plain(index: Any) -> Any:
+    """What travels in the place of an index that is a number of NumPy's or torch's."""
+    if isinstance(index, np.integer | torch.Tensor):
+        return index.item() if isinstance(index, np.integer) or not index.dim() else index.tolist()
+    raise DataError(
+        f"DataLoader: its sampler must give numbers, got {type(index).__name__}: look up what they "
+        "stand for in the dataset's __getitem__"
+    )

@@ -1,0 +1,194 @@
+"""What the loop did in step 1 between its batch and `optimizer.step()`, for the steps after it.
+
+Forward's Python does not run in these: a call that step 1 made in the same place, on the same
+values, stands for what was recorded. All else that the loop computes waits until it is read.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
+from csrun.pytorch.tokens import Owner, Slot, StepValues, Token
+
+MODEL = "the model"
+#: The names of one function: as an operator, as a method, and written in place.
+_ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
+
+
+def name_of(func: Any) -> str:
+    """How calls are told apart."""
+    plain = str(getattr(func, "__name__", func)).strip("_")
+    return _ALIASES.get(plain, plain)
+
+
+def is_write(func: Any) -> bool:
+    """Whether a function writes into its first argument."""
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a function writes into a tensor that is the loop's own."""
+    return is_write(func) and bool(args) and type(args[0]) is torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of step 1 whose results are traced. operands: a Ref for each that was traced."""
+
+    name: str
+    operands: tuple[Any, ...]
+    results: Any
+
+
+class Calls(TorchFunctionMode):
+    """Notes the loop's calls of PyTorch's functions, those inside of the model aside.
+
+    later: gives what a function of values of earlier steps will give.
+    """
+
+    def __init__(self, recorder: Recorder, later: Callable[..., Any]) -> None:
+        super().__init__()
+        self._later = later
+        self.found: list[Call] = []
+        self.depth = 0  # of calls of the model
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """One of PyTorch's functions is called."""
+        kwargs = kwargs or {}
+        if self.depth:
+            return func(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs))
+        if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
+            return self._later(func, args, kwargs)  # it is of a step that is over
+        if writes_outside(func, args) and any(isinstance(a, Traced) for a in leaves):
+            return self._written(func, args, kwargs)
+        operands = self.operands(args, kwargs)
+        results = func(*args, **kwargs)
+        if getattr(func, "__name__", "") != "__get__":
+            self.note(name_of(func), operands, results)
+        return results
+
+    def _written(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """The loop adds a value of the step up in a tensor of its own: it reads it."""
+        read = self._recorder.read
+        args, kwargs = tree_map(lambda a: read(a) if isinstance(a, Traced) else a, (args, kwargs))
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            return func(*args, **kwargs)
+
+    def note(self, name: str, operands: tuple[Any, ...], results: Any) -> None:
+        """Keep a call if it gave something that is traced."""
+        if any(isinstance(r, Traced) for r in tree_leaves(results)):
+            self.found.append(Call(name, operands, tree_map(self._ref, results)))
+
+    def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """What a call is given, flat, as it is before it."""
+        return tuple(self._ref(a) for a in tree_leaves((args, kwargs)))
+
+    def _ref(self, value: Any) -> Any:
+        return value.value if isinstance(value, Traced) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """A call that each step makes. operands: a Slot for each value of the step."""
+
+    name: str
+    operands: tuple[Any, ...]
+    results: Any
+    is_one: bool = False
+
+    def is_called(self, name: str, given: list[Any]) -> bool:
+        """Whether a call is this one."""
+        if name != self.name or len(given) != len(self.operands):
+            return False
+        for operand, argument in zip(self.operands, given, strict=True):
+            if isinstance(argument, Token):
+                if argument.slot is not operand:
+                    return False
+            elif operand is not argument and not _is_equal(operand, argument):
+                return False
+        return True
+
+    def tokens(self, owner: Owner, step: StepValues) -> Any:
+        """Its results in a step."""
+        if self.is_one:
+            return Token(owner, step, self.results)
+        return tree_map(lambda r: Token(owner, step, r) if isinstance(r, Slot) else r, self.results)
+
+
+def _is_equal(operand: Any, argument: Any) -> bool:
+    if isinstance(operand, torch.Tensor | Slot) or isinstance(argument, torch.Tensor):
+        return False
+    return bool(operand == argument)
+
+
+class LoopShape:
+    """The calls that lead to the loss, and the values that a step has for the loop.
+
+    In an evaluation these are the calls that lead to the first value that is read. batch: as the
+    loader gave it, with a Slot for each tensor. loss: None in an evaluation.
+    """
+
+    def __init__(self, recording: Recording, batch: Any, calls: Iterable[Call]) -> None:
+        self._recording = recording
+        self._slots: dict[Ref, Slot] = {}
+        calls = list(calls)
+        goal = recording.loss or next((read.value for read in recording.reads), None)
+        wanted = ancestors(recording, [goal] if goal else [])
+        self.batch = self._with_slots(batch)
+        self.calls: list[Expected] = []
+        for call in calls:
+            results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
+            is_needed = call.name == MODEL or any(r in wanted for r in results)
+            if is_needed and not self._is_known(results):
+                self.calls.append(self._expected(call))
+        self.loss = self._slots.get(recording.loss) if recording.loss else None
+        flat, self._spec = tree_flatten(self.batch)
+        self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
+
+    def _is_known(self, results: list[Ref]) -> bool:
+        return all(r in self._slots for r in results)
+
+    def _expected(self, call: Call) -> Expected:
+        operands = tuple(self._slots.get(o, o) if isinstance(o, Ref) else o for o in call.operands)
+        results = self._with_slots(call.results)
+        return Expected(call.name, operands, results, isinstance(results, Slot))
+
+    def _with_slots(self, tree: Any) -> Any:
+        return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)
+
+    def _slot(self, value: Ref) -> Slot:
+        if value not in self._slots:
+            kind = self._recording.kind(value)
+            meta = torch.empty(kind.shape, dtype=kind.dtype, device="meta")
+            self._slots[value] = Slot(value, meta, value == self._recording.loss)
+        return self._slots[value]
+
+    def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:
+        """What the loop computes values from that it reads of a step, the loss aside."""
+        wanted = [value for value in values if value != recording.loss]
+        made_of = ancestors(recording, wanted, self._slots)
+        return tuple(ref for ref in self._slots if ref in made_of and ref != recording.loss)
+
+    def tokens_of_batch(self, owner: Owner, step: StepValues) -> Any:
+        """The batch of a step."""
+        made = [Token(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
+        return made if self._is_list else self._spec.unflatten(made)
+
+
+def ancestors(recording: Recording, values: Iterable[Ref], known: Container[Ref] = ()) -> set[Ref]:
+    """Values and all that they are made of, down to what is known."""
+    found = set(values)
+    for op in reversed(recording.operators):
+        if any(r in found and r not in known for r in op.results):
+            found.update(op.operands)
+    return found

@@ -1,0 +1,123 @@
+"""Activation functions and their ways back."""
+
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops import activation as ops
+from csrun.cirh.ops.arithmetic import NegOp
+from csrun.pytorch.operators.base import Emission, Emitter, Private, unsupported
+
+
+def relu(e: Emission, x: SSAValue) -> SSAValue:
+    return e.emit(ops.ReluOp, x)
+
+
+def threshold_backward(e: Emission, grad: SSAValue, saved: SSAValue, threshold: float) -> SSAValue:
+    return e.emit(ops.ThresholdBackwardOp, grad, saved, threshold=float(threshold))
+
+
+def gelu(e: Emission, x: SSAValue, approximate: str = "none") -> SSAValue:
+    return e.emit(ops.GeluOp, x, approximate=approximate)
+
+
+def gelu_backward(e: Emission, grad: SSAValue, x: SSAValue, approximate: str = "none") -> SSAValue:
+    return e.emit(ops.GeluBackwardOp, grad, x, approximate=approximate)
+
+
+def softplus(e: Emission, x: SSAValue, beta: float = 1, threshold: float = 20) -> SSAValue:
+    _require_plain(beta, threshold)
+    return e.emit(ops.SoftplusOp, x)
+
+
+def softplus_backward(
+    e: Emission, grad: SSAValue, x: SSAValue, beta: float = 1, threshold: float = 20
+) -> SSAValue:
+    _require_plain(beta, threshold)
+    return e.emit(ops.SoftplusBackwardOp, grad, x)
+
+
+def _require_plain(beta: float, threshold: float) -> None:
+    if (beta, threshold) != (1, 20):
+        raise unsupported("softplus has beta 1 and threshold 20", f"{beta} and {threshold}")
+
+
+def log_sigmoid(e: Emission, x: SSAValue) -> tuple[SSAValue, Private]:
+    """-log(1 + exp(-x)); what ATen saves besides is not there."""
+    return e.emit(NegOp, e.emit(ops.SoftplusOp, e.emit(NegOp, x))), Private(x)
+
+
+def log_sigmoid_backward(e: Emission, grad: SSAValue, x: SSAValue, saved: Any) -> SSAValue:
+    return e.emit(ops.SoftplusBackwardOp, grad, e.emit(NegOp, x))
+
+
+def elu(
+    e: Emission, x: SSAValue, alpha: float = 1, scale: float = 1, input_scale: float = 1
+) -> SSAValue:
+    _require_unscaled(input_scale)
+    return e.emit(ops.EluOp, x, alpha=float(alpha), scale=float(scale))
+
+
+def elu_backward(
+    e: Emission,
+    grad: SSAValue,
+    alpha: float,
+    scale: float,
+    input_scale: float,
+    is_result: bool,
+    saved: SSAValue,
+) -> SSAValue:
+    """From the result, which is computed again where the operand was saved."""
+    _require_unscaled(input_scale)
+    out = saved if is_result else elu(e, saved, alpha, scale)
+    return e.emit(ops.EluBackwardOp, grad, out, alpha=float(alpha), scale=float(scale))
+
+
+def _require_unscaled(input_scale: float) -> None:
+    if input_scale != 1:
+        raise unsupported("elu's operand is not scaled", input_scale)
+
+
+def leaky_relu(e: Emission, x: SSAValue, slope: float = 0.01) -> SSAValue:
+    return e.emit(ops.LeakyReluOp, x, negative_slope=float(slope))
+
+
+def leaky_relu_backward(
+    e: Emission, grad: SSAValue, saved: SSAValue, slope: float, is_result: bool
+) -> SSAValue:
+    """Operand and result have one sign."""
+    return e.emit(ops.LeakyReluBackwardOp, grad, saved, negative_slope=float(slope))
+
+
+def hardtanh(e: Emission, x: SSAValue, low: float = -1, high: float = 1) -> SSAValue:
+    return e.emit(ops.HardtanhOp, x, min_val=float(low), max_val=float(high))
+
+
+def hardtanh_backward(
+    e: Emission, grad: SSAValue, saved: SSAValue, low: float, high: float
+) -> SSAValue:
+    return e.emit(ops.HardtanhBackwardOp, grad, saved, min_val=float(low), max_val=float(high))
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.relu.default": relu,
+    "aten.threshold_backward.default": threshold_backward,
+    "aten.sigmoid.default": lambda e, x: e.emit(ops.SigmoidOp, x),
+    "aten.sigmoid_backward.default": lambda e, g, y: e.emit(ops.SigmoidBackwardOp, g, y),
+    "aten.tanh.default": lambda e, x: e.emit(ops.TanhOp, x),
+    "aten.tanh_backward.default": lambda e, g, y: e.emit(ops.TanhBackwardOp, g, y),
+    "aten.silu.default": lambda e, x: e.emit(ops.SiluOp, x),
+    "aten.silu_backward.default": lambda e, g, x: e.emit(ops.SiluBackwardOp, g, x),
+    "aten.gelu.default": gelu,
+    "aten.gelu_backward.default": gelu_backward,
+    "aten.softplus.default": softplus,
+    "aten.softplus_backward.default": softplus_backward,
+    "aten.log_sigmoid_forward.default": log_sigmoid,
+    "aten.log_sigmoid_backward.default": log_sigmoid_backward,
+    "aten.elu.default": elu,
+    "aten.elu_backward.default": elu_backward,
+    "aten.leaky_relu.default": leaky_relu,
+    "aten.leaky_relu_backward.default": leaky_relu_backward,
+    "aten.hardtanh.default": hardtanh,
+    "aten.hardtanh_backward.default": hardtanh_backward,
+}

@@ -1,0 +1,212 @@
+"""Arithmetic, comparisons and choices, number by number; operands get the type of the result."""
+
+from functools import partial
+from math import inf
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops import arithmetic, comparison, powers
+from csrun.cirh.ops.base import CirhOp
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    dtype,
+    floats,
+    name_of,
+    shape,
+    unsupported,
+)
+
+Operand = SSAValue | float
+_ORDER = ("bool", "int32", "int64", "float32", "float64")
+
+
+def as_type(e: Emission, x: Operand, to: str) -> SSAValue:
+    """A value or number as a value of a type."""
+    return e.cast(x, to) if isinstance(x, SSAValue) else e.full(x, to)
+
+
+def binary(kind: type[CirhOp]) -> Emitter:
+    """Two operands that broadcast."""
+
+    def emit(e: Emission, a: Operand, b: Operand, **options: Any) -> SSAValue:
+        if options.get("alpha", 1) != 1:
+            b = e.emit(arithmetic.MulOp, as_type(e, b, e.dtype), e.full(options["alpha"], e.dtype))
+        if options.get("rounding_mode") is not None:
+            raise unsupported("a quotient is not rounded", options["rounding_mode"])
+        found = e.emit(kind, as_type(e, a, e.dtype), as_type(e, b, e.dtype))
+        return e.expand(found, e.sizes)
+
+    return emit
+
+
+def reversed_subtraction(e: Emission, a: SSAValue, b: Operand, alpha: float = 1) -> SSAValue:
+    """b - alpha a."""
+    if alpha != 1:
+        a = e.emit(arithmetic.MulOp, a, e.full(alpha, dtype(a)))
+    return e.emit(arithmetic.SubOp, as_type(e, b, e.dtype), as_type(e, a, e.dtype))
+
+
+def compare(kind: type[CirhOp]) -> Emitter:
+    """Two operands as the wider of their types."""
+
+    def emit(e: Emission, a: SSAValue, b: Operand) -> SSAValue:
+        if isinstance(b, SSAValue):
+            wide = max(dtype(a), dtype(b), key=_ORDER.index)
+        else:
+            wide = dtype(a) if floats(a) or not isinstance(b, float) else e.precision
+            wide = "int64" if wide == "bool" else wide
+        return e.emit(kind, as_type(e, a, wide), as_type(e, b, wide))
+
+    return emit
+
+
+def unary(kind: type[CirhOp]) -> Emitter:
+    """One operand, as the type of the result."""
+
+    def emit(e: Emission, x: SSAValue) -> SSAValue:
+        return e.emit(kind, e.cast(x, e.dtype))
+
+    return emit
+
+
+def where(e: Emission, condition: SSAValue, a: Operand, b: Operand) -> SSAValue:
+    return e.emit(comparison.WhereOp, condition, as_type(e, a, e.dtype), as_type(e, b, e.dtype))
+
+
+def masked_fill(e: Emission, x: SSAValue, mask: SSAValue, value: Operand) -> SSAValue:
+    return where(e, mask, value, x)
+
+
+def clamp(e: Emission, x: SSAValue, low: Any = None, high: Any = None) -> SSAValue:
+    if isinstance(low, SSAValue) or isinstance(high, SSAValue) or not floats(x):
+        for kind, bound in ((comparison.MaximumOp, low), (comparison.MinimumOp, high)):
+            x = x if bound is None else e.emit(kind, x, as_type(e, bound, e.dtype))
+        return x
+    low, high = -inf if low is None else float(low), inf if high is None else float(high)
+    return e.emit(comparison.ClampOp, x, min_val=low, max_val=high)
+
+
+def power(e: Emission, x: Operand, exponent: Operand) -> SSAValue:
+    """Products and roots where it is one, as PyTorch has them."""
+    if not isinstance(x, SSAValue) or isinstance(exponent, SSAValue):
+        return e.emit(powers.PowOp, as_type(e, x, e.dtype), as_type(e, exponent, e.dtype))
+    x = e.cast(x, e.dtype)
+    if exponent in (1, 2, 3):
+        out = x
+        for _ in range(int(exponent) - 1):
+            out = e.emit(arithmetic.MulOp, out, x)
+        return out
+    if exponent == 0:
+        return e.full(1, e.dtype, e.sizes)
+    if exponent in (-1, -2) and floats(x):
+        out = x if exponent == -1 else e.emit(arithmetic.MulOp, x, x)
+        return e.emit(powers.ReciprocalOp, out)
+    if exponent in (0.5, -0.5):
+        return e.emit(arithmetic.SqrtOp if exponent > 0 else powers.RsqrtOp, x)
+    return e.emit(powers.PowOp, x, e.full(exponent, e.dtype))
+
+
+def to_copy(e: Emission, x: SSAValue, **options: Any) -> SSAValue:
+    kind = options.get("dtype")
+    return x if kind is None else e.cast(x, name_of(kind))
+
+
+def copy(e: Emission, x: SSAValue, source: SSAValue, *unused: Any) -> SSAValue:
+    """What is written over x."""
+    return e.expand(e.cast(source, dtype(x)), shape(x))
+
+
+def logical_not(e: Emission, x: SSAValue) -> SSAValue:
+    """False where it is not zero."""
+    kind = "int32" if dtype(x) == "bool" else dtype(x)
+    return e.emit(comparison.EqOp, e.cast(x, kind), e.full(0, kind))
+
+
+def logical(kind: type[CirhOp]) -> Emitter:
+    """Of truth values, as their least or largest."""
+
+    def emit(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+        if not dtype(a) == dtype(b) == "bool":
+            raise unsupported("and, or are of truth values", f"{dtype(a)} and {dtype(b)}")
+        found = e.emit(kind, e.cast(a, "int32"), e.cast(b, "int32"))
+        return e.cast(found, "bool")
+
+    return emit
+
+
+def of_scalar_and_tensor(kind: type[CirhOp]) -> dict[str, Emitter]:
+    """The two overloads of a comparison."""
+    name = kind.name.removeprefix("cirh.")
+    return {f"aten.{name}.{overload}": compare(kind) for overload in ("Scalar", "Tensor")}
+
+
+def add_scaled(
+    product: bool, e: Emission, x: SSAValue, a: SSAValue, b: SSAValue, value: float = 1
+) -> SSAValue:
+    """x + value a b, or x + value a / b."""
+    found = e.emit(arithmetic.MulOp if product else arithmetic.DivOp, a, b)
+    if value != 1:
+        found = e.emit(arithmetic.MulOp, found, e.full(value, dtype(found)))
+    return e.emit(arithmetic.AddOp, x, found)
+
+
+EMITTERS: dict[str, Emitter] = {
+    **{
+        f"aten.{name}.{overload}": binary(kind)
+        for name, kind in (
+            ("add", arithmetic.AddOp),
+            ("sub", arithmetic.SubOp),
+            ("mul", arithmetic.MulOp),
+            ("div", arithmetic.DivOp),
+        )
+        for overload in ("Tensor", "Scalar")
+    },
+    "aten.div.Tensor_mode": binary(arithmetic.DivOp),
+    "aten.maximum.default": binary(comparison.MaximumOp),
+    "aten.minimum.default": binary(comparison.MinimumOp),
+    "aten.rsub.Scalar": reversed_subtraction,
+    "aten.rsub.Tensor": reversed_subtraction,
+    **{
+        name: emitter
+        for kind in (
+            comparison.EqOp,
+            comparison.NeOp,
+            comparison.LtOp,
+            comparison.LeOp,
+            comparison.GtOp,
+            comparison.GeOp,
+        )
+        for name, emitter in of_scalar_and_tensor(kind).items()
+    },
+    "aten.neg.default": unary(arithmetic.NegOp),
+    "aten.exp.default": unary(arithmetic.ExpOp),
+    "aten.log.default": unary(arithmetic.LogOp),
+    "aten.sqrt.default": unary(arithmetic.SqrtOp),
+    "aten.abs.default": unary(powers.AbsOp),
+    "aten.sign.default": unary(powers.SignOp),
+    "aten.sgn.default": unary(powers.SignOp),
+    "aten.reciprocal.default": unary(powers.ReciprocalOp),
+    "aten.rsqrt.default": unary(powers.RsqrtOp),
+    "aten.log1p.default": unary(powers.Log1pOp),
+    "aten.pow.Tensor_Scalar": power,
+    "aten.pow.Tensor_Tensor": power,
+    "aten.pow.Scalar": power,
+    "aten.where.self": where,
+    "aten.masked_fill.Scalar": masked_fill,
+    "aten.masked_fill.Tensor": masked_fill,
+    "aten.clamp.default": clamp,
+    "aten.clamp.Tensor": clamp,
+    "aten.clamp_min.default": clamp,
+    "aten.clamp_max.default": lambda e, x, high: clamp(e, x, None, high),
+    "aten._to_copy.default": to_copy,
+    "aten.copy.default": copy,
+    "aten.logical_not.default": logical_not,
+    "aten.logical_and.default": logical(comparison.MinimumOp),
+    "aten.logical_or.default": logical(comparison.MaximumOp),
+    "aten.bitwise_and.Tensor": logical(comparison.MinimumOp),
+    "aten.bitwise_or.Tensor": logical(comparison.MaximumOp),
+    "aten.addcmul.default": partial(add_scaled, True),
+    "aten.addcdiv.default": partial(add_scaled, False),
+}

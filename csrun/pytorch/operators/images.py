@@ -1,0 +1,195 @@
+"""Convolution and pooling over images [N, C, H, W]."""
+
+from math import prod
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops import convolution as ops
+from csrun.cirh.ops import pooling
+from csrun.cirh.ops.reductions import SumOp
+from csrun.pytorch.operators.base import Emission, Emitter, Private, rank, shape, unsupported
+
+
+def convolution(
+    e: Emission,
+    x: SSAValue,
+    weight: SSAValue,
+    bias: SSAValue | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> SSAValue:
+    """Over one axis or two; one is images of one row."""
+    options = _windows(x, transposed, stride, padding, dilation)
+    operands = [_image(e, v) for v in (x, weight)]
+    biases = [] if bias is None else [bias]
+    return e.view(e.emit(ops.ConvolutionOp, *operands, *biases, groups=groups, **options), e.sizes)
+
+
+def convolution_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    weight: SSAValue,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    wanted: Any,
+) -> tuple[SSAValue | None, ...]:
+    options = _windows(x, transposed, stride, padding, dilation)
+    grads, images, kernels = (_image(e, v) for v in (grad, x, weight))
+    found: list[SSAValue | None] = [None, None, None]
+    if wanted[0]:
+        kind, size = ops.ConvolutionBackwardInputOp, shape(images)
+        own = e.emit(kind, grads, kernels, input_size=size, groups=groups, **options)
+        found[0] = e.view(own, shape(x))
+    if wanted[1]:
+        of_weight, size = ops.ConvolutionBackwardWeightOp, shape(kernels)
+        own = e.emit(of_weight, grads, images, weight_size=size, groups=groups, **options)
+        found[1] = e.view(own, shape(weight))
+    if wanted[2]:
+        found[2] = e.emit(SumOp, grads, dims=(0, 2, 3), keepdim=False)
+    return tuple(found)
+
+
+def _image(e: Emission, x: SSAValue) -> SSAValue:
+    return e.view(x, (*shape(x)[:2], 1, *shape(x)[2:])) if rank(x) == 3 else x
+
+
+def _windows(
+    x: SSAValue, transposed: bool, stride: Any, padding: Any, dilation: Any
+) -> dict[str, Any]:
+    if transposed or rank(x) not in (3, 4):
+        raise unsupported(
+            "a convolution is over one axis or two, and not transposed",
+            f"{rank(x) - 2} axes, transposed={transposed}",
+        )
+    axes = rank(x) - 2
+    given = {"stride": (stride, 1), "padding": (padding, 0), "dilation": (dilation, 1)}
+    return {name: _pair(sizes, axes, other) for name, (sizes, other) in given.items()}
+
+
+def _pair(sizes: Any, axes: int, other: int) -> tuple[int, int]:
+    each = list(sizes) * (axes if len(sizes) == 1 else 1)
+    return (other, each[0]) if axes == 1 else (each[0], each[1])
+
+
+def max_pool(
+    e: Emission,
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = (0, 0),
+    dilation: Any = (1, 1),
+    ceil_mode: bool = False,
+) -> tuple[SSAValue, Private]:
+    """The largest, and which pixel of the window it is; ATen says which of the image."""
+    options = _pooling(x, kernel_size, stride, padding, ceil_mode)
+    options["dilation"] = _pair(dilation, 2, 1)
+    out, offsets = e.emit_all(pooling.MaxPool2dOp, x, **options)
+    return out, Private(offsets)
+
+
+def max_pool_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    offsets: Private,
+) -> SSAValue:
+    options = _pooling(x, kernel_size, stride, padding, ceil_mode)
+    options["dilation"] = _pair(dilation, 2, 1)
+    kind, size = pooling.MaxPool2dBackwardOp, shape(x)
+    return e.emit(kind, grad, offsets.value, input_size=size, **options)
+
+
+def avg_pool(
+    e: Emission,
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> SSAValue:
+    options = _pooling(x, kernel_size, stride, padding, ceil_mode, divisor_override)
+    return e.emit(pooling.AvgPool2dOp, x, count_include_pad=count_include_pad, **options)
+
+
+def avg_pool_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> SSAValue:
+    options = _pooling(x, kernel_size, stride, padding, ceil_mode, divisor_override)
+    kind, size = pooling.AvgPool2dBackwardOp, shape(x)
+    return e.emit(kind, grad, input_size=size, count_include_pad=count_include_pad, **options)
+
+
+def adaptive_pool(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
+    return avg_pool(e, x, _adaptive(x, sizes))
+
+
+def adaptive_pool_backward(e: Emission, grad: SSAValue, x: SSAValue) -> SSAValue:
+    window = _adaptive(x, shape(grad)[2:])
+    return avg_pool_backward(e, grad, x, window, (), (0, 0), False, True, None)
+
+
+def _adaptive(x: SSAValue, sizes: Any) -> tuple[int, int]:
+    """The windows that part an image into so many equal ones."""
+    rows, columns = shape(x)[-2:]
+    if rank(x) != 4 or rows % sizes[0] or columns % sizes[1]:
+        raise unsupported("an adaptive pooling must divide images [N, C, H, W]", list(shape(x)))
+    return rows // sizes[0], columns // sizes[1]
+
+
+def _pooling(
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    divisor: int | None = None,
+) -> dict[str, Any]:
+    if ceil_mode or divisor is not None or rank(x) != 4:
+        raise unsupported(
+            "a pooling is of images [N, C, H, W], without ceil_mode and divisor_override",
+            f"shape {list(shape(x))}, ceil_mode={ceil_mode}, divisor_override={divisor}",
+        )
+    window = _pair(kernel_size, 2, 1)
+    return {
+        "kernel_size": window,
+        "stride": _pair(stride, 2, 1) if prod(stride) and len(stride) else window,
+        "padding": _pair(padding, 2, 0),
+    }
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.convolution.default": convolution,
+    "aten.convolution_backward.default": convolution_backward,
+    "aten.max_pool2d_with_indices.default": max_pool,
+    "aten.max_pool2d_with_indices_backward.default": max_pool_backward,
+    "aten.avg_pool2d.default": avg_pool,
+    "aten.avg_pool2d_backward.default": avg_pool_backward,
+    "aten._adaptive_avg_pool2d.default": adaptive_pool,
+    "aten._adaptive_avg_pool2d_backward.default": adaptive_pool_backward,
+}

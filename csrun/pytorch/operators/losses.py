@@ -1,0 +1,220 @@
+"""Softmax, its logarithm, and losses."""
+
+from math import prod
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops.activation import SoftplusOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
+from csrun.cirh.ops.base import CirhOp, Plain
+from csrun.cirh.ops.batch import LabelCountOp
+from csrun.cirh.ops.comparison import EqOp, WhereOp
+from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
+from csrun.cirh.ops.loss import (
+    LogSoftmaxBackwardOp,
+    LogSoftmaxOp,
+    NllLossBackwardOp,
+    NllLossForwardOp,
+)
+from csrun.cirh.ops.normalization import SoftmaxBackwardOp, SoftmaxOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import PermuteOp
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    axis,
+    dtype,
+    rank,
+    shape,
+    unsupported,
+)
+
+MEAN, SUM = 1, 2  # ATen's numbers of reductions; 0 is none
+
+
+def _along(e: Emission, kind: type[CirhOp], dim: int, *operands: SSAValue) -> SSAValue:
+    """Along the second of up to three axes: those before and behind are one each."""
+    sizes = shape(operands[0])
+    dim, before, behind = axis(dim, operands[0]), 1, 1
+    for n in sizes[:dim]:
+        before *= n
+    for n in sizes[dim + 1 :]:
+        behind *= n
+    along = (before, sizes[dim]) if behind == 1 else (before, sizes[dim], behind)
+    return e.view(e.emit(kind, *(e.view(x, along) for x in operands), dim=1), sizes)
+
+
+def softmax(e: Emission, x: SSAValue, dim: int, half_to_float: bool) -> SSAValue:
+    return _along(e, SoftmaxOp, dim, x)
+
+
+def softmax_backward(
+    e: Emission, grad: SSAValue, out: SSAValue, dim: int, input_dtype: Any
+) -> SSAValue:
+    return _along(e, SoftmaxBackwardOp, dim, grad, out)
+
+
+def log_softmax(e: Emission, x: SSAValue, dim: int, half_to_float: bool) -> SSAValue:
+    return _along(e, LogSoftmaxOp, dim, x)
+
+
+def log_softmax_backward(
+    e: Emission, grad: SSAValue, out: SSAValue, dim: int, input_dtype: Any
+) -> SSAValue:
+    return _along(e, LogSoftmaxBackwardOp, dim, grad, out)
+
+
+def nll_loss(
+    e: Emission, x: SSAValue, labels: SSAValue, weight: Any, reduction: int, ignore_index: int
+) -> tuple[SSAValue, ...]:
+    """The loss, and what it is a mean over."""
+    _require_reduced(weight, reduction)
+    count = e.emit(LabelCountOp, labels, ignore_index=ignore_index, dtype=dtype(x))
+    total = e.emit(NllLossForwardOp, x, labels, ignore_index=ignore_index)
+    return (e.emit(DivOp, total, count) if reduction == MEAN else total), count
+
+
+def nll_loss_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    labels: SSAValue,
+    weight: Any,
+    reduction: int,
+    ignore_index: int,
+    count: SSAValue,
+) -> SSAValue:
+    _require_reduced(weight, reduction)
+    scale = e.emit(DivOp, grad, count) if reduction == MEAN else grad
+    return e.emit(NllLossBackwardOp, scale, x, labels, ignore_index=ignore_index)
+
+
+def _require_reduced(weight: Any, reduction: int) -> None:
+    if weight is not None:
+        raise unsupported("a loss by label has no weight a class", "one")
+    if reduction not in (MEAN, SUM):
+        raise unsupported("a loss by label is the mean or sum of all", "reduction='none'")
+
+
+def cross_entropy(
+    e: Emission,
+    x: SSAValue,
+    labels: SSAValue,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+) -> SSAValue:
+    """Of [N, C], or [N, C, ...], or [C]."""
+    rows = _class_last(e, x)
+    flat = e.view(labels, (shape(rows)[0],))
+    logarithms = e.emit(LogSoftmaxOp, rows, dim=1)
+    options: dict[str, Plain] = {"ignore_index": ignore_index}
+    if label_smoothing:
+        options["label_smoothing"] = label_smoothing
+    if reduction == "none":
+        return _each(e, logarithms, flat, ignore_index, label_smoothing)
+    count = None
+    if reduction == "mean":  # before the loss, whose kernel reads it
+        count = e.emit(LabelCountOp, flat, ignore_index=ignore_index, dtype=dtype(x))
+    e.saved[e.place] = logarithms, flat, count, options
+    total = e.emit(NllLossForwardOp, logarithms, flat, **options)
+    return total if count is None else e.emit(DivOp, total, count)
+
+
+def _each(
+    e: Emission, logarithms: SSAValue, labels: SSAValue, ignore_index: int, smoothing: float
+) -> SSAValue:
+    """Of each label its loss, 0 where it is to be ignored."""
+    if smoothing:
+        raise unsupported("label_smoothing is of a mean or sum", "reduction='none'")
+    ignored = e.emit(EqOp, labels, e.full(ignore_index, dtype(labels)))
+    places = e.emit(WhereOp, ignored, e.full(0, dtype(labels)), labels)
+    places = e.view(places, (*shape(labels), 1))
+    picked = e.view(e.emit(GatherOp, logarithms, places, dim=1), shape(labels))
+    zero = e.full(0, dtype(logarithms))
+    e.saved[e.place] = logarithms, ignored, places
+    return e.view(e.emit(WhereOp, ignored, zero, e.emit(NegOp, picked)), e.sizes)
+
+
+def cross_entropy_backward(
+    e: Emission, grad: SSAValue, x: SSAValue, labels: SSAValue, reduction: str, **unused: Any
+) -> tuple[SSAValue]:
+    saved = e.saved[e.forward]
+    if reduction == "none":
+        logarithms, ignored, places = saved
+        flat = e.view(grad, shape(ignored))
+        own = e.emit(WhereOp, ignored, e.full(0, dtype(grad)), e.emit(NegOp, flat))
+        sizes = shape(logarithms)
+        own = e.emit(GatherBackwardOp, e.view(own, shape(places)), places, input_sizes=sizes, dim=1)
+    else:
+        logarithms, flat, count, options = saved
+        scale = grad if count is None else e.emit(DivOp, grad, count)
+        own = e.emit(NllLossBackwardOp, scale, logarithms, flat, **options)
+    rows = e.emit(LogSoftmaxBackwardOp, own, logarithms, dim=1)
+    return (_class_second(e, rows, shape(x)),)
+
+
+def _class_last(e: Emission, x: SSAValue) -> SSAValue:
+    """Shapes: [N, C, ...] -> [N ..., C]"""
+    sizes = shape(x)
+    if rank(x) > 2:
+        x = e.emit(PermuteOp, x, dims=(0, *range(2, rank(x)), 1))
+    classes = sizes[1] if len(sizes) > 1 else sizes[0]
+    return e.view(x, (prod(sizes) // max(classes, 1), classes))
+
+
+def _class_second(e: Emission, rows: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
+    """Back to the shape of the logits."""
+    if len(sizes) < 3:
+        return e.view(rows, sizes)
+    apart = e.view(rows, (sizes[0], *sizes[2:], sizes[1]))
+    return e.emit(PermuteOp, apart, dims=(0, len(sizes) - 1, *range(1, len(sizes) - 1)))
+
+
+def mse(e: Emission, x: SSAValue, y: SSAValue, reduction: int = MEAN) -> SSAValue:
+    difference = e.emit(SubOp, x, y)
+    return _reduced(e, e.emit(MulOp, difference, difference), reduction)
+
+
+def mse_backward(e: Emission, grad: SSAValue, x: SSAValue, y: SSAValue, reduction: int) -> SSAValue:
+    factor = 2 / prod(shape(x)) if reduction == MEAN else 2
+    slope = e.emit(MulOp, e.emit(SubOp, x, y), e.full(factor, dtype(x)))
+    return e.emit(MulOp, slope, e.expand(grad, shape(x)))
+
+
+def bce_with_logits(
+    e: Emission,
+    x: SSAValue,
+    y: SSAValue,
+    weight: Any = None,
+    pos_weight: Any = None,
+    reduction: int = MEAN,
+) -> SSAValue:
+    """(1 - y) x + log(1 + exp(-x))."""
+    if weight is not None or pos_weight is not None:
+        raise unsupported("binary_cross_entropy_with_logits has no weights", "some")
+    left = e.emit(MulOp, e.emit(SubOp, e.full(1, dtype(x)), y), x)
+    return _reduced(e, e.emit(AddOp, left, e.emit(SoftplusOp, e.emit(NegOp, x))), reduction)
+
+
+def _reduced(e: Emission, x: SSAValue, reduction: int) -> SSAValue:
+    if reduction not in (MEAN, SUM):
+        return x
+    total = e.emit(SumOp, x, dims=tuple(range(rank(x))), keepdim=False)
+    return total if reduction == SUM else e.emit(DivOp, total, e.full(prod(shape(x)), dtype(x)))
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten._softmax.default": softmax,
+    "aten._softmax_backward_data.default": softmax_backward,
+    "aten._log_softmax.default": log_softmax,
+    "aten._log_softmax_backward_data.default": log_softmax_backward,
+    "aten.nll_loss_forward.default": nll_loss,
+    "aten.nll_loss_backward.default": nll_loss_backward,
+    "csrun::cross_entropy": cross_entropy,
+    "csrun::cross_entropy_backward": cross_entropy_backward,
+    "aten.mse_loss.default": mse,
+    "aten.mse_loss_backward.default": mse_backward,
+    "aten.binary_cross_entropy_with_logits.default": bce_with_logits,
+}

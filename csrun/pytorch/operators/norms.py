@@ -1,0 +1,268 @@
+"""Layer norms and batch norm."""
+
+from math import prod
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops import normalization as ops
+from csrun.cirh.ops.arithmetic import AddOp, MulOp, SubOp
+from csrun.cirh.ops.batch import ValidSamplesOp
+from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
+from csrun.cirh.ops.powers import RsqrtOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.types import tensor_type
+from csrun.pytorch.operators.base import Emission, Emitter, Private, dtype, shape, unsupported
+
+Wanted = SSAValue | None
+
+
+def layer_norm(
+    e: Emission, x: SSAValue, sizes: Any, weight: Wanted, bias: Wanted, eps: float
+) -> tuple[SSAValue, ...]:
+    """Over rows of all that is normalized; the statistics as PyTorch has them, one a row."""
+    rows, length = _rows(x, sizes)
+    outer = shape(x)[: len(shape(x)) - len(sizes)]
+    statistic = (*outer, *(1 for _ in sizes))
+    weights = (_flat(e, weight, 1, x, length), _flat(e, bias, 0, x, length))
+    found = e.emit_all(ops.NativeLayerNormOp, e.view(x, (rows, length)), *weights, eps=float(eps))
+    return e.view(found[0], shape(x)), *(e.view(s, statistic) for s in found[1:])
+
+
+def layer_norm_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    sizes: Any,
+    mean: SSAValue,
+    rstd: SSAValue,
+    weight: Wanted,
+    bias: Wanted,
+    wanted: Any,
+) -> tuple[Wanted, ...]:
+    rows, length = _rows(x, sizes)
+    found = e.emit_all(
+        ops.NativeLayerNormBackwardOp,
+        *(e.view(v, (rows, length)) for v in (grad, x)),
+        *(e.view(v, (rows, 1)) for v in (mean, rstd)),
+        _flat(e, weight, 1, x, length),
+    )
+    shapes = (shape(x), tuple(sizes), tuple(sizes))
+    return tuple(
+        e.view(v, s) if want else None for v, s, want in zip(found, shapes, wanted, strict=True)
+    )
+
+
+def rms_norm(
+    e: Emission, x: SSAValue, sizes: Any, weight: Wanted, eps: float | None
+) -> tuple[SSAValue, ...]:
+    rows, length = _rows(x, sizes)
+    statistic = (*shape(x)[: len(shape(x)) - len(sizes)], *(1 for _ in sizes))
+    if eps is None:
+        eps = {"float32": 1.1920928955078125e-07, "float64": 2.220446049250313e-16}[dtype(x)]
+    weights = _flat(e, weight, 1, x, length)
+    out, rrms = e.emit_all(ops.FusedRmsNormOp, e.view(x, (rows, length)), weights, eps=float(eps))
+    return e.view(out, shape(x)), e.view(rrms, statistic)
+
+
+def rms_norm_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    sizes: Any,
+    rrms: SSAValue,
+    weight: Wanted,
+    wanted: Any,
+) -> tuple[Wanted, ...]:
+    rows, length = _rows(x, sizes)
+    operands = (*(e.view(v, (rows, length)) for v in (grad, x)), e.view(rrms, (rows, 1)))
+    scale = _flat(e, weight, 1, x, length)
+    found = e.emit_all(ops.FusedRmsNormBackwardOp, *operands, scale)
+    shapes = (shape(x), tuple(sizes))
+    return tuple(
+        e.view(v, s) if want else None for v, s, want in zip(found, shapes, wanted, strict=True)
+    )
+
+
+def _rows(x: SSAValue, sizes: Any) -> tuple[int, int]:
+    length = prod(sizes)
+    return prod(shape(x)) // max(length, 1), length
+
+
+def _flat(e: Emission, weight: Wanted, missing: float, x: SSAValue, length: int) -> SSAValue:
+    if weight is None:
+        return e.full(missing, dtype(x), (length,))
+    return e.view(weight, (length,))
+
+
+def batch_norm(
+    e: Emission,
+    x: SSAValue,
+    mean: Wanted,
+    var: Wanted,
+    weight: Wanted,
+    bias: Wanted,
+    momentum: float,
+    eps: float,
+) -> tuple[SSAValue, ...]:
+    """Of [N, C, ...], in training; the samples must lie on the first axis."""
+    depends, sizes = e.dependence(x), shape(x)
+    if depends.axis != 0:
+        raise unsupported("the samples must lie on the first axis", f"shape {list(sizes)}")
+    samples = e.builder.leaf(ValidSamplesOp, tensor_type((), "int64"))
+    places = e.view(x, (*sizes[:2], prod(sizes[2:])))
+    weights = [
+        _flat(e, given, missing, x, sizes[1])
+        for given, missing in ((weight, 1), (bias, 0), (mean, 0), (var, 1))
+    ]
+    options = {"rows": depends.rows, "momentum": momentum, "eps": eps}
+    out, saved_mean, rstd, *running = e.emit_all(
+        NativeBatchNormOp, places, *weights, samples, **options
+    )
+    e.saved[e.place] = (places, saved_mean, rstd, weights[0], samples, depends.rows)
+    return e.view(out, sizes), *(running if mean is not None else [])
+
+
+def batch_norm_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    mean: Wanted,
+    var: Wanted,
+    weight: Wanted,
+    bias: Wanted,
+    needs: tuple[bool, ...],
+    **unused: Any,
+) -> tuple[Wanted, ...]:
+    places, saved_mean, rstd, scale, samples, rows = e.saved[e.forward]
+    found = e.emit_all(
+        NativeBatchNormBackwardOp,
+        e.view(grad, shape(places)),
+        places,
+        saved_mean,
+        rstd,
+        scale,
+        samples,
+        rows=rows,
+    )
+    each = (e.view(found[0], shape(x)), None, None, *found[1:])
+    return tuple(v for v, need in zip(each, needs, strict=True) if need)
+
+
+def running_norm(
+    e: Emission,
+    x: SSAValue,
+    weight: Wanted,
+    bias: Wanted,
+    mean: SSAValue,
+    var: SSAValue,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[SSAValue | Private, ...]:
+    """By the running statistics; ATen's saved ones are not there."""
+    if training:
+        raise unsupported("a batch norm in training is torch.nn.functional's", "another")
+    scale, apart = _by_statistics(e, x, mean, var, eps)
+    out = e.emit(MulOp, apart, scale)
+    for kind, given in ((MulOp, weight), (AddOp, bias)):
+        out = out if given is None else e.emit(kind, out, _by_channel(e, given, x))
+    return out, Private(scale), Private(scale)
+
+
+def running_norm_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    weight: Wanted,
+    mean: SSAValue,
+    var: SSAValue,
+    saved_mean: Any,
+    saved_rstd: Any,
+    training: bool,
+    eps: float,
+    wanted: Any,
+) -> tuple[Wanted, ...]:
+    scale, apart = _by_statistics(e, x, mean, var, eps)
+    own = e.emit(MulOp, grad, scale)
+    if weight is not None:
+        own = e.emit(MulOp, own, _by_channel(e, weight, x))
+    dims = tuple(d for d in range(len(shape(x))) if d != 1)
+    slopes = (e.emit(MulOp, grad, e.emit(MulOp, apart, scale)), grad)
+    sums = (e.emit(SumOp, slope, dims=dims, keepdim=False) for slope in slopes)
+    return tuple(v if want else None for v, want in zip((own, *sums), wanted, strict=True))
+
+
+def _by_statistics(
+    e: Emission, x: SSAValue, mean: SSAValue, var: SSAValue, eps: float
+) -> tuple[SSAValue, SSAValue]:
+    """1 / standard deviation of each channel, and what is apart from its mean."""
+    scale = e.emit(RsqrtOp, e.emit(AddOp, var, e.full(eps, dtype(var))))
+    return _by_channel(e, scale, x), e.emit(SubOp, x, _by_channel(e, mean, x))
+
+
+def _by_channel(e: Emission, value: SSAValue, x: SSAValue) -> SSAValue:
+    return e.view(value, (*shape(value), *(1 for _ in shape(x)[2:])))
+
+
+def group_norm(
+    e: Emission,
+    x: SSAValue,
+    weight: Wanted,
+    bias: Wanted,
+    samples: int,
+    channels: int,
+    places: int,
+    groups: int,
+    eps: float,
+) -> tuple[SSAValue, ...]:
+    """A layer norm of each group of each sample, then a weight and bias a channel."""
+    kind = (samples * groups, channels // groups * places)
+    scales = (e.full(n, dtype(x), kind[1:]) for n in (1, 0))
+    normal, mean, rstd = e.emit_all(ops.NativeLayerNormOp, e.view(x, kind), *scales, eps=float(eps))
+    out = e.view(normal, shape(x))
+    for op, given in ((MulOp, weight), (AddOp, bias)):
+        out = out if given is None else e.emit(op, out, _by_channel(e, given, x))
+    return out, *(e.view(v, (samples, groups)) for v in (mean, rstd))
+
+
+def group_norm_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    mean: SSAValue,
+    rstd: SSAValue,
+    weight: Wanted,
+    samples: int,
+    channels: int,
+    places: int,
+    groups: int,
+    wanted: Any,
+) -> tuple[Wanted, ...]:
+    kind = (samples * groups, channels // groups * places)
+    mean, rstd = (e.view(v, (kind[0], 1)) for v in (mean, rstd))
+    rows = e.view(x, kind)
+    scaled = grad if weight is None else e.emit(MulOp, grad, _by_channel(e, weight, x))
+    ones = e.full(1, dtype(x), kind[1:])
+    operands = (e.view(scaled, kind), rows, mean, rstd, ones)
+    own = e.emit(ops.NativeLayerNormBackwardOp, *operands)
+    normal = e.view(e.emit(MulOp, e.emit(SubOp, rows, mean), rstd), shape(x))
+    dims = tuple(d for d in range(len(shape(x))) if d != 1)
+    slopes = (e.emit(MulOp, grad, normal), grad)
+    sums = (e.emit(SumOp, slope, dims=dims, keepdim=False) for slope in slopes)
+    each = zip((e.view(own, shape(x)), *sums), wanted, strict=True)
+    return tuple(v if want else None for v, want in each)
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.native_layer_norm.default": layer_norm,
+    "aten.native_layer_norm_backward.default": layer_norm_backward,
+    "aten._fused_rms_norm.default": rms_norm,
+    "aten._fused_rms_norm_backward.default": rms_norm_backward,
+    "aten.native_group_norm.default": group_norm,
+    "aten.native_group_norm_backward.default": group_norm_backward,
+    "aten.native_batch_norm.default": running_norm,
+    "aten.native_batch_norm_backward.default": running_norm_backward,
+    "csrun::batch_norm": batch_norm,
+    "csrun::batch_norm_backward": batch_norm_backward,
+}

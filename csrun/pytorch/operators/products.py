@@ -1,0 +1,57 @@
+"""Matrix products."""
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops.arithmetic import AddmmOp, AddOp, MatmulOp, MmOp, MulOp
+from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape
+
+
+def mm(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+    return e.emit(MmOp, a, b)
+
+
+def bmm(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+    return e.emit(MatmulOp, a, b)
+
+
+def addmm(
+    e: Emission, bias: SSAValue, a: SSAValue, b: SSAValue, beta: float = 1, alpha: float = 1
+) -> SSAValue:
+    if beta == alpha == 1 and rank(bias) == 1 and shape(bias) == shape(b)[1:]:
+        return e.emit(AddmmOp, bias, a, b)
+    return _added(e, bias, e.emit(MmOp, a, b), beta, alpha)
+
+
+def baddbmm(
+    e: Emission, bias: SSAValue, a: SSAValue, b: SSAValue, beta: float = 1, alpha: float = 1
+) -> SSAValue:
+    return _added(e, bias, e.emit(MatmulOp, a, b), beta, alpha)
+
+
+def _added(e: Emission, bias: SSAValue, product: SSAValue, beta: float, alpha: float) -> SSAValue:
+    if alpha != 1:
+        product = e.emit(MulOp, product, e.full(alpha, dtype(product)))
+    if beta == 0:
+        return product
+    if beta != 1:
+        bias = e.emit(MulOp, bias, e.full(beta, dtype(bias)))
+    return e.emit(AddOp, product, bias)
+
+
+def mv(e: Emission, a: SSAValue, x: SSAValue) -> SSAValue:
+    return e.view(e.emit(MmOp, a, e.view(x, (*shape(x), 1))), shape(a)[:1])
+
+
+def dot(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+    (n,) = shape(a)
+    return e.view(e.emit(MmOp, e.view(a, (1, n)), e.view(b, (n, 1))), ())
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.mm.default": mm,
+    "aten.bmm.default": bmm,
+    "aten.addmm.default": addmm,
+    "aten.baddbmm.default": baddbmm,
+    "aten.mv.default": mv,
+    "aten.dot.default": dot,
+}

@@ -1,0 +1,151 @@
+"""Sums, means, extrema."""
+
+from math import inf, prod
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
+from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.indexing import GatherOp
+from csrun.cirh.ops.powers import AbsOp
+from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    axes,
+    axis,
+    dtype,
+    floats,
+    name_of,
+    shape,
+    unsupported,
+)
+
+
+def total(e: Emission, x: SSAValue, dims: Any = None, keepdim: bool = False, **to: Any) -> SSAValue:
+    """Of integers it is int64, as of truth values."""
+    if (kind := to.get("dtype")) is not None:
+        x = e.cast(x, name_of(kind))
+    elif not floats(x):
+        x = e.cast(x, "int64")
+    found = axes(dims, x)
+    return e.emit(SumOp, x, dims=found, keepdim=keepdim) if found else x
+
+
+def mean(e: Emission, x: SSAValue, dims: Any = None, keepdim: bool = False, **to: Any) -> SSAValue:
+    found = total(e, x, dims, keepdim, **to)
+    count = prod(shape(x)[d] for d in axes(dims, x))
+    return e.emit(DivOp, found, e.full(count, dtype(found)))
+
+
+def variance(
+    e: Emission,
+    x: SSAValue,
+    dims: Any = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> SSAValue:
+    found = axes(dims, x)
+    count = prod(shape(x)[d] for d in found)
+    middle = e.emit(SumOp, x, dims=found, keepdim=True)
+    middle = e.emit(DivOp, middle, e.full(count, dtype(x)))
+    apart = e.emit(SubOp, x, middle)
+    squares = e.emit(SumOp, e.emit(MulOp, apart, apart), dims=found, keepdim=keepdim)
+    return e.emit(
+        DivOp, squares, e.full(count - (1 if correction is None else correction), dtype(x))
+    )
+
+
+def deviation(e: Emission, x: SSAValue, *dims: Any, **options: Any) -> SSAValue:
+    return e.emit(SqrtOp, variance(e, x, *dims, **options))
+
+
+def variance_and_mean(
+    e: Emission, x: SSAValue, dims: Any = None, keepdim: bool = False, **options: Any
+) -> tuple[SSAValue, SSAValue]:
+    return variance(e, x, dims, keepdim=keepdim, **options), mean(e, x, dims, keepdim)
+
+
+def extremum(kind: type[CirhOp]) -> Emitter:
+    """The largest or smallest along some axes."""
+
+    def emit(e: Emission, x: SSAValue, dims: Any = None, keepdim: bool = False) -> SSAValue:
+        return e.emit(kind, x, dims=axes(dims, x), keepdim=keepdim)
+
+    return emit
+
+
+def place_of_extremum(largest: bool) -> Emitter:
+    """The place of the largest or smallest along an axis, or in all."""
+
+    def emit(e: Emission, x: SSAValue, dim: int | None = None, keepdim: bool = False) -> SSAValue:
+        x = x if largest else e.emit(NegOp, x)
+        if dim is None:
+            return e.view(e.emit(ArgmaxOp, e.view(x, (prod(shape(x)),)), dim=0), e.sizes)
+        return e.view(e.emit(ArgmaxOp, x, dim=axis(dim, x)), e.sizes)
+
+    return emit
+
+
+def extremum_and_place(largest: bool) -> Emitter:
+    """Both, along an axis."""
+
+    def emit(
+        e: Emission, x: SSAValue, dim: int, keepdim: bool = False
+    ) -> tuple[SSAValue, SSAValue]:
+        dim = axis(dim, x)
+        places = e.emit(ArgmaxOp, x if largest else e.emit(NegOp, x), dim=dim)
+        kept = e.view(places, (*shape(x)[:dim], 1, *shape(x)[dim + 1 :]))
+        found = e.emit(GatherOp, x, kept, dim=dim)
+        return e.view(found, e.sizes), e.view(places, e.sizes)
+
+    return emit
+
+
+def norm(
+    e: Emission,
+    x: SSAValue,
+    order: float = 2,
+    dims: Any = None,
+    keepdim: bool = False,
+    **unused: Any,
+) -> SSAValue:
+    """The root of the sum of squares; the largest of all for infinity, a sum for 1."""
+    if order == 2:
+        squares = e.emit(SumOp, e.emit(MulOp, x, x), dims=axes(dims, x), keepdim=keepdim)
+        return e.emit(SqrtOp, squares)
+    sizes = e.emit(AbsOp, x)
+    if order == 1:
+        return e.emit(SumOp, sizes, dims=axes(dims, x), keepdim=keepdim)
+    if order == inf:
+        return e.emit(AmaxOp, sizes, dims=axes(dims, x), keepdim=keepdim)
+    raise unsupported("a norm is of order 1, 2 or infinity", order)
+
+
+def logsumexp(e: Emission, x: SSAValue, dims: Any, keepdim: bool = False) -> SSAValue:
+    found = axes(dims, x)
+    top = e.emit(AmaxOp, x, dims=found, keepdim=True)
+    total = e.emit(SumOp, e.emit(ExpOp, e.emit(SubOp, x, top)), dims=found, keepdim=True)
+    return e.view(e.emit(AddOp, e.emit(LogOp, total), top), e.sizes)
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.sum.default": total,
+    "aten.sum.dim_IntList": total,
+    "aten.mean.default": mean,
+    "aten.mean.dim": mean,
+    "aten.var.correction": variance,
+    "aten.std.correction": deviation,
+    "aten.var_mean.correction": variance_and_mean,
+    "aten.amax.default": extremum(AmaxOp),
+    "aten.amin.default": extremum(AminOp),
+    "aten.max.default": extremum(AmaxOp),
+    "aten.min.default": extremum(AminOp),
+    "aten.max.dim": extremum_and_place(True),
+    "aten.min.dim": extremum_and_place(False),
+    "aten.argmax.default": place_of_extremum(True),
+    "aten.argmin.default": place_of_extremum(False),
+    "aten.linalg_vector_norm.default": norm,
+    "aten.logsumexp.default": logsumexp,
+}

@@ -1,0 +1,10 @@
+"""PyTorch's optimizers: their types and param_groups become learning algorithms, by rules.
+
+The optimizer's own operators are not recorded. What changes each step, the learning rate and the
+weight decay of each group, is read at `optimizer.step()`, after the user's scheduler.
+"""
+
+from csrun.pytorch.optimizers.optimization import Optimization
+from csrun.pytorch.optimizers.rules import RULES
+
+__all__ = ["RULES", "Optimization"]

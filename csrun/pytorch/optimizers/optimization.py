@@ -1,0 +1,149 @@
+"""The user's optimizer: its algorithms, the numbers that it has each step, its state afterwards."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.base.errors import UsageError
+from csrun.cirh.algorithms import Algorithm, StepNumberAttr
+from csrun.executable.bind import Array
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.importing import stored_name
+from csrun.pytorch.optimizers.base import EachStep, Rule
+from csrun.pytorch.optimizers.rules import RULES
+
+SLOTS = ("momentum", "gradient_sum", "square_sum")  # of the updates in csrun
+
+
+class Optimization:
+    """An optimizer over parameters of the model, as it is when the Session begins.
+
+    Number 2 g of a step is the rate of group g, number 2 g + 1 its weight decay.
+
+    Raises: UsageError, with the user's line, for an optimizer or an option that csrun does not have
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+        self.optimizer = optimizer
+        self._line = user_line()
+        self._rule = self._found_rule()
+        self._names: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
+        self._groups: list[dict[str, Any]] = optimizer.param_groups
+        for group in self._groups:
+            self._rule.check(group, self._line)
+        self._fixed = self._options()
+
+    def _found_rule(self) -> Rule:
+        rule = RULES.get(type(self.optimizer))
+        if rule is None:
+            known = ", ".join(kind.__name__ for kind in RULES)
+            kind = type(self.optimizer)
+            raise UsageError(
+                f"{self._line}: the optimizer must be one of torch.optim's {known}, got "
+                f"{kind.__module__}.{kind.__qualname__}: its updates run where the weights are, "
+                "which another one's Python does not"
+            )
+        return rule
+
+    def algorithms(self) -> dict[str, Algorithm]:
+        """What updates each parameter, by its name.
+
+        Raises: UsageError for a parameter that is none of the model, or a number out of its range
+        """
+        found = {}
+        for number, group in enumerate(self._groups):
+            decay: float | StepNumberAttr = StepNumberAttr.of(2 * number + 1)
+            if not group["weight_decay"]:
+                decay = 0.0
+            each = EachStep(StepNumberAttr.of(2 * number), decay)
+            try:
+                algorithm = self._rule.algorithm(group, each)
+            except VerifyException as error:
+                raise UsageError(f"{self._line}: param_groups[{number}]: {error}") from error
+            for parameter in group["params"]:
+                found[self._name(parameter, number)] = algorithm
+        return found
+
+    def _name(self, parameter: torch.Tensor, group: int) -> str:
+        name = self._names.get(id(parameter))
+        if name is None:
+            raise UsageError(
+                f"{self._line}: param_groups[{group}] has a parameter of shape "
+                f"{list(parameter.shape)} that the Session's model has not: make the optimizer of "
+                "the parameters of the model that cbtorch.module returned"
+            )
+        return name
+
+    def numbers(self) -> tuple[float, ...]:
+        """Those of the step whose `optimizer.step()` is called now.
+
+        Raises: UsageError when an option has changed that is part of the compiled program
+        """
+        if self._options() != self._fixed:
+            raise self._changed()
+        found: list[float] = []
+        for group in self._groups:
+            found += (float(group["lr"]), float(group["weight_decay"]))
+        return tuple(found)
+
+    def _options(self) -> list[tuple[Any, ...]]:
+        names = self._rule.fixed
+        return [
+            (len(g["params"]), not g["weight_decay"], *(g.get(n) for n in names))
+            for g in self._groups
+        ]
+
+    def _changed(self) -> UsageError:
+        now, names = self._options(), ("number of params", "weight_decay 0", *self._rule.fixed)
+        if len(now) != len(self._fixed):
+            what = f"it had {len(self._fixed)} param_groups, and has {len(now)}"
+        else:
+            what = "; ".join(
+                f"{name} of param_groups[{number}] was {old}, and is {new}"
+                for number, (before, after) in enumerate(zip(self._fixed, now, strict=True))
+                for name, old, new in zip(names, before, after, strict=True)
+                if old != new
+            )
+        return UsageError(
+            f"{user_line()}: lr and weight_decay may change from step to step, nothing else of the "
+            f"optimizer: {what} (a OneCycleLR needs cycle_momentum=False)"
+        )
+
+    def require_new(self) -> None:
+        """Raises: UsageError for state that a run which begins would not know of"""
+        for name, parameter in self._parameters():
+            state = self.optimizer.state.get(parameter, {})
+            began = float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
+            if began:
+                raise UsageError(
+                    f"{self._line}: the optimizer has taken steps already (it has state of {name}),"
+                    " and model_dir has no checkpoint of them: begin with a new optimizer, or give "
+                    "the model_dir of the run that it comes from"
+                )
+
+    def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
+        """Give PyTorch's optimizer its state after so many steps, in its own form.
+
+        state: of the store, as checkpoints name it; trained: the parameters that got gradients
+        """
+        group_of = {id(p): group for group in self._groups for p in group["params"]}
+        for name, parameter in self._parameters():
+            if name in trained:
+                keys = {slot: f"{slot}/{stored_name(name)}" for slot in SLOTS}
+                slots = {
+                    slot: torch.from_numpy(np.array(state[key]))
+                    for slot, key in keys.items()
+                    if key in state
+                }
+                if given := self._rule.state(slots, group_of[id(parameter)], steps):
+                    self.optimizer.state[parameter].update(given)
+
+    def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [
+            (self._name(p, number), p)
+            for number, group in enumerate(self._groups)
+            for p in group["params"]
+        ]

@@ -1,0 +1,71 @@
+"""What the loop does with the model's own tensors beside its steps: they lie in the run's store."""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
+
+
+class ParameterWatch(TorchDispatchMode):
+    """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
+
+    What writes into them is refused, as the store would not have it. is_apart: whether the store
+    has taken them over. give_back: has them be as the store is.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        is_apart: Callable[[], bool],
+        give_back: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._is_apart, self._give_back = is_apart, give_back
+        self._memories = {
+            tensor.untyped_storage().data_ptr(): name
+            for tensors in (model.named_buffers(), model.named_parameters())
+            for name, tensor in tensors
+            if tensor.numel()
+        }
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operator run, on what the store has.
+
+        Raises: UsageError for one that writes into a tensor of the model
+        """
+        kwargs = kwargs or {}
+        found = [name for leaf in tree_leaves((args, kwargs)) if (name := self._name_of(leaf))]
+        if found and _is_users() and self._is_apart():
+            if func._schema.is_mutable and self._name_of(args[0]):
+                raise UsageError(
+                    f"{user_line()}: {found[0]} is written inside of the Session's block, after "
+                    "its first step: the run's store has the weights, and does not see it; write "
+                    "before the block or after it"
+                )
+            self._give_back()
+        return func(*args, **kwargs)
+
+    def has_of_model(self, leaves: Iterable[Any]) -> bool:
+        """Whether a tensor of the model is among them."""
+        return any(self._name_of(leaf) for leaf in leaves)
+
+    def _name_of(self, leaf: Any) -> str | None:
+        """The model's tensor that a leaf is, or is a view of."""
+        if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
+            return None
+        return self._memories.get(leaf.untyped_storage().data_ptr())
+
+
+def _is_users() -> bool:
+    """Whether the user's code, or a library's that it calls, is who computes."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):
+        frame = frame.f_back
+    return not is_of_csrun(frame.f_code.co_filename)

@@ -1,0 +1,73 @@
+"""The parts of a loop: a step of each is a program, and takes its batches from a loader."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from csrun.base.mode import RunMode
+from csrun.executable import Executable
+from csrun.pytorch.capture import Recording, Ref
+from csrun.pytorch.loop_shape import LoopShape
+from csrun.pytorch.tokens import StepValues
+from csrun.pytorch.user import Loader
+from csrun.runtime.roles.loop import Orders
+from csrun.runtime.roles.machine import Program
+
+Numbers = tuple[float, ...]  # that come with a step
+
+
+@dataclass(eq=False)
+class Batches:
+    """One loader's batches as they come to the wafer.
+
+    number: of the loader in the script. next: the batch that comes next, if the streamers know of
+    the order that it is in. owner: the part whose program they are made for.
+    """
+
+    loader: Loader
+    number: int
+    next: int | None = 0
+    owner: "Part | None" = None
+
+    def begin(self) -> None:
+        """Another pass begins."""
+        if not self.loader.orders.begin():
+            self.next = None
+
+    @property
+    def last(self) -> int:
+        """The first batch of which nobody has told in which order it is."""
+        return self.loader.orders.end() * len(self.loader)
+
+
+@dataclass(eq=False)
+class Part:
+    """One step of the loop as a program: the training's, an evaluation's, a last batch's.
+
+    goals: the values that it is there for. outputs: values that it gives besides the loss; wanted:
+    those that it is to give from its next step on.
+    """
+
+    recording: Recording
+    shape: LoopShape
+    batches: Batches
+    run_mode: RunMode
+    goals: Sequence[Ref]
+    outputs: tuple[Ref, ...] = ()
+    wanted: dict[Ref, None] = field(default_factory=dict)
+    executable: Executable | None = None
+    program: Program | None = None
+    orders: Orders | None = None
+
+    @property
+    def trains(self) -> bool:
+        return self.run_mode is RunMode.TRAIN
+
+
+@dataclass(frozen=True, eq=False)
+class Queued:
+    """A step that the loop has made, and nobody has run yet."""
+
+    part: Part
+    values: StepValues
+    batch: int
+    numbers: Numbers

@@ -1,0 +1,196 @@
+"""A step of the loop while it is recorded, and what is learned from it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import RunMode
+from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
+from csrun.pytorch.capture.whole import is_of_training
+from csrun.pytorch.gradients import refused
+from csrun.pytorch.interpret import interpret
+from csrun.pytorch.loop_shape import MODEL, Calls, LoopShape, ancestors
+from csrun.pytorch.masks import Draw
+from csrun.pytorch.parts import Batches, Part
+from csrun.pytorch.position_check import difference
+from csrun.pytorch.script_run import ScriptRun
+from csrun.pytorch.tokens import StepValues
+
+
+@dataclass(frozen=True)
+class ReadBefore:
+    """What an earlier run has read of a step, and what this one reads of it."""
+
+    run: ScriptRun
+    values: StepValues
+
+    def number_of(
+        self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
+    ) -> torch.Tensor:
+        """The numbers of a value: those that were kept, or computed ones, which are kept."""
+        found = self.run.kept(self.values, ref)
+        if found is None:
+            found = compute()[ref]
+            self.run.keep(self.values, ref, found)
+        return found
+
+
+class RecordedStep:
+    """One step on traced tensors, from its batch to `finish`.
+
+    key: of the part of the loop that it is. batch: for the loop.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        batch: Any,
+        key: tuple[Any, ...],
+        later: Callable[..., Any],
+        draw: Draw,
+        before: "ReadBefore",
+    ) -> None:
+        self.key = key
+        self._recorder = Recorder(model, draw)
+        self.calls = Calls(self._recorder, later)
+        self._modes = ExitStack()
+        self._before = before
+        self._recorder.reader = self._number_so_far
+        self._modes.enter_context(self._recorder)
+        self.batch = self._recorder.batch(batch)
+        self._modes.enter_context(self.calls)
+
+    def _number_so_far(self, traced: Traced) -> torch.Tensor:
+        """A value that is read before the step is over."""
+        recorder = self._recorder
+        so_far = recorder.so_far()
+        _require_forward(so_far, traced.value)
+        return self._before.number_of(
+            traced.value, lambda: interpret(so_far, [traced.value], draw=recorder.draw)
+        )
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether `backward()` was called."""
+        return self._recorder.has_loss
+
+    def call(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The loop calls the model."""
+        operands = self.calls.operands(args, kwargs)
+        self.calls.depth += 1
+        try:
+            results = forward(*args, **kwargs)
+        finally:
+            self.calls.depth -= 1
+        if not self.calls.depth:
+            self.calls.note(MODEL, operands, results)
+        return results
+
+    def close(self) -> None:
+        """Record no more."""
+        self._modes.close()
+
+    def _finish(self) -> Recording:
+        self.close()
+        return self._recorder.finish()
+
+    def part(self, batches: Batches, mode: RunMode) -> Part:
+        """A new part of the loop."""
+        recording = self._finish()
+        if mode is RunMode.EVAL:
+            _require_evaluation(recording)
+        refs = tree_map(lambda x: x.value if isinstance(x, Traced) else x, self.batch)
+        self._recording = recording
+        shape = LoopShape(recording, refs, self.calls.found)
+        part = Part(recording, shape, batches, mode, self._goals())
+        part.outputs = self._read_of(part)
+        return part
+
+    def _read_of(self, part: Part) -> tuple[Ref, ...]:
+        recording = self._recording
+        return part.shape.bases_of(recording, [read.value for read in recording.reads])
+
+    def _goals(self) -> list[Ref]:
+        """The values that the step is there for."""
+        recording = self._recording
+        if recording.loss is not None:
+            return [recording.loss, *recording.gradients.values(), *recording.written.values()]
+        results = [call.results for call in self.calls.found if call.name == MODEL]
+        return [leaf for leaf in tree_leaves(results) if isinstance(leaf, Ref)]
+
+    def compare(self, part: Part) -> None:
+        """Raises: UsageError where the step is not what the part's first one was"""
+        self._recording = self._finish()
+        goals = self._goals()
+        if what := difference(part.recording, part.goals, self._recording, goals):
+            raise UsageError(
+                f"{what}: a loop must compute the same in each step, as forward's Python runs in "
+                "the first ones only"
+            )
+        part.wanted.update(dict.fromkeys(self._read_of(part)))
+
+    def answer(self, part: Part, loss: Callable[[], torch.Tensor | None]) -> None:
+        """Have what the loop still holds of the step answer with numbers.
+
+        What is asked for now will be asked for in other steps.
+        """
+        recording, draw, run = self._recording, self._recorder.draw, self._before.run
+        given_back = run.given_back
+
+        def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
+            if run.given_back != given_back:
+                raise UsageError(
+                    f"{user_line()}: a value of a step is read behind the model's weights, which "
+                    "are those after the step by now: read it before them"
+                )
+            return interpret(recording, [ref], draw=draw)
+
+        def number_of(traced: Traced) -> torch.Tensor:
+            if traced.value == recording.loss and (found := loss()) is not None:
+                return found
+            _require_forward(recording, traced.value)
+            part.wanted.update(dict.fromkeys(part.shape.bases_of(recording, [traced.value])))
+            return self._before.number_of(traced.value, lambda: computed(traced.value))
+
+        self._recorder.reader = number_of
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """The step that the loop is in. batch: its number in the loader's batches.
+
+    part: None while it is recorded for the first time. calls: how many of the expected ones were
+    made. early: the numbers that it ran with when a value was read before `optimizer.step()`.
+    """
+
+    values: StepValues
+    batches: Batches
+    batch: int
+    part: Part | None = None
+    recorded: RecordedStep | None = None
+    calls: int = 0
+    is_backward: bool = False
+    is_over: bool = False
+    early: tuple[float, ...] | None = None
+
+
+def _require_evaluation(recording: Recording) -> None:
+    """Raises: UsageError for what only a training computes"""
+    for op in filter(is_of_training, recording.operators):
+        what = op.name.partition("::")[2]
+        raise UsageError(
+            f"{op.line}: an evaluation computes {what} as in training: call model.eval() before it"
+        )
+
+
+def _require_forward(recording: Recording, value: Ref) -> None:
+    """Raises: UsageError for a value of the gradients, which later steps do not give either"""
+    made_of = ancestors(recording, [value])
+    late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
+    if any(result in made_of for op in late for result in op.results):
+        raise refused()

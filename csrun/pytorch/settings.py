@@ -1,0 +1,99 @@
+"""What `initialize` was told: where the run takes place, what it leaves, and how."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
+from csrun.context import Role, TaskContext, current, interpreter_mode
+from csrun.estimator.config import CSRunConfig
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.torch_version import warn_of_untested
+from csrun.records import log_lines
+
+#: Fields of CSRunConfig that the script itself says: the model's types, its own first weights.
+_OF_THE_SCRIPT = ("cs_ip", "precision", "warm_start", "multireplica", "minibatches_in_flight")
+_OPTIONS = tuple(
+    f.name for f in msgspec.structs.fields(CSRunConfig) if f.name not in _OF_THE_SCRIPT
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of the script's runs."""
+
+    model_dir: Path
+    config: CSRunConfig
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a script may ask of where it runs.
+
+    weight_streaming_mode: the weights are MemoryX's, as under python-ws. rank: this task's among
+    the job's; 0 without a job. is_chief: of all tasks of the job only this one has values.
+    """
+
+    weight_streaming_mode: bool
+    rank: int
+    is_chief: bool
+
+
+_given: list[Settings] = []
+
+
+def initialize(
+    cs_ip: str | None = None, model_dir: str | Path = "model_dir", **options: Any
+) -> None:
+    """Say where the script's Sessions run and what they leave; call it before all else.
+
+    cs_ip: the CS system by name or address, as csrun_wse takes it. model_dir: the folder of
+    checkpoints, events and compiles; a run goes on from its newest checkpoint. options: seed,
+    log_steps, save_checkpoints_steps, keep_checkpoint_max and check_numerics, as `runconfig` in a
+    params file has them.
+
+    Raises: UsageError for an unknown option or a value out of its range
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            near = get_close_matches(name, _OPTIONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
+            raise UsageError(f"{user_line()}: initialize: unknown option {name}: {hint}")
+    try:
+        config = msgspec.convert({"cs_ip": cs_ip, **options}, CSRunConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{user_line()}: initialize: {error}") from error
+    log_lines.configure()
+    warn_of_untested()
+    _given[:] = [Settings(Path(model_dir), config)]
+
+
+def settings(what: str) -> Settings:
+    """What `initialize` was told, for `what` the script does next.
+
+    Raises: UsageError when it was not called
+    """
+    if not _given:
+        raise UsageError(
+            f"{user_line()}: cbtorch.{what} needs cbtorch.initialize(cs_ip=...) before it: call "
+            "that first in the script"
+        )
+    return _given[0]
+
+
+def env() -> Environment:
+    """Where this task runs."""
+    context = current()
+    mode = (context.mode if context else None) or interpreter_mode()
+    return Environment(
+        mode is ExecutionMode.WEIGHT_STREAMING, context.rank if context else 0, is_chief(context)
+    )
+
+
+def is_chief(context: TaskContext | None) -> bool:
+    """Whether the task leads its job's runs, or is alone."""
+    return context is None or context.mode is None or context.role is Role.CHIEF

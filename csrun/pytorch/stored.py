@@ -1,0 +1,28 @@
+"""The user's own Parameters and buffers, into the store and out of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from csrun.pytorch.importing import stored_name
+
+
+def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """The user's values are the first ones."""
+    for name, tensor in _tensors(model):
+        if (stored := stored_name(name)) in state:
+            state[stored][...] = tensor.detach().numpy()
+
+
+def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Put the store's values into the user's Parameters and buffers."""
+    with torch.no_grad():
+        for name, tensor in _tensors(model):
+            if (stored := stored_name(name)) in state:
+                tensor.copy_(torch.from_numpy(np.array(state[stored])))
+
+
+def _tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]

@@ -1,0 +1,85 @@
+"""The user's own model and optimizer while a Session lasts: what is called of them goes to it."""
+
+from contextlib import ExitStack
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.optimizers import Optimization
+
+if TYPE_CHECKING:
+    from csrun.pytorch.session import Session
+
+
+class TakenOver:
+    """Methods of the user's objects are the Session's until it is left.
+
+    forward: the model's own. state_dict, of both, has the weights as they are in the store.
+    """
+
+    def __init__(
+        self, session: "Session", model: torch.nn.Module, optimization: Optimization | None
+    ) -> None:
+        self._session, self._model, self._optimization = session, model, optimization
+        self.forward = model.forward
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        session, model = self._session, self._model
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return session.call_model(args, kwargs)
+
+        self._replace(model, "forward", forward)
+        if self._optimization is None:
+            return self
+        optimizer = self._optimization.optimizer
+        zero_grad, states = optimizer.zero_grad, (model.state_dict, optimizer.state_dict)
+
+        def step(own: Any, closure: Any = None) -> None:
+            own._opt_called = True  # which schedulers ask for
+            session.optimizer_step(closure)
+
+        def zero(_: Any, set_to_none: bool = True) -> None:
+            if session.is_recording:
+                zero_grad(set_to_none)
+
+        def model_state(*args: Any, **kwargs: Any) -> Any:
+            session.give_back()
+            return states[0](*args, **kwargs)
+
+        def optimizer_state(*args: Any, **kwargs: Any) -> Any:
+            session.give_back()
+            return states[1](*args, **kwargs)
+
+        def load_optimizer_state(*args: Any, **kwargs: Any) -> Any:
+            raise UsageError(
+                f"{user_line()}: load_state_dict of the optimizer must be called before the "
+                "Session's block: within it the run's store has the state"
+            )
+
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        self._replace(optimizer, "step", MethodType(step, optimizer))
+        self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
+        self._replace(model, "state_dict", model_state)
+        self._replace(optimizer, "state_dict", optimizer_state)
+        self._replace(optimizer, "load_state_dict", load_optimizer_state)
+        return self
+
+    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+        had = owner.__dict__.get(name)
+        owner.__dict__[name] = ours
+        self._open.callback(_give_back, owner, name, had)
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+
+def _give_back(owner: Any, name: str, had: Any) -> None:
+    if had is None:
+        owner.__dict__.pop(name, None)
+    else:
+        owner.__dict__[name] = had

@@ -1,0 +1,83 @@
+"""What the user's script holds in its hands besides the Session: its model, its DataLoaders."""
+
+import logging
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import LoaderBatches
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.loader import Orders, check, dataset_of
+from csrun.pytorch.settings import settings
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from csrun.pytorch.session import Session
+
+log = logging.getLogger("csrun")
+_modules: WeakSet[torch.nn.Module] = WeakSet()
+loaders: list["Loader"] = []  # all of the script, in the order in which every task makes them
+active: list["Session"] = []  # the one whose block runs
+
+
+def module(model: torch.nn.Module) -> torch.nn.Module:
+    """The model as Sessions take it: the same object, whose weights a Session trains.
+
+    Raises: UsageError for anything but a module
+    """
+    settings("module")
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            f"{user_line()}: cbtorch.module takes a torch.nn.Module, got {type(model).__name__}"
+        )
+    _modules.add(model)
+    return model
+
+
+def is_module(model: Any) -> bool:
+    """Whether it was given to `module`."""
+    return isinstance(model, torch.nn.Module) and model in _modules
+
+
+def dataloader(loader: "DataLoader[Any]") -> "Loader":
+    """A DataLoader whose batches a Session trains on; outside of one it gives PyTorch's own."""
+    settings("dataloader")
+    check(loader, user_line())
+    loaders.append(Loader(loader))
+    return loaders[-1]
+
+
+@cache  # once a line
+def _warn_of_reading_outside(line: str) -> None:
+    log.warning(
+        "%s: the dataloader is read outside of a Session's block: what the loop computes runs in "
+        "PyTorch, in this process",
+        line,
+    )
+
+
+class Loader:
+    """The user's DataLoader, iterated by the loop of a Session or by anybody else."""
+
+    def __init__(self, loader: "DataLoader[Any]") -> None:
+        self.loader = loader
+        self.orders = Orders(loader)
+        self.batches = LoaderBatches(loader, self.orders.of)
+        self.dataset_of_batches = dataset_of(loader, self.orders)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if active:
+            return active[-1].batches(self)
+        _warn_of_reading_outside(user_line())
+        return iter(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)

@@ -1,0 +1,67 @@
+"""A PyTorch script in jobs of every kind: the same bits, killed in the middle or not."""
+
+from pathlib import Path
+
+import pytest
+from support.fc_mnist import TWO_STREAMERS
+from support.jobs import Workplace
+
+pytest.importorskip("torch")
+
+STEPS = 110  # ten passes of eleven batches
+SCRIPT = """
+import os, signal, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+folder, killed_at = sys.argv[1], int(sys.argv[2])
+torch.manual_seed(1)
+cbtorch.initialize(model_dir=folder, save_checkpoints_steps=20)
+model = cbtorch.module(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)))
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 60))
+criterion = nn.CrossEntropyLoss()
+data = TensorDataset(torch.randn(85, 6), torch.randint(4, (85,)))  # the last batch has 5
+train = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
+validation = cbtorch.dataloader(DataLoader(data, 16))
+step = 0
+with cbtorch.Session(model, optimizer, criterion, mode="train"):
+    for epoch in range(10):
+        model.train()
+        for x, y in train:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            step += 1
+            if step == killed_at:
+                loss.item()
+                os.kill(os.getpid(), signal.SIGKILL)
+        model.eval()
+        with torch.no_grad():
+            total = sum(criterion(model(x), y).item() for x, y in validation)
+        cbtorch.master_print(f"pass {epoch}: {total!r}")
+"""
+
+
+@pytest.mark.slow
+def test_every_kind_of_job_gives_the_same_bits_and_goes_on_when_killed(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def trained(folder: str, *command: str, killed_at: int = 0) -> tuple[int, str, bytes]:
+        done = place.run(*command, "script.py", folder, str(killed_at))
+        path = tmp_path / folder / f"model-ckpt-{STEPS}.safetensors"
+        said = "\n".join(line for line in done.stdout.splitlines() if line.startswith("pass "))
+        return done.returncode, said, path.read_bytes() if path.exists() else b""
+
+    whole = trained("one", *TWO_STREAMERS, "python-pt")
+    assert whole[0] == 0
+    assert whole[1].count("pass ") == 10
+    assert trained("streaming", *TWO_STREAMERS, "python-ws") == whole
+    killed = trained("killed", "--total-nodes", "4", "python-pt", killed_at=67)
+    assert (killed[0], killed[2]) == (137, b"")
+    assert trained("killed", *TWO_STREAMERS, "python-pt") == whole

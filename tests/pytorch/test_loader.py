@@ -1,0 +1,303 @@
+"""A DataLoader under csrun: PyTorch's own order, whoever makes the batches, and each made once."""
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from csrun.data import DataError  # noqa: E402
+from csrun.pytorch.loader import Orders, check, dataset_of  # noqa: E402
+
+data = torch.utils.data
+COUNT, BATCH, PASSES = 60, 8, 3
+NUMBERS = torch.arange(COUNT)
+PLAIN = data.TensorDataset(NUMBERS)
+
+
+class Mixed(data.Sampler[int]):
+    """A sampler of a user's own, which draws from all three generators as it goes."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(COUNT):
+            drawn = int(torch.randint(COUNT, ())) + np.random.randint(COUNT)
+            yield (drawn + random.randrange(COUNT)) % COUNT
+
+    def __len__(self) -> int:
+        return COUNT
+
+
+class Buckets(data.Sampler[list[int]]):
+    """Batches of several sizes, in another order each pass."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        sizes = [1, 2, 3, 4]
+        random.shuffle(sizes)
+        return iter([list(range(size)) for size in sizes])
+
+    def __len__(self) -> int:
+        return 4
+
+
+def loader(**options: Any) -> Any:
+    return data.DataLoader(PLAIN, **({"batch_size": BATCH} | options))
+
+
+def own() -> Any:
+    return torch.Generator().manual_seed(7)
+
+
+LOADERS: dict[str, Callable[[], Any]] = {
+    "in order": loader,
+    "shuffle": lambda: loader(shuffle=True),
+    "drop_last": lambda: loader(shuffle=True, drop_last=True),
+    "generator": lambda: loader(shuffle=True, generator=own()),
+    "in order, generator": lambda: loader(generator=own()),
+    "replacement": lambda: loader(sampler=data.RandomSampler(PLAIN, True, 50)),
+    "more than all": lambda: loader(sampler=data.RandomSampler(PLAIN, num_samples=100)),
+    "weighted": lambda: loader(sampler=data.WeightedRandomSampler(1.0 + NUMBERS, COUNT)),
+    "subset": lambda: loader(sampler=data.SubsetRandomSampler(range(30))),
+    "mixed": lambda: loader(sampler=Mixed()),
+    "batch_sampler": lambda: data.DataLoader(
+        PLAIN, batch_sampler=data.BatchSampler(data.RandomSampler(PLAIN), BATCH, False)
+    ),
+    "buckets": lambda: data.DataLoader(PLAIN, batch_sampler=Buckets()),
+    "samples that are batches": lambda: data.DataLoader(
+        data.TensorDataset(NUMBERS.reshape(-1, 5)), None, shuffle=True
+    ),
+}
+
+
+def seed() -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    random.seed(3)
+
+
+def batches_of_torch(make: Callable[[], Any], between: Callable[[], Any]) -> list[list[int]]:
+    """Three passes of plain PyTorch; the user's loop draws between two of them."""
+    seed()
+    loader, found = make(), []
+    for _ in range(PASSES):
+        found += [rows.tolist() for (rows,) in loader]
+        between()
+    return found
+
+
+def batches_of_csrun(
+    make: Callable[[], Any], between: Callable[[], Any], streamers: int
+) -> list[list[int]]:
+    """The same by streamers in turn, each with a loader of its own and told by the chief."""
+    seed()
+    chief = make()
+    orders, length = Orders(chief), len(chief)
+    told = [Orders(make()) for _ in range(streamers)]
+    tasks = [dataset_of(each._loader, each) for each in told]
+    found: list[list[int]] = []
+    for number in range(PASSES):
+        if not orders.begin():
+            for each in told:
+                each.adopt(orders.told())
+        first = number * length
+        made = [
+            islice(task.batches(first + (index - first) % streamers, streamers), length)
+            for index, task in enumerate(tasks)
+        ]
+        for n in range(first, first + length):
+            (rows,) = next(made[n % streamers])
+            assert orders.rows(number, n - first) in (len(rows), None)
+            found.append(rows.tolist())
+        between()
+    return found
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("streamers", [1, 2, 6])
+def test_the_order_is_plain_pytorchs(name: str, streamers: int) -> None:
+    make = LOADERS[name]
+    expected = batches_of_torch(make, lambda: None)
+    assert batches_of_csrun(make, lambda: None, streamers) == expected
+
+
+@pytest.mark.parametrize("name", ["shuffle", "mixed", "weighted"])
+def test_what_the_users_loop_draws_moves_it_as_in_pytorch(name: str) -> None:
+    make = LOADERS[name]
+    expected = batches_of_torch(make, lambda: torch.rand(1))
+    assert expected != batches_of_torch(make, lambda: None)
+    assert batches_of_csrun(make, lambda: torch.rand(1), 2) == expected
+
+
+def test_passes_to_come_are_told_beforehand_where_nothing_else_draws() -> None:
+    seed()
+    orders = Orders(loader(shuffle=True))
+    assert [orders.begin() for _ in range(4)] == [False, True, True, True]
+    torch.rand(1)
+    assert [orders.begin() for _ in range(2)] == [False, True]
+    assert orders.end() > 100
+    assert len(orders.told()) < 10_000
+
+
+def test_there_are_batches_as_far_as_they_were_told() -> None:
+    orders = Orders(made := loader(sampler=Mixed()))
+    dataset = dataset_of(made, orders)
+    orders.begin()
+    batches = iter(dataset)
+    assert len(list(islice(batches, len(made)))) == len(made)
+    orders.begin()
+    assert len(list(batches)) == len(made)
+
+
+def test_samples_are_made_on_one_thread() -> None:
+    def collate(samples: list[Any]) -> Any:
+        return torch.tensor([torch.get_num_threads()])
+
+    orders = Orders(made := loader(collate_fn=collate))
+    orders.begin()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert next(iter(dataset_of(made, orders)))[0].tolist() == [1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_of_a_sampler_of_ones_own_each_pass_is_told_alone() -> None:
+    orders = Orders(loader(sampler=Mixed()))
+    assert [orders.begin() for _ in range(3)] == [False] * 3
+    assert orders.end() == 3
+    with pytest.raises(LookupError, match=r"pass 3 .* has not begun"):
+        orders.of(3)
+
+
+class Drawing(data.Dataset[Any]):
+    """Samples with noise of all three generators; it counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        noise = torch.rand(()) + np.random.random() + random.random()
+        return {"x": (torch.tensor(index), noise), "y": torch.tensor(index % 2)}
+
+
+@pytest.mark.parametrize("streamers", [2, 6])
+def test_random_samples_are_the_same_for_any_number_of_streamers(streamers: int) -> None:
+    def made(count: int) -> tuple[list[list[float]], list[Drawing]]:
+        torch.manual_seed(3)
+        chief = Orders(data.DataLoader(Drawing(), BATCH, shuffle=True))
+        chief.begin()
+        sets = [Drawing() for _ in range(count)]
+        loaders = [data.DataLoader(each, BATCH, shuffle=True) for each in sets]
+        all_orders = [Orders(each) for each in loaders]
+        for each in all_orders:
+            each.adopt(chief.told())
+        tasks = [
+            dataset_of(each, orders).batches(index, count)
+            for index, (each, orders) in enumerate(zip(loaders, all_orders, strict=True))
+        ]
+        length = len(loaders[0])
+        return [next(tasks[n % count])[1].tolist() for n in range(length)], sets
+
+    alone, _ = made(1)
+    noises, sets = made(streamers)
+    assert noises == alone
+    assert len({value for batch in noises for value in batch}) == COUNT
+    assert sorted(index for each in sets for index in each.asked) == list(range(COUNT))
+    assert max(len(each.asked) for each in sets) <= -(-8 // streamers) * BATCH
+
+
+def test_the_users_random_numbers_go_on_where_they_were() -> None:
+    orders = Orders(made := data.DataLoader(Drawing(), BATCH))
+    orders.begin()
+    seed()
+    expected = torch.rand(1), np.random.random(), random.random()
+    seed()
+    next(iter(dataset_of(made, orders)))
+    assert (torch.rand(1), np.random.random(), random.random()) == expected
+
+
+def test_nested_batches_are_flat_in_torchs_order_under_the_recorders_names() -> None:
+    orders = Orders(made := data.DataLoader(Drawing(), BATCH))
+    orders.begin()
+    dataset = dataset_of(made, orders)
+    batch = next(iter(dataset))
+    assert [array.dtype.name for array in batch] == ["int64", "float32", "int64"]
+    assert batch[0].tolist() == list(range(BATCH))
+    assert batch[2].tolist() == [0, 1] * (BATCH // 2)
+    assert dataset.names(3) == ["batch_0", "batch_1", "batch_2"]
+
+
+class Endless(data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+class Unsized(data.Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+REFUSED = [
+    ([1, 2], "must be a torch.utils.data.DataLoader, got list"),
+    (data.DataLoader(Endless(), 2), "Endless is an IterableDataset.*give a Dataset"),
+    (loader(sampler=Unsized()), "must have a length: give its sampler"),
+    (loader(batch_size=61, drop_last=True), "must not be empty: 60 samples give no batch of 61"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_a_loader_that_cannot_be_read_by_number_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"run.py:3: .*{message}"):
+        check(given, "run.py:3")
+
+
+def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    check(loader(num_workers=2), "run.py:3")
+    assert "run.py:3: num_workers=2 has no effect" in caplog.text
+
+
+BATCHES = [
+    (lambda samples: "text", "made of tensors, got str as part 0"),
+    (lambda samples: torch.zeros(2, dtype=torch.bfloat16), "part 0 .* got torch.bfloat16 on cpu"),
+    (lambda samples: torch.zeros(2, device="meta"), "part 0 .* got torch.float32 on meta"),
+]
+
+
+@pytest.mark.parametrize(("collate", "message"), BATCHES)
+def test_a_batch_of_other_than_dense_tensors_is_refused(collate: Any, message: str) -> None:
+    orders = Orders(made := loader(collate_fn=collate))
+    orders.begin()
+    with pytest.raises(DataError, match=message):
+        next(iter(dataset_of(made, orders)))
+
+
+def test_a_batch_that_nests_otherwise_is_refused() -> None:
+    def collate(samples: list[Any]) -> dict[str, Any]:
+        return {f"x{int(samples[0][0]) // BATCH % 2}": torch.zeros(2)}
+
+    orders = Orders(made := loader(collate_fn=collate))
+    orders.begin()
+    batches = iter(dataset_of(made, orders))
+    next(batches)
+    with pytest.raises(DataError, match="must nest as the first one"):
+        next(batches)
+
+
+def test_a_sampler_that_belies_its_length_is_refused() -> None:
+    class Short(Mixed):
+        def __len__(self) -> int:
+            return COUNT + BATCH
+
+    orders = Orders(made := loader(sampler=Short()))
+    orders.begin()
+    with pytest.raises(DataError, match="its sampler gave 8 batches in pass 0"):
+        next(iter(dataset_of(made, orders)))

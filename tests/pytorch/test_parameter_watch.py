@@ -1,0 +1,132 @@
+"""What a loop does with its model's own Parameters beside its steps."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import nn, optim  # noqa: E402
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+class Script:
+    """A model, its optimizer, its data, and the loop over them."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).double()
+        self.optimizer = optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
+        x, y = torch.randn(64, 6, dtype=torch.float64), torch.randint(4, (64,))
+        self.loader = DataLoader(TensorDataset(x, y), 8)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def session(self, folder):
+        cbtorch.initialize(model_dir=folder, save_checkpoints_steps=5)
+        self.model, self.loader = cbtorch.module(self.model), cbtorch.dataloader(self.loader)
+        return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+
+    def loop(self, after):
+        """One pass; `after` gets the number of each step behind it, and what the step gave."""
+        found = []
+        for step, (x, y) in enumerate(self.loader, 1):
+            self.optimizer.zero_grad()
+            logits = self.model(x)
+            loss = self.criterion(logits, y)
+            loss.backward()
+            self.optimizer.step()
+            found.append(after(step, logits))
+        return found
+
+
+def norms(script):
+    return [p.norm().item() for p in script.model.parameters()]
+
+
+def test_parameters_that_the_loop_reads_are_those_of_the_step(tmp_path):
+    """Among steps that are recorded, and among those that run ahead; by torch's helpers, too."""
+    ours, theirs = Script(), Script()
+    averages = [
+        AveragedModel(s.model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) for s in (ours, theirs)
+    ]
+
+    def look(script, averaged, step, _):
+        averaged.update_parameters(script.model)
+        return norms(script) if step != 5 else []
+
+    with ours.session(tmp_path):
+        found = ours.loop(lambda *given: look(ours, averages[0], *given))
+    expected = theirs.loop(lambda *given: look(theirs, averages[1], *given))
+    assert expected[0] != expected[1]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+    for one, other in zip(*(a.parameters() for a in averages), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("at", [1, 6])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda p: p.data.clamp_(-1, 1),
+        lambda p: nn.init.zeros_(p),
+        lambda p: p.detach()[0].fill_(0.0),
+    ],
+)
+def test_parameters_that_the_loop_writes_are_refused_by_line(tmp_path, at, write):
+    script = Script()
+
+    def after(step, _):
+        if step == at:
+            write(script.model[0].weight)
+
+    said = r"test_parameter_watch.py:[0-9]+: 0.weight is written inside of the Session's block"
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        script.loop(after)
+
+
+def test_a_steps_value_that_is_read_behind_the_weights_is_refused(tmp_path):
+    """It is computed on the host in the first steps, from weights that are not there any more."""
+    script = Script()
+
+    def after(step, logits):
+        norms(script)
+        logits.sum().item()
+
+    said = r"test_parameter_watch.py:[0-9]+: a value of a step is read behind the model's weights"
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        script.loop(after)
+
+
+def test_weights_of_steps_that_an_earlier_run_has_taken_are_refused(tmp_path):
+    """They are gone: a state that is saved then would be the first one, over a good file."""
+    first, saved = Script(), []
+
+    def stop(step, _):
+        norms(first)
+        if step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), first.session(tmp_path):
+        first.loop(stop)
+    again = Script()
+    said = r"step [0-9], which an earlier run has taken"
+    with pytest.raises(UsageError, match=said), again.session(tmp_path):
+        again.loop(lambda step, _: again.model.state_dict() if step == 2 else None)
+
+    last = Script()
+
+    def save(step, _):
+        if not session.is_replayed:
+            saved.append((step, {k: v.clone() for k, v in last.model.state_dict().items()}))
+
+    with last.session(tmp_path) as session:
+        last.loop(save)
+    plain = Script()
+    expected = plain.loop(lambda *_: {k: v.clone() for k, v in plain.model.state_dict().items()})
+    assert [step for step, _ in saved] == list(range(saved[0][0], 9))
+    for step, state in saved:
+        for name, value in state.items():
+            torch.testing.assert_close(value, expected[step - 1][name], rtol=1e-12, atol=1e-14)

@@ -1,0 +1,384 @@
+"""What cannot be recorded is refused with the user's file and line, and what to do."""
+
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.recorded import record  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+
+from csrun.cirh.algorithms import SgdAttr  # noqa: E402
+from csrun.pytorch.capture import CaptureError, Recorder, Source  # noqa: E402
+from csrun.pytorch.importing import module_of  # noqa: E402
+from csrun.pytorch.position_check import difference  # noqa: E402
+
+
+class Model(nn.Module):
+    """A linear layer, and what a test does with its result."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.then = then
+
+    def forward(self, x):
+        return self.then(self.linear(x))
+
+
+def step(model, batch):
+    model.zero_grad()
+    loss = f.cross_entropy(model(batch[0]), batch[1])
+    loss.backward()
+    return loss
+
+
+def batch():
+    return torch.randn(6, 4), torch.arange(6) % 3
+
+
+def branches(x):
+    return x * 2 if x.sum() > 0 else x  # here
+
+
+def loops(x):
+    for _ in range(int(x.abs().max())):  # here
+        x = x + 1
+    return x
+
+
+def masks(x):
+    return x[x > 0].sum() + x  # here
+
+
+def writes_to_a_part(x):
+    x = x * 1
+    x[:, 0] = 0  # here
+    return x
+
+
+def writes_to_a_view(x):
+    x = x * 1
+    x.view(-1).mul_(2)  # here
+    return x
+
+
+def writes_into_another(x):
+    y = torch.zeros(6, 3)
+    y[0] = x[0]  # here
+    return x + y
+
+
+def writes_below_a_view(x):
+    x = x * 1
+    first = x[0]
+    x.mul_(2)  # here
+    return x + first
+
+
+def draws(x):
+    return x + torch.randn(6, 3)  # here
+
+
+def draws_alike(x):
+    return x * torch.bernoulli(x.sigmoid())  # here
+
+
+def sorts(x):
+    return x.sort(1).values  # here
+
+
+def counts_itself(x):
+    return x * x.unique().numel()  # here
+
+
+def uses_another_tensor(x):
+    return x * OTHER  # here
+
+
+def moves(x):
+    return x + torch.ones(3, device="meta")  # here
+
+
+def halves(x):
+    return x.half().float()  # here
+
+
+OTHER = torch.ones(3, requires_grad=True)
+FORWARD = {
+    branches: "forward needs the number of a traced tensor.*compute with torch.where",
+    loops: "forward needs the number of a traced tensor",
+    masks: "shape of its result depends on numbers.*use torch.where or a product with the mask",
+    writes_to_a_part: r"writes into a view.*torch.where, torch.cat or x = x \* 2",
+    writes_to_a_view: "writes into a view",
+    writes_into_another: "writes what a step computes into a tensor that was made without it",
+    writes_below_a_view: "into what there is a view of",
+    draws: "draws random numbers.*draw them in the dataset",
+    draws_alike: "draws random numbers.*use torch.nn.functional.dropout",
+    sorts: "aten.sort.default: csrun has no such operator of PyTorch's: write the line with others",
+    counts_itself: "shape of its result depends on numbers",
+    uses_another_tensor: "requires a gradient and is no parameter.*nn.Parameter",
+    moves: r"tensors must be on the CPU, got one on meta.*leave out .to\(device\)",
+    halves: "element type torch.float16; there are torch.float32",
+}
+
+
+def line_of(function):
+    """The line with the mark in this file."""
+    code = function.__code__
+    with open(__file__) as file:
+        lines = file.read().splitlines()
+    at = next(n for n in range(code.co_firstlineno, len(lines) + 1) if "# here" in lines[n - 1])
+    return f"{re.escape(__file__)}:{at}: "
+
+
+def refused(model, step, message):
+    with pytest.raises(CaptureError, match=re.compile(message, re.DOTALL)):
+        module_of(record(model, batch(), step), {})
+
+
+@pytest.mark.parametrize("function", FORWARD, ids=lambda function: function.__name__)
+def test_a_forward_is_refused_by_its_line(function):
+    refused(Model(function), step, line_of(function) + ".*" + FORWARD[function])
+
+
+def two_backwards(model, batch):
+    model.zero_grad()
+    out = model(batch[0])
+    f.cross_entropy(out, batch[1]).backward(retain_graph=True)
+    out.mean().backward()  # here
+
+
+def backward_of_several(model, batch):
+    model(batch[0]).backward(torch.ones(6, 3))  # here
+
+
+def backward_from_elsewhere(model, batch):
+    out = model(batch[0]).sum()
+    torch.autograd.backward([out])  # here
+
+
+def accumulates(model, batch):
+    model.linear.weight.grad = torch.ones(3, 4)
+    f.cross_entropy(model(batch[0]), batch[1]).backward()  # here
+
+
+def writes_to_a_weight(model, batch):
+    with torch.no_grad():
+        model.linear.weight.mul_(0.9)  # here
+
+
+def writes_to_the_batch(model, batch):
+    batch[0].mul_(0.9)  # here
+
+
+def writes_to_the_data_of_a_weight(model, batch):
+    model.linear.weight.data.mul_(0.9)  # here
+
+
+LOOPS = {
+    writes_to_the_data_of_a_weight: "writes into parameter linear.weight",
+    two_backwards: "one backward.. a step, got a second one after that in .*: add the losses up",
+    backward_of_several: "must be called on one number, got a tensor of shape .6, 3.",
+    backward_from_elsewhere: "gradients must come from loss.backward",
+    accumulates: "linear.weight has a gradient already.*optimizer.zero_grad",
+    writes_to_a_weight: "writes into parameter linear.weight, which csrun keeps, and the optimizer",
+    writes_to_the_batch: "writes into input batch_0",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_is_refused_by_its_line(loop):
+    refused(Model(lambda x: x), loop, line_of(loop) + ".*" + LOOPS[loop])
+
+
+def test_gradients_of_a_step_before_are_refused():
+    model = Model(lambda x: x)
+    first, second = Recorder(model), Recorder(model)
+    given = batch()
+    with first:
+        step(model, first.batch(given))
+    with second, pytest.raises(CaptureError, match=r"test_refusals.py:\d+: .*zero_grad"):
+        x, y = second.batch(given)
+        f.cross_entropy(model(x), y).backward()
+
+
+def test_a_value_is_read_in_the_loop():
+    model = Model(lambda x: x)
+    recorder = Recorder(model)
+    x, y = batch()
+    with recorder:
+        traced, labels = recorder.batch((x, y))
+        loss = f.cross_entropy(model(traced), labels)
+        read = (
+            loss.item(),
+            f"{loss:.4f}",
+            float(loss.detach() * 2),
+            bool(loss > 0),
+            loss.detach().numpy(),
+        )
+        shown = repr(loss)
+    expected = f.cross_entropy(model(x), y).item()
+    assert read == (expected, f"{expected:.4f}", expected * 2, True, expected)
+    assert shown.startswith(f"tensor({expected:.4f}")
+    assert {int(read.line.rpartition(":")[2]) for read in recorder.reads}
+    assert loss.detach().item() == expected  # after the step, too
+
+
+def test_a_part_of_a_weight_from_before_the_step_is_refused():
+    model = Model(lambda x: x)
+    row = model.linear.weight.detach()[0, 0]
+    model.then = lambda x: x * row
+    refused(model, step, r"test_refusals.py:\d+: a tensor lies in the memory of linear.weight")
+
+
+def test_the_data_of_a_weight_is_the_weight():
+    model = Model(lambda x: x)
+    model.then = lambda x: x @ model.linear.weight.data @ model.linear.weight.detach().t()
+    recording = record(model, batch(), step)
+    assert not recording.of(Source.CONSTANT)
+
+
+def test_a_constant_that_changes_in_the_step_is_two():
+    numbers = torch.ones(3)
+
+    def twice(x):
+        x = x + numbers
+        numbers.mul_(5)
+        return x - numbers
+
+    recording = record(Model(twice), batch(), step)
+    found = [leaf.tensor.tolist() for leaf in recording.of(Source.CONSTANT)]
+    assert found == [[1, 1, 1], [5, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ids: ids.mul_(2), "writes into a buffer of integers ids"),
+        (lambda ids: ids.add_(1), "buffer ids counts steps, and is computed with"),
+    ],
+)
+def test_a_buffer_of_integers_that_changes_is_refused(change, message):
+    model = Model(lambda x: x)
+    model.register_buffer("ids", torch.arange(3))
+
+    def forward(x):
+        change(model.ids)
+        return x[:, model.ids]
+
+    model.then = forward
+    refused(model, step, message)
+
+
+def test_dropout_that_is_computed_again_is_refused():
+    def again(x):
+        return torch.utils.checkpoint.checkpoint(f.dropout, x, use_reentrant=False)  # here
+
+    refused(Model(again), step, "would drop other values")
+
+
+@pytest.mark.parametrize("odd", [3, 0.5, np.ones(3), {1}], ids=str)
+def test_a_batch_of_what_is_no_tensor_is_refused(odd):
+    with pytest.raises(CaptureError, match="a batch must be made of tensors in tuples, lists and"):
+        Recorder(nn.Linear(2, 2)).batch((torch.ones(2), odd))
+
+
+def test_inference_mode_is_refused():
+    recorder, model = Recorder(nn.Linear(4, 3)), nn.Linear(4, 3)
+    x, _ = recorder.batch(batch())
+    message = r"refusals.py:\d+: .*use torch.no_grad"
+    with recorder, torch.inference_mode(), pytest.raises(CaptureError, match=message):
+        model(x)
+
+
+def test_mixed_floats_are_refused():
+    model = Model(lambda x: x).double()
+
+    def mixed(model, batch):
+        return f.mse_loss(model(batch[0].double()), batch[0][:, :3]).backward()
+
+    message = r"all of float64, got float32 \(input batch_0\) and float64 \(parameter linear"
+    refused(model, mixed, message)
+
+
+def test_a_parameter_without_gradient_does_not_move():
+    model = Model(lambda x: x)
+    model.unused = nn.Linear(2, 2)
+    model.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+    model.then = lambda x: x + model.frozen
+    recording = record(model, batch(), step)
+    assert set(recording.gradients) == {"linear.weight", "linear.bias"}
+    assert recording.without_gradient == ("unused.weight", "unused.bias")
+    names = [name for name, _ in model.named_parameters()]
+    module = module_of(recording, dict.fromkeys(names, SgdAttr.of(0.1)))
+    updated = [op for op in module.ops if op.name == "cirh.apply_gradient"]
+    assert len(updated) == 2
+
+
+class Changing:
+    """A step of which `change` is another one each time that it is recorded."""
+
+    def __init__(self, change):
+        self.change, self.count = change, 0
+
+    def __call__(self, model, batch):
+        self.count += 1
+        model.zero_grad()
+        out = self.change(self, model, *batch)
+        f.cross_entropy(out, batch[1]).backward()
+
+
+def flips_a_flag(self, model, x, y):
+    model.train(self.count == 1)
+    return f.dropout(model(x), 0.5, model.training)
+
+
+def scales(self, model, x, y):
+    return model(x) * (0.5**self.count)
+
+
+def adds(self, model, x, y):
+    return model(x) + torch.tensor([1.0, 2.0, float(self.count)])
+
+
+def goes_on(self, model, x, y):
+    out = model(x)
+    return out if self.count == 1 else out.relu()
+
+
+def freezes(self, model, x, y):
+    model.linear.bias.requires_grad_(self.count == 1)
+    return model(x)
+
+
+CHANGES = {
+    flips_a_flag: r"refusals.py:\d+: csrun::cross_entropy is computed where step 1 computed csrun::"
+    r"dropout \(.*refusals.py:\d+",
+    scales: r"refusals.py:\d+: aten.mul.Tensor has other arguments than in step 1 \(.*refusals.py",
+    adds: r"refusals.py:\d+: a tensor made there has other numbers than in step 1",
+    goes_on: r"refusals.py:\d+: aten.relu.default is computed where step 1 computed csrun::cross",
+    freezes: r"refusals.py:\d+: aten.t.default is computed where step 1 computed aten.sum",
+}
+
+
+def compared(first, again):
+    of = ([r.loss, *r.gradients.values()] for r in (first, again))
+    return difference(first, next(of), again, next(of))
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_graph_that_changes_is_told_by_its_line(change):
+    model, step = Model(lambda x: x), Changing(change)
+    first, again = (record(model, batch(), step) for _ in range(2))
+    found = compared(first, again)
+    assert found is not None
+    assert re.search(CHANGES[change], found), found
+
+
+def test_a_graph_that_does_not_change_passes():
+    model = Model(lambda x: x + torch.arange(3))
+    assert compared(*(record(model, batch(), step) for _ in range(2))) is None

@@ -1,0 +1,329 @@
+"""Users' training loops in one process, beside the same loops in PyTorch."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import nn, optim  # noqa: E402
+from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+
+OPTIMIZERS = {
+    "sgd": lambda p: optim.SGD(p, 0.05, momentum=0.9),
+    "nesterov": lambda p: optim.SGD(p, 0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "plain": lambda p: optim.SGD(p, 0.05),
+    "adam": lambda p: optim.Adam(p, 0.01, weight_decay=0.02),
+    "adamw": lambda p: optim.AdamW(p, 0.01, betas=(0.8, 0.95)),
+    "adagrad": lambda p: optim.Adagrad(p, 0.05),
+    "rmsprop": lambda p: optim.RMSprop(p, 0.005, momentum=0.8, centered=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """PyTorch's threads take longer to wake than these layers to compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Script:
+    """A model, its optimizer and its data, of one seed."""
+
+    def __init__(self, make=OPTIMIZERS["sgd"], warmup=0, samples=64, dtype=torch.float64):
+        torch.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).to(dtype)
+        self.optimizer = make(self.model.parameters())
+        self.scheduler = LambdaLR(self.optimizer, lambda step: min(1, (step + 1) / (warmup + 1)))
+        self.criterion = nn.CrossEntropyLoss()
+        x, y = torch.randn(samples, 6, dtype=dtype), torch.randint(4, (samples,))
+        self.loader = DataLoader(TensorDataset(x, y), 8, shuffle=True, drop_last=True)
+
+    def loop(self, epochs, read=lambda step: False):
+        """The loop that a user writes; the losses."""
+        torch.manual_seed(4)  # of the order
+        losses, step = [], 0
+        for _ in range(epochs):
+            for x, y in self.loader:
+                self.optimizer.zero_grad()
+                loss = self.criterion(self.model(x), y)
+                loss.backward()
+                self.optimizer.step()
+                self.scheduler.step()
+                losses.append(loss.item() if read(step) else loss.detach())
+                step += 1
+        return [float(loss) for loss in losses]
+
+    def session(self, folder, **options):
+        """The same on csrun."""
+        cbtorch.initialize(model_dir=folder, **options)
+        self.model = cbtorch.module(self.model)
+        self.loader = cbtorch.dataloader(self.loader)
+        return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+
+
+def pairs(one, other):
+    """Numbers of two scripts: parameters, and the optimizers' state."""
+    for name, value in one.model.state_dict().items():
+        yield name, value, other.model.state_dict()[name]
+    ours, theirs = (s.optimizer.state_dict()["state"] for s in (one, other))
+    assert set(ours) == set(theirs)
+    for number, state in theirs.items():
+        for name, value in state.items():
+            if value is not None:
+                yield f"{number}.{name}", ours[number][name], value
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_weights_and_the_optimizers_state_are_pytorchs(tmp_path, name):
+    ours, theirs = (Script(OPTIMIZERS[name], warmup=20) for _ in range(2))
+    with ours.session(tmp_path):
+        found = ours.loop(epochs=4, read=lambda step: step % 7 == 0)
+    torch.testing.assert_close(found, theirs.loop(epochs=4), rtol=1e-10, atol=1e-10)
+    for what, our, their in pairs(ours, theirs):
+        torch.testing.assert_close(our, their, rtol=1e-9, atol=1e-10, msg=what)
+    torch.testing.assert_close(ours.loop(1), theirs.loop(1))  # both go on in PyTorch
+
+
+def test_a_warm_up_is_compiled_once(tmp_path, caplog):
+    ours, theirs = (Script(OPTIMIZERS["adamw"], warmup=50) for _ in range(2))
+    with caplog.at_level("INFO", "csrun"), ours.session(tmp_path):
+        found = ours.loop(epochs=25)
+    torch.testing.assert_close(found, theirs.loop(epochs=25), rtol=1e-10, atol=1e-10)
+    assert len(list(tmp_path.glob("tfcs_*"))) == 1
+    assert sum("Compiled in" in line for line in caplog.messages) == 1
+
+
+def test_reading_each_step_changes_nothing(tmp_path):
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path / "a"):
+        each = ours.loop(2, read=lambda step: True)
+    with theirs.session(tmp_path / "b"):
+        late = theirs.loop(2)
+    assert each == late
+
+
+def test_values_that_are_no_loss_are_read_in_their_step(tmp_path):
+    def loop(script):
+        torch.manual_seed(4)
+        hits = 0
+        for x, y in script.loader:
+            script.optimizer.zero_grad()
+            logits = script.model(x)
+            loss = script.criterion(logits, y)
+            loss.backward()
+            script.optimizer.step()
+            hits += (logits.argmax(1) == y).sum().item()
+        return hits
+
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        found = loop(ours)
+    assert found == loop(theirs)
+    for what, our, their in pairs(ours, theirs):
+        torch.testing.assert_close(our, their, rtol=1e-9, atol=1e-10, msg=what)
+
+
+class Odd(optim.SGD):
+    """An optimizer of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda p: optim.Adam(p, amsgrad=True), r"Adam\(amsgrad=True\) is not there"),
+        (lambda p: Odd(p, 0.1), "must be one of torch.optim's SGD, Adam"),
+        (lambda p: optim.SGD([nn.Parameter(torch.zeros(2))], 0.1), "that the Session's model has"),
+    ],
+)
+def test_optimizers_that_csrun_has_not_are_refused_by_name(tmp_path, make, said):
+    ours, where = Script(make), "test_session.py:[0-9]+: "
+    with pytest.raises(UsageError, match=f"{where}.*{said}"), ours.session(tmp_path):
+        ours.loop(1)
+
+
+def test_gradients_are_not_accumulated_over_batches(tmp_path):
+    ours = Script()
+    said = re.escape("each batch must have its optimizer.step()")
+    with pytest.raises(UsageError, match=said), ours.session(tmp_path):
+        for x, y in ours.loader:
+            ours.criterion(ours.model(x), y).backward()
+
+
+def test_without_initialize_nothing_begins():
+    from csrun.pytorch import settings
+
+    settings._given.clear()
+    with pytest.raises(UsageError, match=r"test_session.py:[0-9]+: cbtorch.module needs"):
+        cbtorch.module(nn.Linear(2, 2))
+
+
+def validated(script, validation, epochs=3):
+    """Training and validation in turn, as most scripts have them: their mean losses."""
+    torch.manual_seed(4)
+    losses = []
+    for _ in range(epochs):
+        script.model.train()
+        for x, y in script.loader:
+            script.optimizer.zero_grad()
+            loss = script.criterion(script.model(x), y)
+            loss.backward()
+            script.optimizer.step()
+        script.model.eval()
+        total = torch.tensor(0.0, dtype=torch.float64)
+        with torch.no_grad():
+            for x, y in validation:
+                total += script.criterion(script.model(x), y) * len(y)
+        losses += [loss.item(), total.item()]
+    return losses
+
+
+def test_one_session_trains_and_evaluates_and_takes_short_last_batches(tmp_path):
+    ours, theirs = Script(samples=53), Script(samples=53)
+    for script in (ours, theirs):
+        script.loader = DataLoader(script.loader.dataset, 8, shuffle=True)  # the last one has 5
+    held = TensorDataset(torch.randn(21, 6, dtype=torch.float64), torch.randint(4, (21,)))
+    validation = DataLoader(held, 8)
+    session = ours.session(tmp_path)
+    with session:
+        found = validated(ours, cbtorch.dataloader(validation))
+    torch.testing.assert_close(found, validated(theirs, validation), rtol=1e-10, atol=1e-10)
+    for what, our, their in pairs(ours, theirs):
+        torch.testing.assert_close(our, their, rtol=1e-9, atol=1e-10, msg=what)
+
+
+def test_an_evaluation_alone_has_pytorchs_numbers(tmp_path):
+    ours = Script()
+
+    def loop(model, loader):
+        total, hits = 0.0, 0
+        with torch.no_grad():
+            for x, y in loader:
+                logits = model(x)
+                total += ours.criterion(logits, y).item() * len(y)
+                hits += (logits.argmax(1) == y).sum().item()
+        return total, hits
+
+    plain = DataLoader(ours.loader.dataset, 10)
+    expected = loop(ours.model.eval(), plain)
+    cbtorch.initialize(model_dir=tmp_path)
+    model, loader = cbtorch.module(ours.model), cbtorch.dataloader(plain)
+    with cbtorch.Session(model, criterion=ours.criterion, mode="eval"):
+        found = loop(model, loader)
+    assert found[1] == expected[1]
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+
+
+def test_a_loop_that_computes_something_else_at_step_three_is_refused(tmp_path):
+    ours = Script()
+    said = r"test_session.py:[0-9]+: aten.pow.*where step 1 computed aten.ones_like"
+    with pytest.raises(UsageError, match=said), ours.session(tmp_path):
+        for step, (x, y) in enumerate(ours.loader):
+            ours.optimizer.zero_grad()
+            loss = ours.criterion(ours.model(x), y)
+            loss = loss + (ours.model[0].weight ** 2).sum() if step == 2 else loss
+            loss.backward()
+            ours.optimizer.step()
+
+
+class KilledError(Exception):
+    """Nothing is saved any more."""
+
+
+def with_plateau(script, validation, killed_at=None):
+    """A loop whose rate follows what it reads of an evaluation: the rates, and what was read."""
+    torch.manual_seed(4)
+    plateau = optim.lr_scheduler.ReduceLROnPlateau(script.optimizer, patience=0, threshold=0.2)
+    read, step = [], 0
+    for _ in range(5):
+        for x, y in script.loader:
+            script.optimizer.zero_grad()
+            logits = script.model(x)
+            loss = script.criterion(logits, y)
+            loss.backward()
+            script.optimizer.step()
+            script.scheduler.step()
+            step += 1
+            if step % 3 == 0:
+                read.append(loss.item() + logits.max().item())
+            if step == killed_at:
+                raise KilledError
+        script.model.eval()
+        read.append(sum(script.criterion(script.model(x), y).item() for x, y in validation))
+        plateau.step(read[-1])
+        read.append(script.optimizer.param_groups[0]["lr"])
+        script.model.train()
+    return read
+
+
+@pytest.mark.parametrize("killed_at", [27, 21])  # amid a pass, and in a step that was saved
+def test_a_killed_script_goes_on_bit_for_bit_when_it_is_run_again(tmp_path, killed_at):
+    def run(folder, killed_at=None):
+        script = Script(OPTIMIZERS["adam"], warmup=20)
+        held = DataLoader(TensorDataset(*script.loader.dataset[:24]), 8)
+        with script.session(folder, save_checkpoints_steps=7):
+            return script, with_plateau(script, cbtorch.dataloader(held), killed_at)
+
+    whole, read = run(tmp_path / "whole")
+    with pytest.raises(KilledError):
+        run(tmp_path / "killed", killed_at)
+    again, read_again = run(tmp_path / "killed")
+    assert read_again == read
+    for _, one, other in pairs(again, whole):
+        assert torch.equal(one, other)
+
+
+def clipped(script, reads_norm=False):
+    """A loop that clips by the global norm: its losses."""
+    torch.manual_seed(4)
+    losses = []
+    for x, y in script.loader:
+        script.optimizer.zero_grad()
+        loss = script.criterion(script.model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(script.model.parameters(), 0.1)
+        script.optimizer.step()
+        losses.append(norm.item() if reads_norm else loss.detach())
+    return [float(loss) for loss in losses]
+
+
+def test_gradients_are_clipped_as_pytorch_does(tmp_path):
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path / "a"):
+        found = clipped(ours)
+    torch.testing.assert_close(found, clipped(theirs), rtol=1e-10, atol=1e-10)
+    other = Script()
+    said = r"test_session.py:[0-9]+: a number of the gradients is read"
+    with pytest.raises(UsageError, match=said), other.session(tmp_path / "b"):
+        clipped(other, reads_norm=True)
+    assert all(p.grad is None for p in other.model.parameters())
+
+
+class Normed(Script):
+    """The same with batch normalization, whose running statistics forward writes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        layers = nn.Linear(6, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 4)
+        self.model = nn.Sequential(*layers).double()
+        self.optimizer = OPTIMIZERS["sgd"](self.model.parameters())
+        self.scheduler = LambdaLR(self.optimizer, lambda step: 1.0)
+
+
+def test_what_forward_writes_is_state_and_what_reading_costs_is_said_once(tmp_path, caplog):
+    ours, theirs = Normed(), Normed()
+    with ours.session(tmp_path):
+        found = ours.loop(4, read=lambda step: True)
+    torch.testing.assert_close(found, theirs.loop(4), rtol=1e-10, atol=1e-10)
+    for what, our, their in pairs(ours, theirs):
+        torch.testing.assert_close(our, their, rtol=1e-9, atol=1e-10, msg=what)
+    said = [line for line in caplog.messages if "reads a value in each step" in line]
+    assert len(said) == 1
+    assert "test_session.py:" in said[0]

@@ -1,0 +1,91 @@
+"""The scripts of models in PyTorch: their lines of cerebras_torch aside, they are plain."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support.pages import CHECKOUT
+
+from csrun.data.formats import write_tokens
+
+torch = pytest.importorskip("torch")
+
+MODELS = ("bert", "fc_mnist", "gpt2")
+PLAIN = CHECKOUT / "tests" / "support" / "plain_torch"
+DATA_HELPERS = {"csrun.data.formats"}
+STEPS = 60
+#: After 20 steps: float32 trajectories part at the kinks of ReLU, PyTorch's own by threads, too.
+TOLERANCE = 1e-3
+
+
+def script(name: str) -> Path:
+    return CHECKOUT / "reference_models" / name / "run_torch.py"
+
+
+def configure(name: str, folder: Path) -> Path:
+    """The shipped params file over texts of a few bytes in turn, a log line every 20 steps."""
+    params = yaml.safe_load((script(name).parent / "configs" / "params.yaml").read_text())
+    params["runconfig"] |= {"log_steps": 20, "max_steps": STEPS, "eval_steps": 2}
+    if name != "fc_mnist":
+        write_tokens(folder / "text.bin", [[97, 98, 99, 100] * 2000], 256)
+        params["train_input"] |= {"file": str(folder / "text.bin"), "batch_size": 4}
+        params["eval_input"] |= {"file": str(folder / "text.bin"), "batch_size": 4}
+    path = folder / "params.yaml"
+    path.write_text(yaml.safe_dump(params))
+    return path
+
+
+def printed(name: str, folder: Path, mode: str, *, plain: bool = False) -> str:
+    """What a script prints; `plain`: where nothing is csrun's."""
+    words = ("--params", configure(name, folder), "--model_dir", folder / f"model_dir_{plain}")
+    variables = {"OMP_NUM_THREADS": "1", "CSRUN_STATE_DIR": str(folder / "state")}
+    done = subprocess.run(
+        [sys.executable, script(name), *words, "--mode", mode],
+        env=variables | ({"PYTHONPATH": str(PLAIN)} if plain else {}),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def losses(text: str) -> dict[int, float]:
+    """The losses of a training, by their steps."""
+    found = re.findall(r"^step (\d+): loss (\S+)$", text, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in found}
+
+
+def evaluated(text: str) -> list[float]:
+    """The two numbers of an evaluation."""
+    (found,) = re.findall(r"^loss (\S+), \w+ (\S+)$", text, re.MULTILINE)
+    return [float(value) for value in found]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_of_csrun_a_script_knows_cerebras_torch_and_data(name: str) -> None:
+    modules = set()
+    for node in ast.walk(ast.parse(script(name).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules.add(node.module)
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    assert {module for module in modules if module.startswith("csrun")} <= DATA_HELPERS
+    assert "cerebras_torch" in modules
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_script_trains_and_evaluates_as_in_plain_pytorch(name: str, tmp_path: Path) -> None:
+    ours = losses(printed(name, tmp_path, "train"))
+    theirs = losses(printed(name, tmp_path, "train", plain=True))
+    assert list(ours) == [20, 40, 60]
+    assert ours[60] < ours[20]
+    assert ours[20] == pytest.approx(theirs[20], rel=TOLERANCE)
+    shutil.copy(tmp_path / "model_dir_False" / "model.pt", tmp_path / "model_dir_True")
+    evaluations = [evaluated(printed(name, tmp_path, "eval", plain=p)) for p in (False, True)]
+    assert evaluations[0] == pytest.approx(evaluations[1], rel=1e-5)
