@@ -8,42 +8,15 @@ from xdsl.ir import Attribute, Dialect
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
+from csrun.base.families import families_of
 from csrun.base.mode import RunMode
 from csrun.cirh import algorithms
-from csrun.cirh.ops import (
-    activation,
-    arithmetic,
-    attention,
-    batch,
-    embedding,
-    learning,
-    loss,
-    model,
-    normalization,
-    parts,
-    random,
-    rotary,
-    shape,
-)
+from csrun.cirh.ops import model
 
 PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
-FAMILIES = (
-    model,
-    batch,
-    shape,
-    parts,
-    arithmetic,
-    activation,
-    normalization,
-    embedding,
-    attention,
-    rotary,
-    random,
-    loss,
-    learning,
-)
+FAMILIES = families_of("csrun.cirh.ops", "OPS")
 ATTRIBUTES = (*model.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 

@@ -6,7 +6,7 @@ from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Stage, Watch
 from csrun.compiler.passes.run import STAGES
-from csrun.compiler.replicas import Choice, choose_replicas
+from csrun.compiler.replicas import Choice, choose_replicas, chosen_before, question_of
 
 __all__ = [
     "STAGES",
@@ -17,6 +17,8 @@ __all__ = [
     "Stage",
     "Watch",
     "choose_replicas",
+    "chosen_before",
     "compile_model",
+    "question_of",
     "validate_model",
 ]

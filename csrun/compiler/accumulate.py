@@ -10,17 +10,14 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.arithmetic import AddOp, MmOp
-from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp
+from csrun.cirh.ops.arithmetic import AddOp
+from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import type_of
 from csrun.compiler.array import Array
 from csrun.compiler.views import undone
 
 Name = Callable[[Array], str]
-
-#: Operators whose kernels can add to what they write to: they have `adding`.
-ADDING: tuple[type[Operation], ...] = (MmOp, EmbeddingDenseBackwardOp)
 
 TILE_ELEMENTS = 1 << 16  # of a product before it is added: half of that takes BLAS twice the time
 
@@ -38,7 +35,7 @@ def sum_at(place: Array, value: SSAValue) -> Sum | None:
     owner = value.owner
     if value.uses.get_length() != 1:
         return None
-    if isinstance(owner, ADDING):
+    if isinstance(owner, CirhOp) and owner.ADDS_UP:
         return Sum(((value, place),))
     if isinstance(owner, VIEWS):
         below = undone(owner, place)

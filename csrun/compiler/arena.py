@@ -15,9 +15,9 @@ from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory_plan import Life, lives, place
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.slots import place_groups
+from csrun.compiler.slots import place_gradients, place_groups
 from csrun.compiler.visits import with_frees
-from csrun.executable import Buffer, Region, Store, Visit, aligned
+from csrun.executable import MOST_STEPS, Buffer, Region, Slot, Store, Visit, aligned, nbytes_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
     Raises: CompileError when the arena, or what the layers of a pipeline keep on PEs of their own,
         is larger than the system's memory.
     """
-    store = store_of(layout, model, options)
+    layout, store = with_store(layout, model, options)
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         layout, base = _with_slots(layout)
     else:
@@ -84,14 +84,50 @@ def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
     return max((group.nbytes for group in layout.groups), default=0)
 
 
-def store_of(layout: Layout, model: MatchedModel, options: CompileOptions) -> Store:
-    """The state of a training, or the weights alone."""
+def with_store(
+    layout: Layout, model: MatchedModel, options: CompileOptions
+) -> tuple[Layout, Store]:
+    """The state of a training with the places of the gradients, or the weights alone."""
     region = layout.region_bytes
     if options.run_mode is not RunMode.TRAIN:
-        return Store(region, 0, None, ())
-    names = dict.fromkeys(slot for optimizer in model.updates.values() for slot in optimizer.slots)
-    slots = tuple((name, (2 + index) * region) for index, name in enumerate(names))
-    return Store((2 + len(slots)) * region, 0, region, slots)
+        return layout, Store(region, 0, None, ())
+    layout, gradients_bytes = _with_gradients(layout, model, options)
+    state = region + gradients_bytes
+    first_values = {
+        name: optimizer.first_slot_value
+        for optimizer in model.updates.values()
+        for name in optimizer.slots
+    }
+    slots = tuple(
+        Slot(name, state + index * region, value)
+        for index, (name, value) in enumerate(first_values.items())
+    )
+    end, numbers = state + len(slots) * region, _step_numbers(model)
+    if not numbers:
+        return layout, Store(end, 0, region, slots)
+    nbytes = aligned(nbytes_of((MOST_STEPS, numbers), "float64"))
+    return layout, Store(end + nbytes, 0, region, slots, numbers, end)
+
+
+def _step_numbers(model: MatchedModel) -> int:
+    """How many numbers come with each step."""
+    return 1 + max((i for each in model.updates.values() for i in each.step_numbers), default=-1)
+
+
+def _with_gradients(
+    layout: Layout, model: MatchedModel, options: CompileOptions
+) -> tuple[Layout, int]:
+    """Places of the gradients, and their length: a window where MemoryX updates as they come."""
+    offsets: list[int | None] = [group.offset_bytes for group in layout.groups]
+    nbytes = layout.region_bytes
+    if options.mode is ExecutionMode.WEIGHT_STREAMING and model.clip_norm is None:
+        visits = [function.visit for function in layout.functions]
+        offsets, nbytes = place_gradients([group.nbytes for group in layout.groups], visits)
+    groups = tuple(
+        msgspec.structs.replace(group, gradients_offset_bytes=offset)
+        for group, offset in zip(layout.groups, offsets, strict=True)
+    )
+    return replace(layout, groups=groups), nbytes
 
 
 def _with_slots(layout: Layout) -> tuple[Layout, int]:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module
 from csrun.cirh.batch_axes import Over
+from csrun.cirh.ops.batch_norm import NativeBatchNormOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
@@ -116,7 +118,14 @@ def _back_end(
     watch.begin(GENERATING)
     is_clipped = model.clip_norm is not None
     program = generate(
-        placed.layout, placed.buffers, inputs, model.updates, is_clipped, VERSION, checksum
+        placed.layout,
+        placed.buffers,
+        inputs,
+        model.updates,
+        model.states,
+        is_clipped,
+        VERSION,
+        checksum,
     )
     plan = _plan(module, model, placed, inputs, options, checksum)
     watch.begin(REPORT)
@@ -139,7 +148,7 @@ def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
             shape_of(type_of(op.out)),
             dtype_of(type_of(op.out)),
             tuple(model.label_ranges.get(op, ())),
-            model.vocabularies.get(op),
+            tuple(model.number_ranges.get(op, ())),
         )
         for op in model.inputs
     )
@@ -187,7 +196,10 @@ def _plan(
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         clip_norm=model.clip_norm,
         floor_plan=placed.floor_plan,
-        estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options),
+        estimate=estimate_of(
+            layout.layers, inputs, placed.floor_plan, options, precision_of(module)
+        ),
+        chosen_for=options.chosen_for,
     )
 
 
@@ -196,6 +208,7 @@ def estimate_of(
     inputs: Sequence[InputSpec],
     floor_plan: Sequence[Region],
     options: CompileOptions,
+    precision: str,
 ) -> Estimate:
     """What placed layers will reach; their work and `inputs` are those of a minibatch."""
     count = options.minibatches
@@ -209,6 +222,7 @@ def estimate_of(
         run_mode=options.run_mode,
         system=options.system,
         replicas=options.replicas,
+        itemsize=np.dtype(precision).itemsize,
     )
     return estimate(work)
 
@@ -222,11 +236,15 @@ def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     ]
     if model.loss_dependence is not None and model.loss_dependence.over is not Over.PART:
         mixed.insert(0, "the loss")
+    mixed += [f"state {name}" for name, of in model.states.items() if of.over is not Over.PART]
     if mixed:
+        because = f" ({model.mixing} is of the batch as a whole)" if model.mixing else ""
+        if NativeBatchNormOp.name in because:
+            because += "; nn.BatchNorm with by_minibatch has statistics of each minibatch"
         raise CompileError(
-            f"{mixed[0]} must be made of samples, or of sums over samples, to be computed in "
-            f"minibatches, got {options.minibatches} minibatches: set minibatches_in_flight to 1, "
-            "and multireplica to false"
+            f"{mixed[0]} must be made of samples, or of sums over samples, to be "
+            f"computed in minibatches, got {options.minibatches} minibatches: set "
+            f"minibatches_in_flight to 1, and multireplica to false{because}"
         )
 
 

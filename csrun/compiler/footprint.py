@@ -1,9 +1,9 @@
 """Layers on the wafer: what each keeps there, and the part of the fabric that it gets for it.
 
-An operator without weights lives with the layer before it. In a pipeline each layer has PEs of its
-own, which hold its copies of the weights (gradients and optimizer state are as large) and the
-buffers of all minibatches in flight; in weight streaming layers have the whole wafer in turn.
-Replicas of a pipeline lie in equal parts of the fabric, the layers of each in the same places.
+In a pipeline each layer has PEs of its own, which hold its copies of the weights (gradients and
+optimizer state are as large) and the buffers of all minibatches in flight, those of norms behind
+it, too; in weight streaming layers have the whole wafer in turn. Replicas of a pipeline lie in
+equal parts of the fabric, the layers of each in the same places.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from csrun.compiler.floor_plan import (
     pes_needed,
     usable_part,
 )
+from csrun.compiler.homes import homes_of, with_matrices
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.layers import Layout
 from csrun.compiler.memory_plan import Life, place
@@ -96,20 +97,15 @@ class Footprint:
 def footprint(layout: Layout, store: Store, options: CompileOptions) -> Footprint:
     """Find each array's home, and the wires, by following the kernels."""
     places = {layer.name: place for place, layer in enumerate(layout.layers)}
-    home_of: dict[str, int] = {}
-    home_of_scope: dict[str, int] = {}
-    wires: dict[Wire, None] = {}
-    home = 0
-    for kernel in layout.kernels:
-        if kernel.phase is Phase.BACKWARD:
-            _settle(kernel, home_of_scope.get(kernel.layer, home), home_of)
-            continue
-        home = places.get(kernel.layer, home)
-        home_of_scope[kernel.layer] = home
-        sources = {home_of.get(array.name, home) for array in kernel.reads} - {home}
-        wires |= dict.fromkeys(Wire(source, home) for source in sorted(sources))
-        _settle(kernel, home, home_of)
     layers = layout.layers or (WITHOUT_WEIGHTS,)
+    homes = homes_of(layout.kernels, with_matrices(layout.parameters), layers[0].name)
+    home_of: dict[str, int] = {}
+    wires: dict[Wire, None] = {}
+    for kernel, home in zip(layout.kernels, (places.get(name, 0) for name in homes), strict=True):
+        if kernel.phase is Phase.FORWARD:
+            sources = {home_of.get(array.name, home) for array in kernel.reads} - {home}
+            wires |= dict.fromkeys(Wire(source, home) for source in sorted(sources))
+        _settle(kernel, home, home_of)
     return Footprint(layers, options, _weight_copies(store, options), home_of, tuple(wires))
 
 

@@ -1,20 +1,19 @@
 """The module as the matchers see it: which operators are left, and where each value is."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from csrun.cirh.ops.arithmetic import AddmmOp, BinaryOp, MatmulOp, MmOp
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
-from csrun.cirh.ops.base import BackwardOp, UnaryOp
+from csrun.cirh.ops.base import CirhOp, ElementwiseOp, Lies
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, ParameterOp
+from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, StoredOp
 from csrun.cirh.ops.parts import CatOp
-from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
+from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.accumulate import Sum, sum_at
@@ -37,6 +36,10 @@ GRADIENT = "gradient/"
 INPUT = "input/"
 
 
+#: The operands of an operator that its result may be written over.
+Changeable = Callable[[Operation], Sequence[SSAValue]]
+
+
 class Graph:
     """Operators in program order; matching a kernel takes its operators out.
 
@@ -44,7 +47,8 @@ class Graph:
     parameter's gradient in the store, or an arena buffer `<layer>/<operator>_<n>`.
     """
 
-    def __init__(self, module: ModuleOp) -> None:
+    def __init__(self, module: ModuleOp, changeable: Changeable) -> None:
+        self._changeable = changeable
         self.operations = list(module.ops)
         self._places = {operation: place for place, operation in enumerate(self.operations)}
         self.taken: dict[Operation, int] = {}
@@ -54,7 +58,7 @@ class Graph:
         loss = (i for i, op in enumerate(self.operations) if isinstance(op, LossOp))
         self._after_loss = set(self.operations[next(loss, len(self.operations)) :])
         self._arrays: dict[SSAValue, Array] = {}
-        self._trained: dict[SSAValue, ParameterOp] = {}
+        self._trained: dict[SSAValue, StoredOp] = {}
         self._counts: dict[str, int] = {}
         for op in self.operations:
             if isinstance(op, UpdatingOp):
@@ -83,9 +87,25 @@ class Graph:
 
     def array(self, value: SSAValue) -> Array:
         """Where a value is."""
-        if value not in self._arrays:
-            self._arrays[value] = self._find_array(value)
+        chain = [value]  # of values one over the other, which may be long
+        while chain[-1] not in self._arrays and (below := self._below(chain[-1])) is not None:
+            chain.append(below)
+        for each in reversed(chain):
+            if each not in self._arrays:
+                self._arrays[each] = self._find_array(each)
         return self._arrays[value]
+
+    def placed(self, value: SSAValue) -> Array:
+        """How a value lies, as far as that is known: it gets no name of its own yet."""
+        if value in self._arrays:
+            return self._arrays[value]
+        if isinstance(value.owner, VIEWS):
+            found = view_of(value.owner, self.placed(value.owner.x))
+            assert found is not None, "a copy stands before it"
+            return found
+        kind = type_of(value)
+        place = self._copied_place(value)
+        return place or Array("", shape_of(kind), dtype_of(kind))
 
     def named(self, values: Iterable[SSAValue]) -> frozenset[str]:
         """The names of those of the values that are arrays of the program, and no views."""
@@ -101,17 +121,6 @@ class Graph:
         users = self.users(value)
         return users[0] if len(users) == 1 else None
 
-    def may_change(self, value: SSAValue) -> bool:
-        """Whether the one reader of a value may do so in place.
-
-        Inputs and weights are not the program's to change, numbers are text, and repeated elements
-        are one in memory.
-        """
-        base = base_of(value)
-        if isinstance(base.owner, LeafOp) or value in self._numbers or self.array(value).repeats:
-            return False
-        return len(list(self.readers(base))) == 1
-
     def readers(self, value: SSAValue) -> Iterator[Operation]:
         """Operators that read the memory of a value, under whatever view."""
         for op in self.users(value):
@@ -120,7 +129,7 @@ class Graph:
             else:
                 yield op
 
-    def trains(self, value: SSAValue) -> ParameterOp | None:
+    def trains(self, value: SSAValue) -> StoredOp | None:
         """The parameter whose gradient is written as this value; None without one."""
         return self._trained.get(value)
 
@@ -168,10 +177,62 @@ class Graph:
         shape, dtype = shape_of(kind), dtype_of(kind)
         if isinstance(owner, InputOp):
             return Array(INPUT + owner.symbol.data, shape, dtype)
-        if isinstance(owner, ParameterOp):
+        if isinstance(owner, StoredOp):
             return Array(owner.symbol.data, shape, dtype, is_weight=True)
         stem = f"{self.layer_of(owner)}/{owner.name.partition('.')[2]}"
-        return self._copied_place(value) or Array(self._new_name(stem), shape, dtype)
+        place = self._copied_place(value) or self._place_of_operand(owner)
+        return place or Array(self.new_name(stem), shape, dtype)
+
+    def _below(self, value: SSAValue) -> SSAValue | None:
+        """The value that this one is a view of, or may be written over."""
+        owner = value.owner
+        assert isinstance(owner, Operation), "CIRH has no block arguments"
+        return owner.x if isinstance(owner, VIEWS) else self._changeable_operand(owner)
+
+    def _place_of_operand(self, owner: Operation) -> Array | None:
+        """The place of the operand that an elementwise result is written over."""
+        value = self._changeable_operand(owner)
+        if value is None:
+            return None
+        array = self.array(value)
+        if array.name.startswith(GRADIENT) or not array.is_contiguous:
+            return None
+        return array if array.base.shape == self.array(base_of(value)).shape else None
+
+    def _changeable_operand(self, owner: Operation) -> SSAValue | None:
+        """An operand that nobody else reads.
+
+        Inputs and weights are not the program's to change, and numbers are text.
+        """
+        for value in self._changeable(owner):
+            base = base_of(value)
+            if value.type != owner.results[0].type or isinstance(base.owner, LeafOp):
+                continue
+            if value in self._numbers or not self._is_read_last_by(owner, value):
+                continue
+            if not any(base_of(o) is base for o in owner.operands if o is not value):
+                return value
+        return None
+
+    def _is_read_last_by(self, owner: Operation, value: SSAValue) -> bool:
+        """Whether all others are done with a value's memory when an operator writes its result.
+
+        They are when it reads what they made of it number by number: in the same loop, or in one
+        before, they have read a row when this operator comes to it.
+        """
+        return all(
+            reader is owner
+            or (_reads_by_number(reader, value) and reader.results[0] in owner.operands)
+            for reader in self._readers_there(base_of(value))
+        )
+
+    def _readers_there(self, base: SSAValue) -> list[Operation]:
+        """Operators that read the memory of a base, and of what may be written there to be it."""
+        found, copied = list(self.readers(base)), base.owner
+        if isinstance(copied, CloneOp | CatOp):
+            for operand in copied.operands:
+                found += [r for r in self.readers(base_of(operand)) if r is not copied]
+        return found
 
     def _copied_place(self, value: SSAValue) -> Array | None:
         """Where the one copy of a value will be, if it can be written there: it is no copy then."""
@@ -184,7 +245,7 @@ class Graph:
         return place if place.is_contiguous or _writes_strided(owner, place) else None
 
     def _place_of_copy(self, value: SSAValue) -> Array | None:
-        user = self.only_user(value) if value.uses.get_length() == 1 else None
+        user = self._user_beside_gradients(value)
         match user:
             case CloneOp():
                 return self.array(user.out)
@@ -197,10 +258,17 @@ class Graph:
             case _:
                 return None
 
+    def _user_beside_gradients(self, value: SSAValue) -> Operation | None:
+        """The one use of a value; attention's way back reads its result wherever that is."""
+        users = [use.operation for use in value.uses]
+        if isinstance(value.owner, AttentionOp):
+            users = [user for user in users if not isinstance(user, AttentionBackwardOp)]
+        return users[0] if len(users) == 1 else None
+
     def _place_gradient(self, update: UpdatingOp) -> None:
         """Let what an update alone reads be written into the store, and added up there."""
         parameter, written = update.parameter.owner, written_by(update)
-        assert isinstance(parameter, ParameterOp), "only parameters are updated"
+        assert isinstance(parameter, StoredOp), "only parameters are updated"
         if written is None:
             return
         found = sum_at(place=written[1], value=written[0]) or Sum((written,))
@@ -209,30 +277,34 @@ class Graph:
             self._arrays[value] = replace(place, name=GRADIENT + parameter.symbol.data)
         self.taken.update({op: self._places[op] for op in found.additions})
 
-    def _new_name(self, stem: str) -> str:
+    def new_name(self, stem: str) -> str:
+        """A name that no other array of the program has."""
         count = self._counts[stem] = self._counts.get(stem, -1) + 1
         return f"{stem}_{count}" if count else stem
 
 
+def _reads_by_number(reader: Operation, value: SSAValue) -> bool:
+    """Whether each number of a result is made of that number of a value, and of no other of it."""
+    return (
+        isinstance(reader, ElementwiseOp)
+        and "dim" not in reader.properties
+        and reader.results[0].type == value.type
+        and all(o is value or base_of(o) is not base_of(value) for o in reader.operands)
+    )
+
+
 def _writes_strided(owner: Operation | Block, place: Array) -> bool:
-    """Whether the kernels of an operator write where elements do not lie one after the other.
-
-    Elementwise ones do, those along an axis do not.
-    """
-    if isinstance(owner, CatOp):
-        return True
-    if isinstance(owner, Block) or len(place.shape) < 2:
-        return False
-    if isinstance(owner, MmOp | AddmmOp | MatmulOp | AttentionOp | AttentionBackwardOp):
-        return place.is_matrix
-    is_elementwise = isinstance(owner, BinaryOp | UnaryOp | BackwardOp | MaskedScaleOp)
-    return is_elementwise and "dim" not in owner.properties and place.is_matrix
+    """Whether the kernels of an operator write where elements do not lie one after the other."""
+    assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
+    if owner.lies is Lies.ROWS:
+        return len(place.shape) > 1 and place.is_matrix
+    return owner.lies is Lies.ANYHOW
 
 
-def parameter_of(value: SSAValue) -> ParameterOp | None:
+def parameter_of(value: SSAValue) -> StoredOp | None:
     """The parameter that a value is, or is a view of."""
     owner = base_of(value).owner
-    return owner if isinstance(owner, ParameterOp) else None
+    return owner if isinstance(owner, StoredOp) else None
 
 
 def transposed(value: SSAValue) -> SSAValue | None:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import LabelSource, source_of_labels
+from csrun.cirh.batch_axes.labels import LabelSource, source_of_labels
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.embedding import EmbeddingOp
+from csrun.cirh.ops.indexing import IndexingOp
 from csrun.cirh.ops.loss import NllLossForwardOp
 from csrun.cirh.ops.model import InputOp
 from csrun.cirh.ops.shape import SelectOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.executable import Cut, LabelRange
+from csrun.executable import Cut, LabelRange, NumberRange
 
 Ranges = dict[InputOp, list[LabelRange]]
+NumberRanges = dict[InputOp, list[NumberRange]]
 
 
 def label_ranges(operations: Sequence[Operation]) -> Ranges:
@@ -33,16 +35,24 @@ def label_ranges(operations: Sequence[Operation]) -> Ranges:
     return {op: found[op] for op in inputs if op in found}
 
 
-def vocabularies(operations: Sequence[Operation]) -> dict[InputOp, int]:
-    """The rows of the smallest table that an input's values are looked up in."""
-    found: dict[InputOp, int] = {}
+def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
+    """What is looked up by numbers that are an input's, each once, for each input."""
+    found: NumberRanges = defaultdict(list)
     for op in operations:
-        if not isinstance(op, EmbeddingOp):
-            continue
-        source, rows = source_of_labels(op.indices), shape_of(type_of(op.weight))[0]
-        if source is not None and not source.cuts:
-            found[source.input] = min(rows, found.get(source.input, rows))
-    return found
+        match op:
+            case EmbeddingOp():
+                count = shape_of(type_of(op.weight))[0]
+            case IndexingOp():
+                count = shape_of(type_of(op.x))[op.dim.value.data]
+            case _:
+                continue
+        source = source_of_labels(op.indices)
+        if (
+            source is not None
+            and (one := NumberRange(count, _cuts(source))) not in found[source.input]
+        ):
+            found[source.input].append(one)
+    return dict(found)
 
 
 def place_of_count(op: LabelCountOp, ranges: Ranges) -> int | None:

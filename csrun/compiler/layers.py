@@ -1,14 +1,15 @@
 """Layers: their places in the store, their groups, and the functions that use them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
-from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.ops.model import StateOp, StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph import GRADIENT
 from csrun.compiler.groups import group_layers
+from csrun.compiler.homes import crossing_bytes, homes_of, touched, with_matrices
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.visits import Function, Use, functions_of
@@ -18,6 +19,7 @@ from csrun.executable import (
     InitializerKind,
     Layer,
     Parameter,
+    Visit,
     aligned,
     nbytes_of,
 )
@@ -48,7 +50,7 @@ class Layout:
 
 def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
     """Cut the layers into groups of about `group_bytes`, and the kernels into visits of them."""
-    operations: dict[str, list[ParameterOp]] = {}
+    operations: dict[str, list[StoredOp]] = {}
     for operation in model.parameters:
         operations.setdefault(_layer_of(operation), []).append(operation)
     sizes = {layer: sum(map(_nbytes, own)) for layer, own in operations.items()}
@@ -62,19 +64,29 @@ def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
     group_of = {layer: group.index for group in groups for layer in group.layers}
 
     def use_of(kernel: Kernel) -> Use:
-        read, given = _touched(kernel)
+        read, given = touched(kernel)
         return Use(
             *(frozenset(group_of[layer_of[name]] for name in names) for names in (read, given))
         )
 
-    trained = frozenset(group_of[layer_of[name]] for name in model.updates)
+    trained = frozenset(group_of[layer_of[name]] for name in (*model.updates, *model.states))
     placed = _placed([op for layer in group_of for op in operations[layer]])
+    functions = functions_of(model.kernels, use_of, trained)
+    homes = homes_of(model.kernels, layer_of, next(iter(group_of), ""))
+    loads = loads_of([function.visit for function in functions])
     return Layout(
         tuple(placed[op.symbol.data] for op in model.parameters),
-        _layers(model, placed, group_of),
+        _layers(model, placed, group_of, homes, loads),
         groups,
-        functions_of(model.kernels, use_of, trained),
+        functions,
     )
+
+
+def loads_of(visits: Sequence[Visit]) -> Counter[int]:
+    """How often each group's weights come to a wafer in a step: not where they are from before."""
+    groups = [frozenset(visit.groups) for visit in visits if visit.groups]
+    before = [frozenset[int](), *groups]
+    return Counter(group for own, held in zip(groups, before, strict=False) for group in own - held)
 
 
 def nbytes_of_parameter(parameter: Parameter) -> int:
@@ -82,24 +94,17 @@ def nbytes_of_parameter(parameter: Parameter) -> int:
     return aligned(nbytes_of(parameter.shape, parameter.dtype))
 
 
-def _layer_of(operation: ParameterOp) -> str:
+def _layer_of(operation: StoredOp) -> str:
     assert operation.scope is not None, "verified: a parameter has a scope"
     return operation.scope.data
 
 
-def _nbytes(operation: ParameterOp) -> int:
+def _nbytes(operation: StoredOp) -> int:
     return nbytes_of_parameter(_parameter(operation, 0))
 
 
-def _touched(kernel: Kernel) -> tuple[list[str], list[str]]:
-    """Parameters whose weights the kernel reads, and whose gradients it writes."""
-    written = [a.name for a in kernel.writes if a.name.startswith(GRADIENT)]
-    return list(kernel.parameters), [name.removeprefix(GRADIENT) for name in written]
-
-
 def _layers_used(kernel: Kernel, layer_of: Mapping[str, str]) -> frozenset[str]:
-    read, given = _touched(kernel)
-    return frozenset(layer_of[name] for name in (*read, *given))
+    return frozenset(layer_of[name] for name in chain(*touched(kernel)))
 
 
 def _groups(cut: Sequence[tuple[str, ...]], sizes: Mapping[str, int]) -> tuple[Group, ...]:
@@ -111,7 +116,7 @@ def _groups(cut: Sequence[tuple[str, ...]], sizes: Mapping[str, int]) -> tuple[G
     )
 
 
-def _placed(operations: Sequence[ParameterOp]) -> dict[str, Parameter]:
+def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
     """Parameters by name, one behind the other."""
     offsets = accumulate(map(_nbytes, operations), initial=0)
     return {
@@ -121,22 +126,35 @@ def _placed(operations: Sequence[ParameterOp]) -> dict[str, Parameter]:
 
 
 def _layers(
-    model: MatchedModel, parameters: Mapping[str, Parameter], group_of: Mapping[str, int]
+    model: MatchedModel,
+    parameters: Mapping[str, Parameter],
+    group_of: Mapping[str, int],
+    homes: Sequence[str],
+    loads: Mapping[int, int],
 ) -> tuple[Layer, ...]:
-    layer_of = {p.name: p.layer for p in parameters.values()}
     own: dict[str, list[Parameter]] = {layer: [] for layer in group_of}
     for p in parameters.values():
         own[p.layer].append(p)
     kernels: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in model.kernels:
-        for layer in {kernel.layer} | _layers_used(kernel, layer_of):
-            kernels[layer].append(kernel)
+    for kernel, home in zip(model.kernels, homes, strict=True):
+        kernels[home].append(kernel)
+    on_fabric = with_matrices(parameters.values())
+    working = homes_of(model.kernels, on_fabric, next(iter(group_of), ""))
+    crossing = crossing_bytes(model.kernels, working)
     return tuple(
-        _layer(layer, group, own[layer], kernels[layer]) for layer, group in group_of.items()
+        _layer(layer, group, own[layer], kernels[layer], crossing[layer], loads[group])
+        for layer, group in group_of.items()
     )
 
 
-def _layer(name: str, group: int, own: Sequence[Parameter], kernels: Sequence[Kernel]) -> Layer:
+def _layer(
+    name: str,
+    group: int,
+    own: Sequence[Parameter],
+    kernels: Sequence[Kernel],
+    crossing: int,
+    loads: int,
+) -> Layer:
     flops = {
         phase: sum(k.flops for k in kernels if k.phase is phase)
         for phase in (Phase.FORWARD, Phase.BACKWARD)
@@ -152,10 +170,12 @@ def _layer(name: str, group: int, own: Sequence[Parameter], kernels: Sequence[Ke
         flops[Phase.BACKWARD],
         sum(map(nbytes_of_parameter, own)),
         sum(aligned(nbytes_of(a.shape, a.dtype)) for a in written),
+        crossing,
+        loads,
     )
 
 
-def _parameter(operation: ParameterOp, offset: int) -> Parameter:
+def _parameter(operation: StoredOp, offset: int) -> Parameter:
     kind, first = type_of(operation.out), operation.initializer
     return Parameter(
         operation.symbol.data,
@@ -164,4 +184,5 @@ def _parameter(operation: ParameterOp, offset: int) -> Parameter:
         dtype_of(kind),
         offset,
         Initializer(InitializerKind(first.distribution.data), first.scale.value.data),
+        isinstance(operation, StateOp),
     )

@@ -1,16 +1,16 @@
 """Kernel matching: from CIRH to the kernels and updates that a program is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import Dependence, Dependences, dependences_of
+from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
 from csrun.cirh.ops.batch import SampleCountOp, ValidSamplesOp
-from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp
+from csrun.cirh.ops.learning import AssignOp, UpdatingOp
+from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, StateOp, StoredOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.array import Array
@@ -18,13 +18,14 @@ from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import GRADIENT, Graph, parameter_of
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
-from csrun.compiler.labels import Ranges, vocabularies
+from csrun.compiler.labels import NumberRanges, Ranges, number_ranges
 from csrun.compiler.lair import generate_kernels
+from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.run import MATCHING
 
-_LEAVES = (InputOp, ParameterOp, FullOp, SampleCountOp, ValidSamplesOp, *VIEWS)
+_LEAVES = (InputOp, ParameterOp, StateOp, FullOp, SampleCountOp, ValidSamplesOp, *VIEWS)
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,26 @@ class MatchedOutput:
 class MatchedModel:
     """A model as kernels, in program order.
 
-    label_ranges: what the losses take as labels, by input. vocabularies: how many vectors the table
-    has that an input's are looked up in. loss_dependence: how the loss depends on
+    label_ranges: what the losses take as labels, by input. number_ranges: what is looked up by the
+    values of an input. loss_dependence: how the loss depends on
     the batch; None without a loss. loss_count: which of the batch's counts it is a mean over.
     counts_padding: the layer and operator in which rows that fill up a batch would count, if any.
-    updates: the optimizer of each parameter that is trained, by name. clip_norm: the largest global
+    updates: the optimizer of each parameter that is trained, by name. states: how the next value of
+    each state that has one depends on the batch. mixing: the layer and operator that first makes a
+    value of the batch as a whole, if any. clip_norm: the largest global
     norm of the gradients, if there is one. without_samples: names of arrays that no sample has a
     row of, whatever the size of the batch.
     """
 
     inputs: tuple[InputOp, ...]
     label_ranges: Ranges
-    vocabularies: dict[InputOp, int]
-    parameters: tuple[ParameterOp, ...]
+    number_ranges: NumberRanges
+    parameters: tuple[StoredOp, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
+    states: dict[str, Dependence]
+    mixing: str | None
     clip_norm: float | None
     loss_dependence: Dependence | None
     loss_count: int | None
@@ -87,11 +92,12 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
 
     Raises: CompileError naming operator, layer and the user's line when no kernel computes one.
     """
-    graph = Graph(module)
+    graph = Graph(module, changeable_operands)
     placed: list[tuple[int, Kernel]] = []
     outputs: list[MatchedOutput] = []
     dependences = dependences_of(graph.operations)
     updates: dict[str, Optimizer] = {}
+    states: dict[str, Dependence] = {}
     for operation in graph.operations:
         if operation in graph.taken or isinstance(operation, _LEAVES):
             continue
@@ -105,6 +111,9 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
             dependence = dependences[operation.value]
             outputs.append(MatchedOutput(operation.symbol.data, copy.out, dependence))
             graph.take(operation)
+        elif isinstance(operation, AssignOp):
+            graph.take(operation)
+            states[_state(operation)] = dependences[operation.grad]
         elif isinstance(operation, UpdatingOp):
             graph.take(operation)
             name, optimizer = _update(operation, graph)
@@ -117,22 +126,25 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         if operation not in graph.taken:
             raise _no_kernel(operation, graph)
     kernels = _adding([kernel for _, kernel in sorted(placed, key=itemgetter(0))])
-    _check_gradients(kernels, updates)
+    _check_gradients(kernels, [*updates, *states])
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
         label_ranges=graph.label_ranges,
-        vocabularies=vocabularies(graph.operations),
-        parameters=tuple(op for op in graph.operations if isinstance(op, ParameterOp)),
+        number_ranges=number_ranges(graph.operations),
+        parameters=tuple(op for op in graph.operations if isinstance(op, StoredOp)),
         kernels=kernels,
         outputs=tuple(outputs),
         updates=updates,
+        states=states,
         clip_norm=_clip_norm(graph.operations),
         loss_dependence=next(
             (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
         ),
         loss_count=graph.loss_count(),
         counts_padding=_counts_padding(graph, dependences),
-        without_samples=graph.named(v for v, found in dependences.items() if found.axis is None),
+        mixing=_mixing(graph, dependences),
+        without_samples=graph.named(v for v, found in dependences.items() if found.axis is None)
+        - graph.named(v for v, found in dependences.items() if found.axis is not None),
     )
 
 
@@ -159,7 +171,7 @@ def _adding(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
-def _check_gradients(kernels: Sequence[Kernel], updates: Mapping[str, Optimizer]) -> None:
+def _check_gradients(kernels: Sequence[Kernel], updates: Sequence[str]) -> None:
     """An update whose gradient nobody writes would leave its parameter where it is, silently."""
     written = {array.name for kernel in kernels for array in kernel.writes}
     missing = [name for name in updates if GRADIENT + name not in written]
@@ -180,6 +192,20 @@ def _counts_padding(graph: Graph, dependences: Dependences) -> str | None:
         op for op in graph.operations if any(dependences[r].counts_padding for r in op.results)
     )
     return f"layer {graph.layer_of(first)}: {first.name}"
+
+
+def _mixing(graph: Graph, dependences: Dependences) -> str | None:
+    for op in graph.operations:
+        mixed = any(dependences[result].over is Over.MIXED for result in op.results)
+        if mixed and not any(dependences[o].over is Over.MIXED for o in op.operands):
+            return f"layer {graph.layer_of(op)}: {op.name}"
+    return None
+
+
+def _state(operation: AssignOp) -> str:
+    owner = operation.parameter.owner
+    assert isinstance(owner, StateOp), "verified: only states are assigned to"
+    return owner.symbol.data
 
 
 def _no_kernel(operation: Operation, graph: Graph) -> CompileError:

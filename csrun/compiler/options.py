@@ -16,7 +16,8 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     `system` is the CS system whose memory the model must fit. `blas_threads` belongs to the
     arithmetic: a matrix product on more threads may sum in another order. Each of the model's
-    `replicas` on the fabric has `minibatches_in_flight`.
+    `replicas` on the fabric has `minibatches_in_flight`; where their number was chosen, it was so
+    `chosen_for` the model of that checksum.
     """
 
     mode: ExecutionMode
@@ -26,6 +27,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     blas_threads: Positive = 1
     replicas: Positive = 1
     minibatches_in_flight: Positive = 1
+    chosen_for: str = ""
 
     @property
     def minibatches(self) -> int:

@@ -4,15 +4,16 @@ A layer on P PEs, alone, with F FLOPs a sample:
 
     compute       = min(P, M) * FLOP/s of a PE * efficiency / F                        pipelined
                     P * FLOP/s of a PE * efficiency / F                                streaming
-    transmission  = sqrt(P) * bytes a second of a link / activation bytes a sample     pipelined
+    transmission  = sqrt(P) * bytes a second of a link / bytes a sample that cross     pipelined
                     I/O bytes a second * batch / weights' bytes a batch                streaming
 
-A PE does two FLOPs a multiply-add, at half precision, whatever the executor's. Samples flow through
-a pipelined layer one after the other, so that of its PEs no more work than one sample has
-multiply-adds, M, forward; a small model gains from replicas by that. A pipelined layer's
-activations cross one side of a square of its PEs; all that its kernels write is taken to cross,
-which bounds what does. In training a streamed layer's weights come in twice a batch, and their
-gradients go out once; else the weights come in once.
+A PE does two FLOPs a multiply-add, and weights, gradients and activations travel, at half
+precision, whatever the executor's. Samples flow through a pipelined layer one after the other, so
+that of its PEs no more work than one sample has multiply-adds, M, forward; a small model gains from
+replicas by that. A pipelined layer's activations cross one side of a square of its PEs, as far as
+other layers read them. A streamed layer's weights come in as often as the plan's visits load them:
+in training twice a batch, less often in the last group, more often where they are used at several
+places; their gradients go out once.
 
 R replicas of a pipelined model work at once, each on 1 / R of the batch: a layer's rates are R
 times those of one replica. In training they sum their gradients in a ring: once a batch,
@@ -47,6 +48,7 @@ from csrun.site import System
 #: A link between two PEs, in each direction. The WSE-2's 220 Pb/s (its data sheet) over 850,000
 #: cores, four neighbours, two directions and 1.1 GHz come to 29 bits a cycle: links of 32.
 LINK_BYTES_PER_CYCLE = 4
+HALF_BYTES = 2  # of a number at half precision
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Work:
     """What one system has to do.
 
     The layers' FLOPs and activations are those of one of the batch's `minibatches`, `input_bytes`
-    the whole batch's. `pes` names each layer's PEs in one of the `replicas`; when it is empty,
+    the whole batch's; layers count bytes of the executor's numbers, of `itemsize`. `pes` names each
+    layer's PEs in one of the `replicas`; when it is empty,
     pipelined layers share the usable PEs by their FLOPs, which no placement beats, and streamed
     ones have all of them.
     """
@@ -86,6 +89,7 @@ class Work:
     run_mode: RunMode
     system: System
     replicas: int = 1
+    itemsize: int = HALF_BYTES
 
     @property
     def is_streaming(self) -> bool:
@@ -115,13 +119,18 @@ class Work:
         """What a layer of a replica sends a sample: its activations, and its gradients' share."""
         gradients = layer.weight_bytes if self.run_mode is RunMode.TRAIN else 0
         summed = 2 * (self.replicas - 1) * gradients / self.batch_size
-        return self.per_sample(max(layer.activation_bytes, 1)) + summed
+        return self.half * (self.per_sample(max(layer.crossing_bytes, 1)) + summed)
 
-    def streamed_bytes(self, layer: Layer) -> int:
+    def streamed_bytes(self, layer: Layer) -> float:
         """What a layer's weights and gradients take of the I/O in a batch."""
         if not self.is_streaming:
             return 0
-        return layer.weight_bytes * (3 if self.run_mode is RunMode.TRAIN else 1)
+        return self.half * layer.weight_bytes * (layer.loads + (self.run_mode is RunMode.TRAIN))
+
+    @property
+    def half(self) -> float:
+        """What travels of a byte that the executor counts."""
+        return HALF_BYTES / self.itemsize
 
     @property
     def io_samples_per_sec(self) -> float:
@@ -168,7 +177,7 @@ class _Alone:
         flops = work.per_sample(_flops(layer))
         if work.is_streaming:
             bandwidth = _io_bytes_per_sec(system)
-            nbytes = work.streamed_bytes(layer) / work.batch_size
+            nbytes = max(work.streamed_bytes(layer), 1) / work.batch_size
         else:
             bandwidth = work.replicas * sqrt(own) * LINK_BYTES_PER_CYCLE * system.clock_hz
             nbytes = work.link_bytes(layer)

@@ -6,11 +6,14 @@ each layer, and the shorter way across; but each keeps all weights, and they sum
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.compiler.arena import alive_in, store_of, with_samples
+from csrun.cirh import precision_of, print_module
+from csrun.compiler import compile_directory
+from csrun.compiler.arena import alive_in, with_samples, with_store
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.floor_plan import usable_part
 from csrun.compiler.footprint import Footprint, footprint
@@ -48,13 +51,30 @@ def choose_replicas(module: ModuleOp, options: CompileOptions, watch: Watch = NO
     layout = lay_out(model, 0)
     if not layout.layers:
         return Choice(1, 1, 1.0)
-    home = footprint(layout, store_of(layout, model, options), options)
-    one = _Replica(home, alive_in(layout, model), inputs_of(model), model)
+    layout, store = with_store(layout, model, options)
+    home = footprint(layout, store, options)
+    one = _Replica(home, alive_in(layout, model), inputs_of(model), model, precision_of(module))
     most = min(one.samples, usable_part(options.system).pes)
     counts = [count for count in range(1, most + 1) if one.samples % count == 0]
     rates = {count: rate for count in counts if (rate := one.of(count).rate())}
     best = next((n for n, rate in rates.items() if rate >= AS_FAST * max(rates.values())), 1)
     return Choice(best, max(rates, default=1), rates[best] / rates[1] if rates else 1.0)
+
+
+def question_of(module: ModuleOp, options: CompileOptions) -> str:
+    """What a number of replicas answers: a model, traced for one, and how it is compiled."""
+    return compile_directory.checksum_of(print_module(module), options)
+
+
+def chosen_before(question: str, *roots: Path) -> int | None:
+    """The replicas of a compile that answers the question; None where none lies in these folders.
+
+    Compilers of one version choose alike: to take it costs no pass.
+    """
+    folders = (folder for root in roots for folder in sorted(root.glob("tfcs_*")))
+    found = (compile_directory.read(folder) for folder in folders)
+    plans = (executable.plan for executable in found if executable is not None)
+    return next((plan.replicas for plan in plans if plan.chosen_for == question), None)
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,7 @@ class _Replica:
     alive: Sequence[Life]
     inputs: Sequence[InputSpec]
     model: MatchedModel
+    precision: str
 
     @property
     def samples(self) -> int:
@@ -82,6 +103,7 @@ class _Replica:
             with_samples(self.alive, self.model, self.samples, samples),
             [msgspec.structs.replace(x, shape=(samples, *x.shape[1:])) for x in self.inputs],
             self.model,
+            self.precision,
         )
 
     def rate(self) -> float | None:
@@ -90,7 +112,8 @@ class _Replica:
         if self.home.needed_bytes(self.alive) > options.system.sram_bytes:
             return None
         floor_plan = self.home.floor_plan(self.alive)
-        return estimate_of(self.home.layers, self.inputs, floor_plan, options).samples_per_sec
+        found = estimate_of(self.home.layers, self.inputs, floor_plan, options, self.precision)
+        return found.samples_per_sec
 
 
 def _divided(layer: Layer, count: int) -> Layer:
@@ -99,4 +122,5 @@ def _divided(layer: Layer, count: int) -> Layer:
         forward_flops=layer.forward_flops // count,
         backward_flops=layer.backward_flops // count,
         activation_bytes=layer.activation_bytes // count,
+        crossing_bytes=layer.crossing_bytes // count,
     )

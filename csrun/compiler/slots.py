@@ -1,4 +1,5 @@
-"""Weight slots: where on the wafer each group's weights come, so that the next one fits beside.
+"""Weight slots: where on the wafer each group's weights come, so that the next one fits beside;
+and the window of gradients, where MemoryX has those that come next.
 
 Groups whose visits follow each other lie apart: the one at the front of the slots, the other at
 their end. So two groups are there at a time, and the slots take what the two largest neighbours
@@ -6,8 +7,11 @@ need, at most twice the largest group. A group that is visited among several oth
 neighbours at both ends; it lies between, or where it must wait for its turn to come in.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+
+from csrun.executable import Visit
 
 
 def place_groups(sizes: Sequence[int], order: Sequence[int]) -> tuple[list[int], int]:
@@ -25,6 +29,30 @@ def place_groups(sizes: Sequence[int], order: Sequence[int]) -> tuple[list[int],
     plans = [_placed(sizes, order, beside, length) for length in dict.fromkeys((least, most))]
     offsets, length, _ = min(plans, key=lambda plan: (plan[2], plan[1]))
     return offsets, length
+
+
+def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list[int | None], int]:
+    """The offset of each group's gradients, None where it has none, and the length of the window.
+
+    Gradients that one visit writes and completes lie apart from those before and behind them: the
+    wafer writes the ones while MemoryX updates by the others. Those that stay for more visits, or
+    come together with others, have a place for themselves.
+    """
+    visited = Counter(group for visit in visits for group in visit.gradients)
+    order = [
+        group
+        for visit in visits
+        for group in visit.gradients
+        if visited[group] == len(visit.gradients) == 1 and group in visit.completes
+    ]
+    offsets, end = place_groups(sizes, order)
+    found: list[int | None] = [None] * len(sizes)
+    for group in order:
+        found[group] = offsets[group]
+    for group in sorted(visited.keys() - {*order}):
+        found[group] = end
+        end += sizes[group]
+    return found, end
 
 
 def _placed(

@@ -6,13 +6,13 @@ from math import isfinite, prod
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.gradients import inverse
-from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp, SumOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.batch import LabelCountOp, SampleCountOp, ValidSamplesOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, LeafOp
 from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import (
     VIEWS,
     ExpandOp,
@@ -22,6 +22,7 @@ from csrun.cirh.ops.shape import (
     TransposeOp,
     ViewOp,
     index_of,
+    inverse,
     part_of,
 )
 from csrun.cirh.types import dtype_of, shape_of, type_of

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from csrun.executable.random import RunDraw
+
 Array = npt.NDArray[Any]
 
 BLOCK = 128  # queries: with 1,024 keys a block of scores takes 512 KiB, which a core's L2 holds
@@ -77,11 +79,13 @@ def attend(
     scratch: Scratch,
     later: Array | None,
     scale: float,
+    dropout: RunDraw | None = None,
 ) -> None:
     """out = softmax(scale query key^T + mask) value, and the logarithms of the rows' sums.
 
     A mask of booleans is true where there is something to attend to, another one is added. With
-    `later`, query i attends to keys 0..i. A row without anything to attend to is 0.
+    `later`, query i attends to keys 0..i. A row without anything to attend to is 0. Of a sample
+    each head's queries, one behind the other, have a run of `dropout`.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S], out
     [B, H, T, F], logsumexp [B, H, T], later [R, R]
@@ -104,7 +108,12 @@ def attend(
         np.add.reduce(scores, axis=1, keepdims=True, out=rows)
         if mask is not None:
             np.maximum(rows, 1, out=rows)  # what is largest in a row adds 1
-        np.matmul(scores, value[outer][:keys], out=result)
+        if dropout is not None:
+            _drop(scores, dropout, query.shape[2], _Block(outer, queries, keys))
+            np.matmul(scores, value[outer][:keys], out=result)
+            np.multiply(result, dropout.scale, out=result)
+        else:
+            np.matmul(scores, value[outer][:keys], out=result)
         np.divide(result, rows, out=result)
         np.log(rows, out=rows)
         np.add(sums, rows, out=sums)
@@ -153,6 +162,7 @@ def attend_backward(
     back: BackwardScratch,
     later: Array | None,
     scale: float,
+    dropout: RunDraw | None = None,
 ) -> None:
     """The gradients of query, key and value, each as large as what it is the gradient of."""
     if not query.shape[2]:
@@ -164,8 +174,17 @@ def attend_backward(
         scores = _scores(query, key, mask, scratch, later, scale, _Block(outer, queries, keys))
         np.subtract(scores, logsumexp[outer][queries, None], out=scores)
         np.exp(scores, out=scores)
-        _add(value_gradient[outer], scores.T, gradient, back.values, queries.start == 0)
+        block = _Block(outer, queries, keys)
+        kept = None if dropout is None else _drawn(dropout, query.shape[2], block)
+        weights = scores
+        if kept is not None and dropout is not None:
+            weights = np.multiply(scores, kept, out=slopes)
+            np.multiply(weights, dropout.scale, out=weights)
+        _add(value_gradient[outer], weights.T, gradient, back.values, queries.start == 0)
         np.matmul(gradient, value[outer][:keys].T, out=slopes)
+        if kept is not None and dropout is not None:
+            np.multiply(slopes, kept, out=slopes)
+            np.multiply(slopes, dropout.scale, out=slopes)
         np.einsum("tf,tf->t", gradient, out[outer][queries], out=rows[:, 0])
         np.subtract(slopes, rows, out=slopes)
         np.multiply(slopes, scores, out=slopes)
@@ -173,6 +192,17 @@ def attend_backward(
         own = query_gradient[outer][queries]
         np.matmul(slopes, key[outer][:keys], out=own)
         np.multiply(own, scale, out=own)
+
+
+def _drawn(dropout: RunDraw, length: int, block: _Block) -> Array:
+    """Which weights of a block are kept."""
+    (sample, head), queries, keys = block
+    run = head * length + queries.start
+    return dropout(sample, run, queries.stop - queries.start)[:, :keys]
+
+
+def _drop(scores: Array, dropout: RunDraw, length: int, block: _Block) -> None:
+    np.multiply(scores, _drawn(dropout, length, block), out=scores)
 
 
 def _add(total: Array, left: Array, right: Array, part: Array, first: bool) -> None:

@@ -7,7 +7,7 @@ from math import fsum, inf, prod
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.plan import Plan
+from csrun.executable.plan import MOST_STEPS, Group, Plan
 
 ALIGNMENT_BYTES = 64
 
@@ -73,21 +73,57 @@ def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Arra
 
 
 def flat_views(plan: Plan, store: Bytes) -> dict[str, Array]:
-    """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group.
+    """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group;
+    and `numbers`, those of the steps.
 
     Shapes: each [group.nbytes / itemsize], of the plan's precision
     """
-    regions = [("weights", plan.store.weights_offset), *plan.store.slots]
-    if plan.store.gradients_offset is not None:
-        regions.append(("gradients", plan.store.gradients_offset))
-    itemsize = np.dtype(plan.precision).itemsize
-    return {
-        f"{name}/{g.index}": view(
-            store, base + g.offset_bytes, (g.nbytes // itemsize,), plan.precision
-        )
-        for name, base in regions
-        for g in plan.groups
+    slots = [(slot.name, slot.offset_bytes) for slot in plan.store.slots]
+    places = {
+        f"{name}/{group.index}": (group, base + group.offset_bytes)
+        for name, base in [("weights", plan.store.weights_offset), *slots]
+        for group in plan.groups
     }
+    for group in plan.groups:
+        if (offset := gradients_offset(plan, group)) is not None:
+            places[f"gradients/{group.index}"] = group, offset
+    itemsize = np.dtype(plan.precision).itemsize
+    views = {
+        name: view(store, offset, (group.nbytes // itemsize,), plan.precision)
+        for name, (group, offset) in places.items()
+    }
+    numbers = numbers_view(plan, store)
+    return views if numbers is None else {**views, "numbers": numbers}
+
+
+def numbers_layout(plan: Plan) -> tuple[int, tuple[int, ...], str] | None:
+    """Where in the store the numbers of the steps lie, if they have any: as of `state_layout`."""
+    offset = plan.store.numbers_offset
+    return None if offset is None else (offset, (MOST_STEPS, plan.store.numbers), "float64")
+
+
+def numbers_view(plan: Plan, store: Bytes) -> Array | None:
+    """The numbers of the steps, if they have any.
+
+    Shapes: float64[MOST_STEPS, numbers]; step s has row s mod MOST_STEPS
+    """
+    place = numbers_layout(plan)
+    return None if place is None else view(store, *place)
+
+
+def step_number(numbers: Array, index: int) -> Callable[[int], float]:
+    """A function that gives number `index` of a global step.
+
+    Shapes: numbers as of `numbers_view`
+    """
+    number, rows = numbers.item, len(numbers)
+    return lambda step: float(number(step % rows, index))
+
+
+def gradients_offset(plan: Plan, group: Group) -> int | None:
+    """Where in the store a group's gradients begin, if it has any."""
+    region, offset = plan.store.gradients_offset, group.gradients_offset_bytes
+    return None if region is None or offset is None else region + offset
 
 
 def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
@@ -98,11 +134,12 @@ def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
 def state_layout(plan: Plan) -> dict[str, tuple[int, tuple[int, ...], str]]:
     """Where in the store each tensor of the state lies: byte offset, shape and type."""
     regions = [("", plan.store.weights_offset)]
-    regions += [(f"{slot}/", offset) for slot, offset in plan.store.slots]
+    regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]
     return {
         f"{prefix}{p.name}": (base + p.offset_bytes, p.shape, p.dtype)
         for prefix, base in regions
         for p in plan.parameters
+        if not (prefix and p.is_state)
     }
 
 
@@ -124,12 +161,12 @@ def wafer_views(plan: Plan, arena: Bytes, store: Bytes, minibatch: int = 0) -> d
             offset = group.slot_offset_bytes + p.offset_bytes - group.offset_bytes
             weights = view(arena, offset, p.shape, p.dtype)
         views[p.name] = weights
-        if plan.store.gradients_offset is not None:
-            base, memory = plan.store.gradients_offset + p.offset_bytes, store
+        if (gradients := gradients_offset(plan, group)) is not None:
+            memory = store
             if minibatch:
-                base = plan.partial_offset_bytes + p.offset_bytes - group.offset_bytes
-                memory = arena
-            views[f"gradient/{p.name}"] = view(memory, base, p.shape, p.dtype)
+                gradients, memory = plan.partial_offset_bytes, arena
+            offset = gradients + p.offset_bytes - group.offset_bytes
+            views[f"gradient/{p.name}"] = view(memory, offset, p.shape, p.dtype)
     return views
 
 
@@ -156,13 +193,20 @@ BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]
 BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]
 
 
-def tiles(start: int, stop: int, length: int, *arrays: Array) -> list[tuple[Array, ...]]:
+def tiles(
+    start: int, stop: int, length: int, *arrays: Array, scratch: Array | None = None
+) -> list[tuple[Array, ...]]:
     """Views of the elements start..stop of several flat arrays, `length` at a time.
 
+    Each with as much of `scratch` behind them, if there is one.
     Shapes: each array [n], n >= stop -> tuples of views [length], the last ones shorter
     """
     pieces = [(at, min(at + length, stop)) for at in range(start, stop, length)]
-    return [tuple(array[first:last] for array in arrays) for first, last in pieces]
+    beside = () if scratch is None else (scratch,)
+    return [
+        (*(array[first:last] for array in arrays), *(each[: last - first] for each in beside))
+        for first, last in pieces
+    ]
 
 
 SQUARES = 4096  # elements squared at a time, in float64
@@ -184,6 +228,14 @@ def sums_of_squares(arrays: Sequence[Array]) -> Callable[[], list[float]]:
     return lambda: [total(squares(part) for (part,) in parts) for parts in pieces]
 
 
+def trust_ratio(weights: float, update: float) -> float:
+    """How long a parameter is beside its update, from both sums of squares; 1 if one of them is 0.
+
+    Source: You et al. 2020, algorithm 2
+    """
+    return (weights / update) ** 0.5 if weights > 0 and update > 0 else 1.0
+
+
 def total(numbers: Iterable[float]) -> float:
     """The sum, rounded once: the same in whatever order the numbers come."""
     try:
@@ -197,11 +249,23 @@ def row_tiles(
 ) -> list[tuple[slice | Array, ...]]:
     """The pieces of a loop over rows: where they are, their views of arrays and of scratch arrays.
 
-    Shapes: arrays [rows, ...], scratch [tile, ...] -> views [tile, ...], the last ones shorter
+    Of an array with fewer rows these come again and again; no piece goes over its end.
+
+    Shapes: arrays [rows or a part of them, ...], scratch [tile, ...] -> views [tile, ...], the last
+    ones shorter
     """
-    pieces = [slice(at, min(at + tile, rows)) for at in range(0, rows, tile)]
+    span = min([rows, *map(len, arrays)])
+    pieces = [
+        slice(at, min(at + tile, first + span))
+        for first in range(0, rows, span)
+        for at in range(first, first + span, tile)
+    ]
     return [
-        (piece, *(a[piece] for a in arrays), *(s[: piece.stop - piece.start] for s in scratch))
+        (
+            piece,
+            *(a[piece.start % len(a) :][: piece.stop - piece.start] for a in arrays),
+            *(s[: piece.stop - piece.start] for s in scratch),
+        )
         for piece in pieces
     ]
 

@@ -11,12 +11,22 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def row_losses(logits: Array, labels: Array, losses: Array, sums: Array, tile: Array) -> None:
+def row_losses(
+    logits: Array,
+    labels: Array,
+    losses: Array,
+    sums: Array,
+    tile: Array,
+    numbers: Array,
+    places: Array,
+    smoothing: float,
+) -> None:
     """losses = sums - logits[label], and sums = log(sum(exp(logits))), of each row.
 
-    Of a label that is no class the loss is that of the nearest one.
+    Of a label that is no class the loss is that of the nearest one. `smoothing` is the share of the
+    label that the mean of the row has. numbers: those of the rows. places: scratch.
 
-    Shapes: logits [N, C], labels, losses, sums [N], tile [R, C]
+    Shapes: logits [N, C], labels, losses, sums, numbers, places [N], tile [R, C]
     """
     for at in range(0, len(logits), len(tile)):
         rows = slice(at, min(at + len(tile), len(logits)))
@@ -27,7 +37,13 @@ def row_losses(logits: Array, labels: Array, losses: Array, sums: Array, tile: A
         np.add.reduce(shifted, axis=1, out=sums[rows])
         np.log(sums[rows], out=sums[rows])
         np.add(sums[rows], tops, out=sums[rows])
-    picked = logits[np.arange(len(labels)), np.clip(labels, 0, logits.shape[1] - 1)]
+    np.clip(labels, 0, logits.shape[1] - 1, out=places)
+    picked = logits[numbers, places]
+    if smoothing:
+        np.multiply(picked, 1 - smoothing, out=picked)
+        np.mean(logits, axis=1, out=losses)
+        np.multiply(losses, smoothing, out=losses)
+        np.add(picked, losses, out=picked)
     np.subtract(sums, picked, out=losses)
 
 
@@ -38,22 +54,52 @@ def row_gradients(
     ignored: Array,
     scale: Any,
     gradient: Array,
+    numbers: Array,
+    places: Array,
     tile: int,
+    smoothing: float,
 ) -> None:
     """gradient = (exp(logits - sums) - one_hot(labels)) * scale, zero in rows that do not count.
 
-    tile: how many rows at a time.
+    numbers: those of the rows. places: scratch. tile: how many rows at a time. smoothing: the share
+    of the label that all classes have.
 
-    Shapes: logits, gradient [N, C], labels, sums, ignored [N], scale []
+    Shapes: logits, gradient [N, C], labels, sums, ignored, numbers, places [N], scale []
     """
     columns = logits.shape[1]
+    np.clip(labels, 0, columns - 1, out=places)
     for at in range(0, len(logits), tile):
         rows = slice(at, at + tile)
         own, classes = gradient[rows], labels[rows]
         np.subtract(logits[rows], sums[rows, None], out=own)
         np.exp(own, out=own)
-        known = (classes >= 0) & (classes < columns)
-        own[np.arange(len(own)), np.clip(classes, 0, columns - 1)] -= known
+        known = classes == places[rows]
+        if smoothing:
+            np.subtract(own, smoothing / columns, out=own)
+            known = known * gradient.dtype.type(1 - smoothing)
+        own[numbers[: len(own)], places[rows]] -= known
         np.multiply(own, scale, out=own)
     if ignored.any():
         gradient[ignored] = 0
+
+
+def label_gradients(
+    labels: Array,
+    ignored: Array,
+    scale: Any,
+    gradient: Array,
+    numbers: Array,
+    places: Array,
+    smoothing: float,
+) -> None:
+    """gradient = -scale at each label, and `smoothing` of it spread over the row.
+
+    numbers: those of the rows. places: scratch.
+
+    Shapes: labels, ignored, numbers, places [N], scale [], gradient [N, C]
+    """
+    columns = gradient.shape[1]
+    gradient[...] = -smoothing / columns * scale
+    np.clip(labels, 0, columns - 1, out=places)
+    gradient[numbers, places] -= (1 - smoothing) * scale
+    gradient[ignored] = 0

@@ -1,11 +1,25 @@
 """Rows of a table by their numbers, and what becomes of their gradients, over given arrays."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+
+class Scratch(NamedTuple):
+    """What adding up needs: numbers that are sorted, and gradients in their order.
+
+    sums: where sums are added to what is there
+
+    Shapes: ordered, sums [N, D], numbers int64 [3, N], changes bool [N]
+    """
+
+    ordered: Array
+    numbers: Array
+    changes: Array
+    sums: Array | None = None
 
 
 def lookup(table: Array, indices: Array, out: Array) -> None:
@@ -17,25 +31,52 @@ def lookup(table: Array, indices: Array, out: Array) -> None:
 
 
 def add_up(
-    grad: Array, indices: Array, out: Array, ordered: Array, padding: int, adds: bool = False
+    grad: Array,
+    indices: Array,
+    out: Array,
+    scratch: Scratch,
+    positions: Array,
+    padding: int,
 ) -> None:
     """For each row of `out` the sum of the gradients of those that its number stands for.
 
     The gradients are brought into the order of their rows, and each run of equal ones is added up.
-    With `adds` the sums are added to what is there.
+    With `scratch.sums` they are added to what is there.
 
-    Shapes: grad, ordered [N, D], indices [N], out [V, D]; row `padding` gets none, -1 for no such
+    Shapes: grad [N, D], indices, positions (0, 1, …) [N], out [V, D]; row `padding` gets none, -1
+    for no such
     """
-    if not adds:
+    if scratch.sums is None:
         out[...] = 0
     if not len(indices):
         return
-    order = np.argsort(indices, kind="stable")
-    rows = indices[order]
-    starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-    np.take(grad, order, axis=0, out=ordered, mode="clip")
-    sums, found = ordered[: len(starts)], rows[starts]
-    np.add.reduceat(ordered, starts, axis=0, out=sums)
+    keys, order, rows = scratch.numbers
+    # By number, then by position; of int32 a product would be one.
+    np.multiply(indices, len(indices), out=keys, dtype=np.int64)
+    np.add(keys, positions, out=keys)
+    keys.sort()
+    np.remainder(keys, len(indices), out=order)
+    np.floor_divide(keys, len(indices), out=rows)
+    np.take(grad, order, axis=0, out=scratch.ordered, mode="clip")
+    starts, found = _runs(rows, scratch, positions)
+    sums = scratch.ordered[: len(starts)]
+    np.add.reduceat(scratch.ordered, starts, axis=0, out=sums)
     if padding >= 0:
         sums[found == padding] = 0
-    out[found] = sums + out[found] if adds else sums
+    if scratch.sums is not None:
+        present = np.take(out, found, axis=0, out=scratch.sums[: len(starts)], mode="clip")
+        np.add(sums, present, out=sums)
+    out[found] = sums
+
+
+def _runs(rows: Array, scratch: Scratch, positions: Array) -> tuple[Array, Array]:
+    """Where runs of equal numbers begin, and of which number each is."""
+    keys, order, _ = scratch.numbers
+    scratch.changes[0] = True
+    np.not_equal(rows[1:], rows[:-1], out=scratch.changes[1:])
+    np.cumsum(scratch.changes, out=keys)
+    count = int(keys[-1])
+    np.subtract(keys, 1, out=keys)
+    order[keys[::-1]] = positions[::-1]  # of a run the first position is written last
+    starts = order[:count]
+    return starts, np.take(rows, starts, out=keys[:count], mode="clip")

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType
@@ -24,6 +24,7 @@ from csrun.executable.bind import (
     wafer_views,
 )
 from csrun.executable.plan import Plan
+from csrun.executable.shared_store import over_store_of
 
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "program.py"
@@ -64,6 +65,10 @@ class Executable:
         """The learning algorithm's functions over a store, uint8[plan.store.nbytes]."""
         bind: BindUpdate = self._namespace()["bind_update"]
         return bind(flat_views(self.plan, store), runtime)
+
+    def over(self, owner: Plan) -> "Executable":
+        """This one over the store of another; CsrunError where that does not fit it."""
+        return replace(self, plan=over_store_of(owner, self.plan))
 
     def _namespace(self) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)

@@ -138,5 +138,17 @@ class PiecewiseConstant(
         return self.values[bisect_right(self.boundaries, step)]
 
 
+class StepNumber(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    tag="step_number",
+    tag_field="scheduler",
+):
+    """No schedule: number `index` of those that come with each step."""
+
+    index: Count
+
+
 Schedule = Constant | Linear | Cosine | Polynomial | PiecewiseConstant
 SCHEDULES: tuple[type[Schedule], ...] = (Constant, Linear, Cosine, Polynomial, PiecewiseConstant)

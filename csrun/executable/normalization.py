@@ -35,8 +35,8 @@ def layer_norm(
         np.subtract(x[rows], average[:, None], out=normal)
         _inverse_root(normal, scale, eps)
         np.multiply(normal, scale[:, None], out=normal)
-        np.multiply(normal, weight, out=out[rows])
-        np.add(out[rows], bias, out=out[rows])
+        np.multiply(normal, weight, out=normal)
+        np.add(normal, bias, out=out[rows])
 
 
 def rms_norm(x: Array, weight: Array, out: Array, rrms: Array, tile: Array, eps: float) -> None:
@@ -90,11 +90,18 @@ def layer_norm_backward(
         part_of_weight = np.matmul(grad[rows], weight, out=sums[1][:count])
         np.divide(part_of_weight, x.shape[1], out=part_of_weight)
         _add_up(ones[:count], grad[rows], bias_gradient, part)
-        product = tiles[1][:count]
-        _back(grad[rows], centred, rstd[rows], weight, out, product, sums[0][:count])
+        product, of_row = tiles[1][:count], sums[0][:count]
+        np.multiply(grad[rows], centred, out=product)
+        np.matmul(product, weight, out=of_row)
         _add_up(rstd[rows], product, weight_gradient, part)
-        np.subtract(out, part_of_weight[:, None], out=out)
-        np.multiply(out, rstd[rows, None], out=out)
+        np.divide(of_row, len(weight), out=of_row)
+        np.multiply(of_row, rstd[rows], out=of_row)
+        np.multiply(of_row, rstd[rows], out=of_row)
+        np.multiply(centred, of_row[:, None], out=centred)
+        np.add(centred, part_of_weight[:, None], out=centred)
+        np.multiply(grad[rows], weight, out=product)
+        np.subtract(product, centred, out=product)
+        np.multiply(product, rstd[rows, None], out=out)
 
 
 def rms_norm_backward(

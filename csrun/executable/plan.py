@@ -1,8 +1,8 @@
 """plan.json: everything a wafer and MemoryX must know of a compiled model besides its program.
 
 Memory is two blocks. The *arena* is the wafer's: activations, their gradients, scratch, outputs
-and, in weight streaming, two weight slots. The *store* holds the state of the training: weights,
-gradients and optimizer state, each a flat region in which group g occupies the same byte range.
+and, in weight streaming, two weight slots. The *store* holds the state of the training: weights and
+optimizer state, each a flat region in which group g occupies the same byte range, and gradients.
 In weight streaming the store is MemoryX's; pipelined and on the CPU it is the front of the arena.
 """
 
@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.executable.learning_rate import Schedule
+from csrun.executable.learning_rate import Schedule, StepNumber
 
 __all__ = [
     "Buffer",
@@ -30,11 +30,13 @@ __all__ = [
     "Parameter",
     "Plan",
     "RunMode",
+    "Slot",
     "Store",
     "Visit",
 ]
 
 
+MOST_STEPS = 256  # of an order, between two words of the chief
 PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
 
 
@@ -67,19 +69,26 @@ class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuts: tuple[Cut, ...] = ()
 
 
+class NumberRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is looked up by what is left of an array after these cuts: numbers in 0..count-1."""
+
+    count: int
+    cuts: tuple[Cut, ...] = ()
+
+
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One array of a batch, in the order in which the model takes them.
 
     `labels`: the ranges of the losses that it holds the labels of. Each batch comes with the number
-    of labels that count in it, for each range of each input. `vocabulary`: its values are numbers
-    of rows of tables, 0..vocabulary-1.
+    of labels that count in it, for each range of each input. `numbers`: what it holds the numbers
+    of, as of the rows of a table.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     labels: tuple[LabelRange, ...] = ()
-    vocabulary: int | None = None
+    numbers: tuple[NumberRange, ...] = ()
 
 
 class InitializerKind(StrEnum):
@@ -99,7 +108,11 @@ class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A weight tensor. `offset_bytes` is relative to the start of each flat region of the store."""
+    """A weight tensor. `offset_bytes` is relative to the start of each flat region of the store.
+
+    is_state: the program writes its next value where it writes gradients of others, and no
+    optimizer has slots for it.
+    """
 
     name: str
     layer: str
@@ -107,12 +120,15 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     offset_bytes: int
     initializer: Initializer
+    is_state: bool = False
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One matched kernel that owns weights, with the operators that follow it.
 
-    FLOPs are those of a minibatch; activation_bytes of what its kernels write for one.
+    FLOPs are those of a minibatch; activation_bytes of what its kernels write for one, with those
+    of operators without weights that follow it; crossing_bytes of what other layers read of that.
+    loads: how often its weights come to the wafer in a step, where they are not there already.
     """
 
     name: str
@@ -123,6 +139,8 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward_flops: int
     weight_bytes: int
     activation_bytes: int
+    crossing_bytes: int = 0
+    loads: int = 1
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,6 +148,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming, over or
     beside those of other groups. None when the weights live in the arena's store.
+    `gradients_offset_bytes` is where the store's gradients have those of the group, over or beside
+    those of other groups that are not alive meanwhile. None when it has none.
     """
 
     index: int
@@ -137,19 +157,33 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset_bytes: int
     nbytes: int
     slot_offset_bytes: int | None = None
+    gradients_offset_bytes: int | None = None
+
+
+class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A flat region of optimizer state, e.g. `momentum`, and the value that it begins with."""
+
+    name: str
+    offset_bytes: int
+    first_value: float = 0.0
 
 
 class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Layout of the store: byte offsets of its flat regions, all of one length.
+    """Layout of the store: byte offsets of its flat regions.
 
-    `slots` are the optimizer's, in order, e.g. ("momentum", …); without training there are no
-    gradients and no slots.
+    `slots` are the optimizer's, each as long as the weights; without training there are no
+    gradients and no slots. In weight streaming the gradients are a window, of those in flight
+    between the wafer and MemoryX, unless all must be there before the first update.
+    `numbers` come with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row
+    of a step is its remainder. The chief writes them before it orders the steps.
     """
 
     nbytes: int
     weights_offset: int
     gradients_offset: int | None
-    slots: tuple[tuple[str, int], ...]
+    slots: tuple[Slot, ...]
+    numbers: int = 0
+    numbers_offset: int | None = None
 
 
 class Combine(StrEnum):
@@ -259,12 +293,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     float64[1] arena buffer that holds, before any group's gradients are complete, the *sum* of the
     loss over what counts in the batch (None: no loss): the labels of number `loss_count` among the
     batch's counts, or its valid samples when it is None. `learning_rate` is the schedule of a
-    training's updates; gradients whose global norm is more than `clip_norm` are scaled to it.
+    training's updates, or which of the step's numbers it is; gradients whose global norm is more
+    than `clip_norm` are scaled to it.
     `counts_padding` names the layer and operator in which rows that fill up an incomplete batch
     would count: such batches are refused (None: they count nowhere).
 
     A batch is split over `replicas` of the model on the fabric, and each one's share flows in
     `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
+    `chosen_for` is what the number of replicas answers, where it was not given.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -298,10 +334,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss_count: int | None
     counts_padding: str | None
     outputs: tuple[Output, ...]
-    learning_rate: Schedule | None
+    learning_rate: Schedule | StepNumber | None
     clip_norm: float | None
     floor_plan: tuple[Region, ...]
     estimate: Estimate
+    chosen_for: str = ""
 
     @property
     def deliveries(self) -> tuple[int, ...]:

@@ -101,3 +101,48 @@ class FixedMaskDraw(MaskDraw):
 
     def _samples(self, step: Step, out: Words) -> None:
         out.fill(0)
+
+
+class RunDraw:
+    """Draws runs of an operator's mask, a few at a time, each run with counters of its own.
+
+    `scale` is what makes up for the values that are dropped.
+
+    Shapes: mask [R, N] bool; words uint64 [3, 2, R, blocks_of(N)], scratch
+    """
+
+    def __init__(
+        self, mask: Array, words: Words, rate: float, stream: int, keys: list[Words]
+    ) -> None:
+        self._mask, self._words, self._stream, self._keys = mask, words, stream, keys
+        self._blocks = np.arange(words.shape[3], dtype=np.uint64)
+        self._threshold, self.scale = threshold_of(rate), 1 / (1 - rate)
+        self._step = Step()
+
+    def of(self, step: Step) -> "RunDraw":
+        """The same, of another step."""
+        self._step = step
+        return self
+
+    def __call__(self, sample: int, run: int, count: int) -> Array:
+        """The runs run, run + 1, … of a sample of this batch: true where a value is kept.
+
+        Shapes: -> [count, N] bool
+        """
+        step, number = self._step, self._step.first_sample + sample
+        if sample >= step.valid:  # a row of padding has the mask of the one that it is a copy of
+            number %= step.rows
+        even, odd, product = self._words[:, :, :count]
+        first = np.arange(run, run + count, dtype=np.uint64) * np.uint64(len(self._blocks))
+        np.add(first[:, None], self._blocks, out=even[0])
+        even[1] = number
+        odd[0] = self._stream
+        odd[1] = step.index
+        philox(even, odd, product, self._keys)
+        np.left_shift(odd, _SHIFT, out=odd)
+        np.bitwise_or(even, odd, out=even)
+        mask, levels = self._mask[:count], even.view(np.uint16)
+        split = levels.shape[2]
+        for half, part in enumerate((mask[:, :split], mask[:, split:])):
+            np.greater_equal(levels[half, :, : part.shape[1]], self._threshold, out=part)
+        return mask

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import erfc, exp, pi, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -52,6 +53,24 @@ _TANH_COEFFICIENTS = (
 )
 
 
+def where(condition: Array, x: Any, y: Any, out: Array) -> None:
+    """out = x where the condition is true, else y; out may be x, and not y.
+
+    Of their bits, in three passes, or one where y is 0: y ^ (x ^ y) condition. NumPy's masked
+    copies take several times as long, for the processor guesses each of their branches.
+    """
+    bits = f"i{out.itemsize}"
+    into = out.view(bits)
+    first = np.asarray(x, out.dtype).view(bits)
+    second = np.asarray(y, out.dtype).view(bits)
+    if second.ndim == 0 and not second:
+        np.multiply(first, condition, out=into)
+        return
+    np.bitwise_xor(first, second, out=into)
+    np.multiply(into, condition, out=into)
+    np.bitwise_xor(into, second, out=into)
+
+
 def logistic(x: Array, out: Array) -> None:
     """out = 1 / (1 + exp(-x)); out may be x. Where the power overflows it is 0.
 
@@ -65,26 +84,26 @@ def logistic(x: Array, out: Array) -> None:
     np.divide(1, out, out=out)
 
 
-def normal_cdf(x: Array, cdf: Array, scratch: Array) -> None:
-    """cdf = P(N(0, 1) < x).
+def normal_cdf(x: Array, out: Array, cdf: Array, scratch: Array) -> None:
+    """out = P(N(0, 1) < x); out may be x, or cdf, which is scratch.
 
-    The error is below 1.5e-7 in float32, as ATen's, and 1e-15 in float64.
+    The error is below 1.5e-7 in float32, as ATen's, and 2e-15 in float64.
 
     Shapes: all of one shape
     """
-    (_by_tanh if x.dtype == np.float32 else _by_erfc)(x, cdf, scratch)
+    (_by_tanh if x.dtype == np.float32 else _by_erfc)(x, out, cdf, scratch)
 
 
-def _by_tanh(x: Array, cdf: Array, square: Array) -> None:
+def _by_tanh(x: Array, out: Array, cdf: Array, square: Array) -> None:
     np.square(x, out=square)
     _polynomial(square, _TANH_COEFFICIENTS, cdf)
     np.multiply(cdf, x, out=cdf)
     np.tanh(cdf, out=cdf)
     np.add(cdf, 1, out=cdf)
-    np.multiply(cdf, 0.5, out=cdf)
+    np.multiply(cdf, 0.5, out=out)
 
 
-def _by_erfc(x: Array, cdf: Array, other: Array) -> None:
+def _by_erfc(x: Array, out: Array, cdf: Array, other: Array) -> None:
     """Source: Shepherd and Laframboise 1981, Chebyshev approximation of (1 + 2x) exp(x²) erfc(x) in
     0 <= x < ∞, with our own interpolation
     """
@@ -103,7 +122,7 @@ def _by_erfc(x: Array, cdf: Array, other: Array) -> None:
     np.multiply(cdf, other, out=cdf)  # P(N(0, 1) > |x|)
     np.subtract(0.5, cdf, out=cdf)
     np.copysign(cdf, x, out=cdf)
-    np.add(cdf, 0.5, out=cdf)
+    np.add(cdf, 0.5, out=out)
 
 
 def _polynomial(x: Array, coefficients: Sequence[float], out: Array) -> None:

@@ -8,40 +8,40 @@ train_op = nn.SGD(0.01, momentum=0.9).minimize(loss)
 
 from csrun.base.mode import RunMode
 from csrun.executable import learning_rate as schedules
-from csrun.nn import initializers, metrics, summary
-from csrun.nn.activations import (
-    elu,
-    gelu,
-    gelu_tanh,
-    leaky_relu,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    softplus,
-    tanh,
+from csrun.nn import (
+    activations,
+    elementwise,
+    functions,
+    indexing,
+    initializers,
+    metrics,
+    shapes,
+    summary,
 )
+from csrun.nn.activations import *
 from csrun.nn.attention import MultiHeadAttention, scaled_dot_product_attention
+from csrun.nn.convolution import Conv2D
+from csrun.nn.elementwise import *
 from csrun.nn.embedding import Embedding, PositionEmbedding
 from csrun.nn.errors import ShapeError
-from csrun.nn.functions import (
-    argmax,
-    exp,
-    flatten,
-    log,
-    matmul,
-    mean,
-    sample_count,
-    softmax_cross_entropy,
-    sqrt,
-    sum,
-)
+from csrun.nn.functions import *
+from csrun.nn.indexing import *
 from csrun.nn.layers import Bias, Dense, Dropout
-from csrun.nn.normalization import LayerNorm, RMSNorm
-from csrun.nn.optimizer import SGD, Adam, AdamW, Optimizer, TrainOp
+from csrun.nn.normalization import BatchNorm, LayerNorm, RMSNorm
+from csrun.nn.optimizer import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lamb,
+    Optimizer,
+    RMSProp,
+    TrainOp,
+)
+from csrun.nn.pooling import AveragePool, MaxPool
 from csrun.nn.rotary import rotary_embedding
-from csrun.nn.shapes import broadcast_to, concatenate, reshape, transpose
+from csrun.nn.sequential import Sequential
+from csrun.nn.shapes import *
 from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import scope
 
@@ -54,50 +54,39 @@ __all__ = [
     "PREDICT",
     "SGD",
     "TRAIN",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "AveragePool",
+    "BatchNorm",
     "Bias",
+    "Conv2D",
     "Dense",
     "Dropout",
     "Embedding",
+    "Lamb",
     "LayerNorm",
+    "MaxPool",
     "MultiHeadAttention",
     "Optimizer",
     "PositionEmbedding",
     "RMSNorm",
+    "RMSProp",
+    "Sequential",
     "ShapeError",
     "Tensor",
     "TrainOp",
-    "argmax",
-    "broadcast_to",
-    "concatenate",
-    "elu",
-    "exp",
-    "flatten",
-    "gelu",
-    "gelu_tanh",
     "initializers",
-    "leaky_relu",
-    "log",
-    "matmul",
-    "mean",
     "metrics",
-    "relu",
-    "relu6",
-    "reshape",
     "rotary_embedding",
-    "sample_count",
     "scaled_dot_product_attention",
     "schedules",
     "scope",
-    "selu",
-    "sigmoid",
-    "silu",
-    "softmax_cross_entropy",
-    "softplus",
-    "sqrt",
-    "sum",
     "summary",
-    "tanh",
-    "transpose",
 ]
+# Of the files of functions: what each has in its own __all__.
+__all__ += activations.__all__
+__all__ += elementwise.__all__
+__all__ += functions.__all__
+__all__ += indexing.__all__
+__all__ += shapes.__all__

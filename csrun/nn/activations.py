@@ -17,6 +17,20 @@ from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.nn.errors import TraceError, located, user_line
 from csrun.nn.tensor import Tensor, require_floats, require_tensor
 
+__all__ = [
+    "elu",
+    "gelu",
+    "gelu_tanh",
+    "leaky_relu",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "tanh",
+]
+
 Activation = Callable[[Tensor], Tensor]
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017, section 2

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from math import sqrt
 
 from csrun.cirh.ops.attention import AttentionOp
+from csrun.cirh.ops.base import Plain
+from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import ExpandOp
-from csrun.cirh.types import text_of, type_of
+from csrun.cirh.types import tensor_type, text_of, type_of
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.initializers import Initializer, glorot_uniform
-from csrun.nn.layers import Dense
+from csrun.nn.layers import Dense, require_rate
 from csrun.nn.shapes import reshape, transpose
 from csrun.nn.tensor import Tensor
 
@@ -20,28 +22,53 @@ def scaled_dot_product_attention(
     mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """softmax(scale query key^T + mask) value, `scale` being 1 / sqrt(E) unless it is given.
 
     A mask of booleans is true where there is something to attend to; another one is added. With
-    `is_causal`, query i attends to keys 0..i. A query that attends to nothing gets 0.
+    `is_causal`, query i attends to keys 0..i. A query that attends to nothing gets 0. In training
+    weights are dropped with probability `dropout`, and the others scaled up, as by `Dropout`.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask broadcast to [B, H, T, S]
     -> [B, H, T, F]
-    Raises: ShapeError when shapes or types do not fit
+    Raises: ShapeError when shapes or types do not fit; TraceError for a dropout outside [0, 1)
     Source: Vaswani et al. 2017, section 3.2.1
     """
     tracer = query.tracer
     with located("scaled_dot_product_attention"):
-        options = {
+        options: dict[str, Plain] = {
             "is_causal": is_causal,
             "scale": 1 / sqrt(query.shape[-1]) if scale is None else float(scale),
         }
-        if mask is None:
-            return tracer.emit(AttentionOp, query, key, value, **options)
-        scores = (*query.shape[:3], key.shape[-2])
-        mask = mask if mask.shape == scores else tracer.emit(ExpandOp, mask, shape=scores)
-        return tracer.emit(AttentionOp, query, key, value, mask, **options)
+        scores, masks = (*query.shape[:3], key.shape[-2]), []
+        if mask is not None:
+            masks.append(
+                mask if mask.shape == scores else tracer.emit(ExpandOp, mask, shape=scores)
+            )
+        if require_rate("scaled_dot_product_attention: dropout", dropout):
+            masks.append(_kept(query, scores, dropout))
+            options["dropout"] = float(dropout)
+        return tracer.emit(AttentionOp, query, key, value, *masks, **options)
+
+
+def _kept(query: Tensor, scores: tuple[int, ...], rate: float) -> Tensor:
+    """The mask of the weights, a run for each query of each head.
+
+    Raises: TraceError where the first axis is not that of the samples
+    """
+    tracer, dependence = query.tracer, query.tracer.dependence(query)
+    if len(scores) != 4 or (dependence.axis, dependence.rows) != (0, 1):
+        raise TraceError(
+            f"{user_line()}: scaled_dot_product_attention: with dropout the query must be [batch, "
+            f"heads, positions, features], got shape {list(query.shape)}, whose first axis is not "
+            "that of the samples"
+        )
+    stream, runs = tracer.next_stream(), scores[1] * scores[2]
+    options = {"rate": float(rate), "stream": stream, "rows": 1, "runs": runs}
+    return Tensor(
+        tracer, tracer.builder.leaf(DropoutMaskOp, tensor_type(scores, "bool"), **options)
+    )
 
 
 class MultiHeadAttention:
@@ -50,7 +77,7 @@ class MultiHeadAttention:
     Parameters are those of two `Dense` layers: `<name>/qkv` [D, 3 D], queries, keys and values of
     all heads, and `<name>/out` [D, D].
 
-    Raises: TraceError for a number of heads below 1
+    Raises: TraceError for a number of heads below 1, or a dropout outside [0, 1)
     Source: Vaswani et al. 2017, section 3.2.2
     """
 
@@ -62,7 +89,9 @@ class MultiHeadAttention:
         kernel_initializer: Initializer = glorot_uniform,
         output_initializer: Initializer = glorot_uniform,
         name: str | None = None,
+        dropout: float = 0.0,
     ) -> None:
+        self.dropout = require_rate("MultiHeadAttention: dropout", dropout)
         if isinstance(num_heads, bool) or not isinstance(num_heads, int) or num_heads < 1:
             raise TraceError(
                 f"{user_line()}: MultiHeadAttention: num_heads must be a positive integer, "
@@ -90,7 +119,9 @@ class MultiHeadAttention:
             size = x.shape[2]
             joined = Dense(3 * size, None, self.use_bias, self._kernel_initializer, "qkv")(x)
             query, key, value = self._heads(joined)
-            out = scaled_dot_product_attention(query, key, value, mask, self.is_causal)
+            out = scaled_dot_product_attention(
+                query, key, value, mask, self.is_causal, dropout=self.dropout
+            )
             out = reshape(transpose(out, (0, 2, 1, 3)), x.shape)
             return Dense(size, None, self.use_bias, self._output_initializer, "out")(out)
 

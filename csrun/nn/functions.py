@@ -1,6 +1,6 @@
-"""Functions of tensors: arithmetic, sums along axes, losses, the choice of a class.
+"""Functions of tensors: sums along axes, products, losses, the choice of a class.
 
-Operators such as + are the tensor's own; activations have a file of theirs.
+Operators such as + are the tensor's own; elementwise functions and activations have their files.
 """
 
 from collections.abc import Sequence
@@ -8,35 +8,27 @@ from math import prod
 
 import numpy as np
 
-from csrun.base.mode import IGNORE_INDEX
-from csrun.cirh.ops import arithmetic, batch, loss
-from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops import arithmetic, batch, loss, normalization, reductions
+from csrun.cirh.ops.base import CirhOp, Plain
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.cirh.types import is_float, tensor_type, type_of
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor, require_floats, require_tensor
 
+__all__ = [
+    "argmax",
+    "flatten",
+    "log_softmax",
+    "matmul",
+    "mean",
+    "sample_count",
+    "softmax",
+    "softmax_cross_entropy",
+    "sum",
+]
+
 Axes = int | Sequence[int]
-
-
-def exp(x: Tensor) -> Tensor:
-    """e to the power x."""
-    return _of_floats("exp", arithmetic.ExpOp, x)
-
-
-def log(x: Tensor) -> Tensor:
-    """Natural logarithm."""
-    return _of_floats("log", arithmetic.LogOp, x)
-
-
-def sqrt(x: Tensor) -> Tensor:
-    """Square root."""
-    return _of_floats("sqrt", arithmetic.SqrtOp, x)
-
-
-def _of_floats(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:
-    floats = require_tensor(name, x).as_floats()
-    return floats.tracer.emit(kind, floats)
 
 
 def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
@@ -48,7 +40,7 @@ def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
     """
     if not is_float(type_of(require_tensor("sum", x).value)):
         x = x.astype("int64")
-    return _total("sum", x, _axes("sum", x, axis), keepdims)
+    return _total("sum", x, axes_of("sum", x, axis), keepdims)
 
 
 def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
@@ -57,7 +49,7 @@ def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
     Raises: ShapeError for an axis that x does not have, or the same one twice
     """
     x = require_tensor("mean", x).as_floats()
-    axes = _axes("mean", x, axis)
+    axes = axes_of("mean", x, axis)
     total, dependence = _total("mean", x, axes, keepdims), x.tracer.dependence(x)
     if dependence.axis not in axes:
         return total / float(prod(x.shape[a] for a in axes))
@@ -77,11 +69,11 @@ def sample_count(x: Tensor) -> Tensor:
 def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     with located(name):
         if x.tracer.dependence(x).axis in axes:
-            x = _with_padding(x, 0)
-        return x.tracer.emit(arithmetic.SumOp, x, dims=axes, keepdim=keepdims)
+            x = with_padding(x, 0)
+        return x.tracer.emit(reductions.SumOp, x, dims=axes, keepdim=keepdims)
 
 
-def _axes(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
+def axes_of(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
     """The axes counted from the first one, in order."""
     given = tuple(axis) if isinstance(axis, tuple | list | range) else (axis,)
     rank = len(x.shape)
@@ -103,9 +95,14 @@ def flatten(x: Tensor) -> Tensor:
 
 
 def softmax_cross_entropy(
-    logits: Tensor, labels: Tensor, ignore_index: int = IGNORE_INDEX
+    logits: Tensor,
+    labels: Tensor,
+    ignore_index: int = IGNORE_INDEX,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """The mean of -log softmax(logits)[label] over the global batch's labels but `ignore_index`.
+
+    With `label_smoothing` s, 1 - s of it is of the label and s / C of each class.
 
     Shapes: logits [B, ..., C], labels [B, ...] integers in 0..C-1, or ignore_index -> a number
     Raises: ShapeError when shapes or types do not fit
@@ -117,29 +114,56 @@ def softmax_cross_entropy(
             f"{user_line()}: softmax_cross_entropy: ignore_index must be an integer, "
             f"got {ignore_index!r}"
         )
+    if labels.dtype == "bool":
+        labels = labels.astype("int32")
     with located("softmax_cross_entropy"):
         if len(logits.shape) > 2 and labels.shape == logits.shape[:-1]:
             logits = view(logits, (prod(labels.shape), logits.shape[-1]))
             labels = view(labels, (prod(labels.shape),))
-        valid = _with_padding(labels, ignore_index)
+        valid = with_padding(labels, ignore_index)
         count = tracer.emit(
             batch.LabelCountOp, valid, ignore_index=ignore_index, dtype=logits.dtype
         )
         log_probabilities = tracer.emit(loss.LogSoftmaxOp, logits, dim=len(logits.shape) - 1)
-        total = tracer.emit(
-            loss.NllLossForwardOp, log_probabilities, valid, ignore_index=ignore_index
-        )
+        options: dict[str, Plain] = {"ignore_index": ignore_index}
+        if label_smoothing:
+            options["label_smoothing"] = float(label_smoothing)
+        total = tracer.emit(loss.NllLossForwardOp, log_probabilities, valid, **options)
         return tracer.emit(arithmetic.DivOp, total, count)
 
 
-def _with_padding(x: Tensor, value: float) -> Tensor:
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis.
+
+    Raises: ShapeError for an axis that x does not have
+    """
+    return _along("softmax", normalization.SoftmaxOp, x, axis)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """x - log(sum(exp(x))) along an axis.
+
+    Raises: ShapeError for an axis that x does not have
+    """
+    return _along("log_softmax", loss.LogSoftmaxOp, x, axis)
+
+
+def _along(name: str, kind: type[CirhOp], x: Tensor, axis: int) -> Tensor:
+    """Along the second of up to three axes: those before and behind are one each."""
+    x = require_tensor(name, x).as_floats()
+    (dim,), sizes = axes_of(name, x, axis), x.shape
+    before, behind = prod(sizes[:dim]), prod(sizes[dim + 1 :])
+    shape = (before, sizes[dim]) if behind == 1 else (before, sizes[dim], behind)
+    return view(x.tracer.emit(kind, view(x, shape), dim=1), sizes)
+
+
+def with_padding(x: Tensor, value: float) -> Tensor:
     """x, with the value in the rows of padding of an incomplete batch; x itself if it has none."""
     tracer, dependence = x.tracer, x.tracer.dependence(x)
     if dependence.axis is None:
         return x
-    samples = Tensor(tracer, tracer.builder.leaf(batch.ValidSamplesOp, tensor_type((), "int64")))
     place = {"dim": dependence.axis, "rows": dependence.rows}
-    return tracer.emit(batch.MaskPaddingOp, x, samples, value=float(value), **place)
+    return tracer.emit(batch.MaskPaddingOp, x, tracer.valid_samples(), value=float(value), **place)
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
@@ -170,4 +194,4 @@ def argmax(x: Tensor, axis: int = -1) -> Tensor:
     require_tensor("argmax", x)
     if not -len(x.shape) <= axis < len(x.shape):
         raise ShapeError(f"{user_line()}: argmax: axis {axis} is not one of {x.shape}")
-    return x.tracer.emit(arithmetic.ArgmaxOp, x, dim=axis % len(x.shape))
+    return x.tracer.emit(reductions.ArgmaxOp, x, dim=axis % len(x.shape))

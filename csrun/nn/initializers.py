@@ -1,7 +1,7 @@
 """First values of parameters."""
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import prod, sqrt
 
 from csrun.cirh.ops.model import Distribution, InitializerAttr
 
@@ -26,7 +26,10 @@ def normal(standard_deviation: float = 0.02) -> Initializer:
 def glorot_uniform(shape: Sequence[int]) -> InitializerAttr:
     """Uniform in ±sqrt(6 / (fan in + fan out)).
 
-    Shapes: [fan in, fan out]
+    Shapes: [fan in, fan out], or a convolution's [O, C, rows, columns], where a value comes from
+    C windows and goes to O
     Source: Glorot and Bengio 2010, equation 16
     """
-    return InitializerAttr.of(Distribution.UNIFORM, sqrt(6 / (shape[0] + shape[-1])))
+    is_of_windows = len(shape) == 4
+    fans = (shape[0] + shape[1]) * prod(shape[2:]) if is_of_windows else shape[0] + shape[-1]
+    return InitializerAttr.of(Distribution.UNIFORM, sqrt(6 / fans))

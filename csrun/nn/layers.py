@@ -94,9 +94,7 @@ class Dropout:
     """
 
     def __init__(self, rate: float, name: str | None = None) -> None:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
-            raise TraceError(f"{user_line()}: Dropout: rate must be in [0, 1), got {rate!r}")
-        self.rate = float(rate)
+        self.rate = require_rate("Dropout: rate", rate)
         self.name = name
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -131,3 +129,10 @@ def _require_features(x: Tensor, scope: str) -> None:
             f"{user_line()}: layer {scope}: the input must be [batch, ..., features], "
             f"got shape {text_of(type_of(x.value))}"
         )
+
+
+def require_rate(what: str, rate: float) -> float:
+    """The rate of a dropout. Raises: TraceError for one outside [0, 1)"""
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise TraceError(f"{user_line()}: {what} must be in [0, 1), got {rate!r}")
+    return float(rate)

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.base.errors import UsageError
-from csrun.base.mode import IGNORE_INDEX
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.runtime.step.results import ExponentialMean, Mean
 
 

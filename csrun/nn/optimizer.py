@@ -15,7 +15,15 @@ import msgspec
 from msgspec import Meta
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.algorithms import AdamAttr, Algorithm, ScheduleAttr, SgdAttr
+from csrun.cirh.algorithms import (
+    AdagradAttr,
+    AdamAttr,
+    Algorithm,
+    LambAttr,
+    RmsPropAttr,
+    ScheduleAttr,
+    SgdAttr,
+)
 from csrun.executable.learning_rate import Constant, Schedule
 from csrun.nn.errors import TraceError, user_line
 from csrun.nn.tensor import Tensor
@@ -111,13 +119,19 @@ class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):
 class Adam(Learning, frozen=True, forbid_unknown_fields=True, tag="adam"):
     """Adam; weight decay adds weight_decay w to the gradient.
 
+    bias_correction: moments are divided by what they lack at first, beginning at zero.
+    epsilon_hat: TensorFlow's form; epsilon is added to the second moment's root before its bias is
+    corrected, not after.
     exclude_from_weight_decay: as of SGD
-    Source: Kingma and Ba 2015, algorithm 1, in the form of torch.optim.Adam
+    Source: Kingma and Ba 2015, algorithm 1, in the form of torch.optim.Adam; epsilon_hat: the end
+    of section 2
     """
 
     beta1: Share = 0.9
     beta2: Share = 0.999
-    epsilon: Annotated[float, Meta(gt=0)] = 1e-8
+    epsilon: Length = 1e-8
+    epsilon_hat: bool = False
+    bias_correction: bool = True
     weight_decay: Rate = 0.0
     exclude_from_weight_decay: tuple[str, ...] = ()
 
@@ -128,13 +142,15 @@ class Adam(Learning, frozen=True, forbid_unknown_fields=True, tag="adam"):
 class AdamW(Learning, frozen=True, forbid_unknown_fields=True, tag="adamw"):
     """Adam whose weight decay is apart from the gradient: w = w - learning_rate weight_decay w.
 
-    exclude_from_weight_decay: as of SGD
+    bias_correction, epsilon_hat: as of Adam; exclude_from_weight_decay: as of SGD
     Source: Loshchilov and Hutter 2019, algorithm 2, in the form of torch.optim.AdamW
     """
 
     beta1: Share = 0.9
     beta2: Share = 0.999
-    epsilon: Annotated[float, Meta(gt=0)] = 1e-8
+    epsilon: Length = 1e-8
+    epsilon_hat: bool = False
+    bias_correction: bool = True
     weight_decay: Rate = 0.01
     exclude_from_weight_decay: tuple[str, ...] = ()
 
@@ -142,7 +158,84 @@ class AdamW(Learning, frozen=True, forbid_unknown_fields=True, tag="adamw"):
         return _adam(self, decoupled=True)
 
 
-Optimizer = SGD | Adam | AdamW
+class Lamb(Learning, frozen=True, forbid_unknown_fields=True, tag="lamb"):
+    """Adam's direction and the weight decay, as long as the parameter itself: for large batches.
+
+    bias_correction: as of Adam; exclude_from_weight_decay: as of SGD
+    Source: You et al. 2020, algorithm 2
+    """
+
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: Length = 1e-6
+    bias_correction: bool = True
+    weight_decay: Rate = 0.01
+    exclude_from_weight_decay: tuple[str, ...] = ()
+
+    def algorithm(self) -> Algorithm:
+        return LambAttr.of(
+            schedule_attribute(self.learning_rate),
+            (self.beta1, self.beta2),
+            self.epsilon,
+            self.bias_correction,
+            self.weight_decay,
+            self.exclude_from_weight_decay,
+        )
+
+
+class Adagrad(Learning, frozen=True, forbid_unknown_fields=True, tag="adagrad"):
+    """Rates that fall with the root of a weight's squared gradients, all since the first.
+
+    lr_decay: step t, from 0, has learning_rate / (1 + t lr_decay). initial_accumulator: what the
+    sum of squares begins with. exclude_from_weight_decay: as of SGD
+
+    Source: Duchi et al. 2011, section 1.1, in the form of torch.optim.Adagrad
+    """
+
+    lr_decay: Rate = 0.0
+    initial_accumulator: Rate = 0.0
+    epsilon: Length = 1e-10
+    weight_decay: Rate = 0.0
+    exclude_from_weight_decay: tuple[str, ...] = ()
+
+    def algorithm(self) -> Algorithm:
+        return AdagradAttr.of(
+            schedule_attribute(self.learning_rate),
+            self.lr_decay,
+            self.initial_accumulator,
+            self.epsilon,
+            self.weight_decay,
+            self.exclude_from_weight_decay,
+        )
+
+
+class RMSProp(Learning, frozen=True, forbid_unknown_fields=True, tag="rmsprop"):
+    """Gradients over the root of a running mean of their squares, or, centered, their variance.
+
+    alpha: what the means keep of themselves a step. exclude_from_weight_decay: as of SGD
+    Source: Tieleman and Hinton 2012, lecture 6e, in the form of torch.optim.RMSprop
+    """
+
+    alpha: Share = 0.99
+    epsilon: Length = 1e-8
+    momentum: Share = 0.0
+    centered: bool = False
+    weight_decay: Rate = 0.0
+    exclude_from_weight_decay: tuple[str, ...] = ()
+
+    def algorithm(self) -> Algorithm:
+        return RmsPropAttr.of(
+            schedule_attribute(self.learning_rate),
+            self.alpha,
+            self.epsilon,
+            self.momentum,
+            self.centered,
+            self.weight_decay,
+            self.exclude_from_weight_decay,
+        )
+
+
+Optimizer = SGD | Adam | AdamW | Lamb | Adagrad | RMSProp
 
 
 def schedule_attribute(rate: float | Schedule) -> ScheduleAttr:
@@ -163,4 +256,6 @@ def _adam(optimizer: Adam | AdamW, decoupled: bool) -> AdamAttr:
         decoupled,
         optimizer.weight_decay,
         optimizer.exclude_from_weight_decay,
+        optimizer.epsilon_hat,
+        optimizer.bias_correction,
     )

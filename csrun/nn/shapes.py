@@ -13,6 +13,13 @@ from csrun.cirh.ops.shape import ExpandOp, PermuteOp, SelectOp, SliceOp, ViewOp
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.tensor import Tensor
 
+__all__ = [
+    "broadcast_to",
+    "concatenate",
+    "reshape",
+    "transpose",
+]
+
 Index = int | slice | EllipsisType | None
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops.activation import ReluOp
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SqrtOp, SubOp, ToCopyOp
 from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.comparison import ComparisonOp, EqOp, GeOp, GtOp, LeOp, LtOp, NeOp
+from csrun.cirh.ops.powers import PowOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, text_of, type_of
 from csrun.nn.errors import TraceError, located, user_line
 
@@ -92,24 +93,33 @@ class Tensor:
         """What is at each place of the first axis."""
         return (self[place] for place in range(self.shape[0]))
 
-    def __pow__(self, exponent: float) -> Tensor:
-        """Powers that are products, quotients and roots."""
-        if isinstance(exponent, bool) or exponent not in POWERS:
-            known = ", ".join(map(str, POWERS))
-            raise TraceError(f"{user_line()}: pow: the exponent must be {known}, got {exponent!r}")
+    def __pow__(self, exponent: Tensor | float) -> Tensor:
+        """Products, quotients and roots where it is one; integers to a whole power are integers."""
+        if isinstance(exponent, bool | Tensor) or exponent not in POWERS:
+            return self._power(exponent)
         if exponent < 0:
+            require_no_integers(self, exponent)
             return 1.0 / self**-exponent
         if exponent == 0.5:
             return self.tracer.emit(SqrtOp, self.as_floats())
-        power = self
+        x = self.as_floats() if isinstance(exponent, float) else self
+        power = x
         for _ in range(int(exponent) - 1):
-            power = power * self
+            power = power * x
         return power
+
+    def __rpow__(self, base: float) -> Tensor:
+        return self._binary(PowOp, base, self)
+
+    def _power(self, exponent: Tensor | float) -> Tensor:
+        require_no_integers(self, exponent)
+        return self._binary(PowOp, self, exponent)
 
     def __abs__(self) -> Tensor:
         """|x|, whose slope at 0 is 0, as PyTorch's is."""
-        x = require_floats("abs", self)
-        return self.tracer.emit(ReluOp, x) + self.tracer.emit(ReluOp, -x)
+        from csrun.nn.elementwise import abs as absolute
+
+        return absolute(self)
 
     def __bool__(self) -> bool:
         raise TraceError(
@@ -117,24 +127,36 @@ class Tensor:
             "compute with csrun.nn instead of branching on it"
         )
 
-    def _compared(self, other: object) -> NoReturn:
-        """Refused; Python's own == would be False, and x * (x == 0) a 0."""
-        raise TraceError(
-            f"{user_line()}: traced tensors are not compared, as they have no value while the "
-            "model is built; nn.relu(x) is max(x, 0), and nn.argmax finds the largest"
-        )
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return self._binary(EqOp, self, other)
 
-    __lt__ = __gt__ = __le__ = __ge__ = _compared
-    __eq__ = __ne__ = _compared
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return self._binary(NeOp, self, other)
+
+    def __lt__(self, other: Tensor | float) -> Tensor:
+        return self._binary(LtOp, self, other)
+
+    def __le__(self, other: Tensor | float) -> Tensor:
+        return self._binary(LeOp, self, other)
+
+    def __gt__(self, other: Tensor | float) -> Tensor:
+        return self._binary(GtOp, self, other)
+
+    def __ge__(self, other: Tensor | float) -> Tensor:
+        return self._binary(GeOp, self, other)
+
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"Tensor({text_of(type_of(self.value))}, {self.dtype})"
 
     def astype(self, dtype: str) -> Tensor:
-        """The same numbers as another element type: integers as floats, or as int64.
+        """The same numbers as another element type.
 
-        Raises: ShapeError for a type that has no room for them
+        Of floats integers have the whole part, and booleans whether they are not 0: such a result
+        has no gradient.
+
+        Raises: ShapeError for a type that there is not
         """
         if dtype == self.dtype:
             return self
@@ -147,19 +169,45 @@ class Tensor:
 
     def _binary(self, kind: type[CirhOp], lhs: Any, rhs: Any) -> Tensor:
         name = kind.name.removeprefix("cirh.")
-        lhs, rhs = _checked(name, lhs), _checked(name, rhs)
-        dtype = _promoted((lhs, rhs), self.tracer.precision)
-        if kind is DivOp and _category(dtype) < _category(self.tracer.precision):
-            dtype = self.tracer.precision
-        if dtype == "bool":
-            raise TraceError(f"{user_line()}: {name}: there is no arithmetic of two booleans")
         with located(name):
-            return self.tracer.emit(kind, self._operand(lhs, dtype), self._operand(rhs, dtype))
+            lhs, rhs = promoted(name, lhs, rhs, to_floats=kind is DivOp)
+            if lhs.dtype == "bool" and not issubclass(kind, ComparisonOp):
+                raise TraceError(f"{user_line()}: {name}: there is no arithmetic of two booleans")
+            return self.tracer.emit(kind, lhs, rhs)
 
-    def _operand(self, value: Tensor | Number, dtype: str) -> Tensor:
-        if isinstance(value, Tensor):
-            return value.astype(dtype)
-        return Tensor(self.tracer, self.tracer.builder.full(value, tensor_type((), dtype)))
+
+def promoted(
+    name: str, *values: Any, tracer: Tracer | None = None, to_floats: bool = False
+) -> tuple[Tensor, ...]:
+    """What a function `name` was given, tensors and numbers, as tensors of one element type.
+
+    tracer: of a model, where all may be numbers. to_floats: integers are floats then.
+
+    Raises: TraceError for anything else
+    """
+    checked = tuple(_checked(name, value) for value in values)
+    tracer = tracer or next((x.tracer for x in checked if isinstance(x, Tensor)), None)
+    if tracer is None:
+        raise TraceError(f"{user_line()}: {name}: expected a tensor of the model, got numbers only")
+    dtype = _promoted(checked, tracer.precision)
+    if to_floats and _category(dtype) < _category(tracer.precision):
+        dtype = tracer.precision
+    return tuple(_operand(value, dtype, tracer) for value in checked)
+
+
+def _operand(value: Tensor | Number, dtype: str, tracer: Tracer) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.astype(dtype)
+    return Tensor(tracer, tracer.builder.full(value, tensor_type((), dtype)))
+
+
+def require_no_integers(base: Tensor, exponent: Tensor | float) -> None:
+    """Raises: TraceError for integers to a negative power, which is no integer"""
+    if isinstance(exponent, int) and exponent < 0 and not is_float(type_of(base.value)):
+        raise TraceError(
+            f"{user_line()}: pow: integers to the negative power {exponent} are no integers: "
+            f"x.astype('{base.tracer.precision}') makes floats of them"
+        )
 
 
 def require_tensor(name: str, x: Any) -> Tensor:

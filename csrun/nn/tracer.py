@@ -13,11 +13,20 @@ from xdsl.rewriter import InsertPoint
 
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
-from csrun.cirh.batch_axes import Dependence, Dependences, dependence_of
+from csrun.cirh.batch_axes import Dependence, Dependences, dependence_in
 from csrun.cirh.dialect import RUN_MODE
 from csrun.cirh.ops.base import CirhOp, Plain, attribute
-from csrun.cirh.ops.learning import MinimizeOp
-from csrun.cirh.ops.model import InitializerAttr, InputOp, LossOp, OutputOp, ParameterOp
+from csrun.cirh.ops.batch import ValidSamplesOp
+from csrun.cirh.ops.learning import AssignOp, MinimizeOp
+from csrun.cirh.ops.model import (
+    InitializerAttr,
+    InputOp,
+    LossOp,
+    OutputOp,
+    ParameterOp,
+    StateOp,
+    StoredOp,
+)
 from csrun.cirh.types import tensor_type
 from csrun.nn.errors import TraceError, located, user_line, user_location
 from csrun.nn.optimizer import TrainOp
@@ -122,40 +131,61 @@ class Tracer:
 
         Raises: TraceError for a name that is taken
         """
+        return self._stored(ParameterOp, name, shape, initializer)
+
+    def state(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
+        """What training changes by `assign`, named and kept as the layer's parameters are.
+
+        Raises: TraceError for a name that is taken
+        """
+        return self._stored(StateOp, name, shape, initializer)
+
+    def assign(self, state: Tensor, value: Tensor) -> None:
+        """The state's next value; it has an effect in training alone."""
+        self.builder.effect(AssignOp, state.value, value.value)
+
+    def _stored(
+        self,
+        kind: type[StoredOp],
+        name: str,
+        shape: Sequence[int],
+        initializer: InitializerAttr,
+    ) -> Tensor:
         full_name = f"{self.builder.scope}/{name}"
         if full_name in self._parameters:
             raise TraceError(
                 f"{user_line()}: parameter names must be unique, {full_name!r} is taken"
             )
         self._parameters.add(full_name)
-        kind = tensor_type(shape, self.precision)
-        value = self.builder.leaf(ParameterOp, kind, symbol=full_name, initializer=initializer)
+        declared = tensor_type(shape, self.precision)
+        value = self.builder.leaf(kind, declared, symbol=full_name, initializer=initializer)
         value.name_hint = full_name.replace("/", "_")
         return Tensor(self, value)
 
     def emit(self, kind: type[CirhOp], *operands: Tensor, **properties: Plain) -> Tensor:
-        """Write an operator down.
+        """Write an operator down and give its first result.
 
         Raises: TraceError for a tensor of another model, VerifyException when shapes do not fit
         """
+        return self.emit_all(kind, *operands, **properties)[0]
+
+    def emit_all(
+        self, kind: type[CirhOp], *operands: Tensor, **properties: Plain
+    ) -> tuple[Tensor, ...]:
+        """Write an operator down and give all its results."""
         for operand in operands:
             if not isinstance(operand, Tensor) or operand.tracer is not self:
                 raise TraceError(f"{user_line()}: expected a tensor of this model, got {operand!r}")
-        return Tensor(self, self.builder.emit(kind, *(o.value for o in operands), **properties))
+        results = self.builder.emit_all(kind, *(o.value for o in operands), **properties)
+        return tuple(Tensor(self, value) for value in results)
 
     def dependence(self, tensor: Tensor) -> Dependence:
         """How a tensor depends on the batch."""
-        found, pending = self._dependences, [tensor.value]
-        while pending:
-            owner = pending[-1].owner
-            assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
-            if unknown := [operand for operand in owner.operands if operand not in found]:
-                pending += unknown
-                continue
-            of = [found[operand] for operand in owner.operands]
-            found.update(zip(owner.results, dependence_of(owner, of), strict=True))
-            pending.pop()
-        return found[tensor.value]
+        return dependence_in(self._dependences, tensor.value)
+
+    def valid_samples(self) -> Tensor:
+        """How many samples of this part of the batch count: those that fill it up do not."""
+        return Tensor(self, self.builder.leaf(ValidSamplesOp, tensor_type((), "int64")))
 
     def next_stream(self) -> int:
         """A number for the next operator that draws, 0, 1, 2, …"""

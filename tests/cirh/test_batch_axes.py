@@ -4,13 +4,21 @@ import pytest
 
 from csrun import nn
 from csrun.cirh.batch_axes import FIXED, LOST, MIXED, OF_THE_BATCH, PART, SAMPLES, Dependence
-from csrun.cirh.ops.arithmetic import MmOp, SumOp
+from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.batch import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
-from csrun.cirh.ops.parts import CatOp, SelectBackwardOp, SliceBackwardOp
-from csrun.cirh.ops.shape import ExpandOp, PermuteOp, TransposeOp, ViewOp
+from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import (
+    ExpandOp,
+    PermuteOp,
+    SelectBackwardOp,
+    SliceBackwardOp,
+    TransposeOp,
+    ViewOp,
+)
 from csrun.cirh.types import tensor_type
 from csrun.nn.initializers import zeros
 from csrun.nn.tensor import Tensor
@@ -245,6 +253,10 @@ CASES = {
     ),
     "beside each other": (lambda x: joined(1, masked(x), masked(x)), Dependence(SAMPLES, 0, 1, 0)),
     "beside what counts": (lambda x: joined(1, masked(x), x), Dependence(SAMPLES, 0)),
+    "beside what the batch normalizes": (
+        lambda x: joined(1, x, nn.BatchNorm()(x)),
+        Dependence(MIXED, 0),
+    ),
     "behind each other": (lambda x: joined(0, x, x), LOST),
     "beside what is no sample's": (lambda x: joined(1, x, weight(x, B, T, D)), LOST),
     "products of each sample": (

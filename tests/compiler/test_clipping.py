@@ -1,6 +1,7 @@
 """Gradients clipped by their global norm, against torch.nn.utils.clip_grad_norm_."""
 
 import re
+from dataclasses import replace
 from math import inf, isnan, nan
 
 import numpy as np
@@ -89,6 +90,17 @@ def test_groups_do_not_change_a_bit(tmp_path):
         assert len({machine.train(batch)[0] for machine in machines}) == 1
     for name, value in machines[0].state.items():
         assert all(np.array_equal(value, m.state[name]) for m in machines[1:]), name
+
+
+def test_memoryx_holds_all_gradients_only_to_clip_them(tmp_path):
+    """Weights and momentum, and of the gradients two groups' at most, or all."""
+    network = Network((40, 40, 40, 40, 40, 40), optimizer=nn.SGD(0.05, 0.9))
+    plan = network.compile(tmp_path, STREAMING, 1).plan
+    assert len(plan.groups) == 5
+    weights, largest = sum(g.nbytes for g in plan.groups), max(g.nbytes for g in plan.groups)
+    assert plan.store.nbytes == 2 * weights + 2 * largest
+    clipped = replace(network, optimizer=nn.SGD(0.05, 0.9, clip_norm=1.0))
+    assert clipped.compile(tmp_path, STREAMING, 1).plan.store.nbytes == 3 * weights
 
 
 @pytest.mark.parametrize("norm", [0.0, 0.5, 1.0, 3.0, 1e30, inf, nan])

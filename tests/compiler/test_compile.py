@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from support.programs import Machine, Network
 
-from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.cirh.ops.loss import IGNORE_INDEX
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 

@@ -3,46 +3,26 @@
 import errno
 import os
 import random
-import re
-import shutil
 import signal
-import subprocess
-import sys
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 
 import msgspec
 import pytest
-from support.programs import SYSTEM, Network, options_of
+from support.programs import Network, options_of
 
-import csrun
-from csrun import nn
 from csrun.base.errors import CsrunError
-from csrun.base.mode import ExecutionMode
 from csrun.cirh import print_module
 from csrun.compiler import (
     STAGES,
-    CompileError,
     CompileOptions,
     Watch,
     compile_directory,
     compile_model,
 )
 from csrun.executable import ForeignError, UnreadableError, load, manifest_of
-from csrun.site import System
 
-PRINT_CHECKSUM = """
-from csrun.base.mode import ExecutionMode, RunMode
-from csrun.compiler import CompileOptions, compile_directory
-from csrun.site import load
-
-wafer = load("local").systems[0]
-options = CompileOptions(mode=ExecutionMode.PIPELINED, run_mode=RunMode.TRAIN, system=wafer)
-print(compile_directory.checksum_of("ir", options))
-"""
 OPTIONS = options_of()
-SMALLER = msgspec.structs.replace(SYSTEM, usable_cores=SYSTEM.usable_cores - 1)
 
 
 def compiled(root: Path, network: Network | None = None, options: CompileOptions = OPTIONS):
@@ -70,102 +50,7 @@ def test_an_equal_compile_runs_no_pass_and_prints_one_text(tmp_path, monkeypatch
     for _ in range(2):
         compile_model(Network().trace(), tmp_path, OPTIONS, Watch(begin=begun.append))
     assert begun == list(STAGES)
-    assert len(texts) == 4  # the trace's twice; gradient, learning
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"network": Network(learning_rate=0.06)},
-        {"network": Network(momentum=0.8)},
-        {"network": Network(optimizer=nn.Adam(0.05))},
-        {"network": Network(batch=8)},
-        {"network": Network(sizes=(12, 9, 7, 5))},
-        {"network": Network(activation="gelu")},
-        {"network": Network(dropout=0.5)},
-        {"network": Network(precision="float64")},
-        {"options": msgspec.structs.replace(OPTIONS, mode=ExecutionMode.WEIGHT_STREAMING)},
-        {"options": msgspec.structs.replace(OPTIONS, group_bytes=1)},
-        {"options": msgspec.structs.replace(OPTIONS, system=SMALLER)},
-    ],
-)
-def test_what_changes_the_program_changes_the_checksum(tmp_path, change):
-    assert (
-        compiled(tmp_path).executable.directory != compiled(tmp_path, **change).executable.directory
-    )
-
-
-def another(value):
-    """A value unlike this one, of its kind."""
-    if isinstance(value, Enum):
-        return next(member for member in type(value) if member is not value)
-    return f"{value}0" if isinstance(value, str) else value + 1
-
-
-@pytest.mark.parametrize("name", sorted({*CompileOptions.__struct_fields__} - {"system"}))
-def test_every_option_counts(name):
-    changed = msgspec.structs.replace(OPTIONS, **{name: another(getattr(OPTIONS, name))})
-    assert compile_directory.checksum_of("ir", changed) != compile_directory.checksum_of(
-        "ir", OPTIONS
-    )
-
-
-@pytest.mark.parametrize("name", System.__struct_fields__)
-def test_what_the_system_is_counts_and_who_it_is_does_not(name):
-    system = msgspec.structs.replace(SYSTEM, **{name: another(getattr(SYSTEM, name))})
-    changed = msgspec.structs.replace(OPTIONS, system=system)
-    same = compile_directory.checksum_of("ir", changed) == compile_directory.checksum_of(
-        "ir", OPTIONS
-    )
-    assert same == (name in ("name", "address", "mode"))
-
-
-@pytest.fixture
-def package(tmp_path):
-    """A copy of csrun, to be changed."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    return Path(shutil.copytree(csrun.__path__[0], tmp_path / "csrun", ignore=ignored))
-
-
-def test_a_byte_of_any_source_changes_the_digest(package):
-    """Of the compiler's rooms, of what they import, and of the report's page."""
-    sources = [
-        path
-        for room in ("base", "cirh", "compiler", "executable", "site")
-        for path in package.joinpath(room).rglob("*.*")
-        if path.suffix not in (".pyc", ".yaml")  # a site's numbers count as options
-    ]
-    assert len(sources) > 80
-    found = {compile_directory.digest_of_sources(package)}
-    for path in sources:
-        before = path.read_bytes()
-        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]) if before else b"#")
-        found.add(compile_directory.digest_of_sources(package))
-        path.write_bytes(before)
-    assert len(found) == 1 + len(sources)
-
-
-def test_a_source_that_comes_or_changes_its_name_changes_the_digest(package):
-    digests = [compile_directory.digest_of_sources(package)]
-    source = package / "compiler" / "schedule.py"
-    source = source.rename(source.with_name("orders.py"))
-    digests.append(compile_directory.digest_of_sources(package))
-    (source.parent / "another.py").touch()
-    digests.append(compile_directory.digest_of_sources(package))
-    assert len({*digests}) == 3
-
-
-def test_the_checksum_is_of_the_package_that_runs(package):
-    def checksum():
-        env = {**os.environ, "PYTHONPATH": str(package.parent)}
-        run = [sys.executable, "-c", PRINT_CHECKSUM]
-        return subprocess.run(run, env=env, cwd=package, capture_output=True, check=True).stdout
-
-    first = checksum()
-    assert checksum() == first
-    with (package / "base" / "mode.py").open("a") as source:
-        source.write("#")
-    assert checksum() != first
+    assert len(texts) == 5  # the trace's twice; gradient, learning, splitting
 
 
 def test_another_version_compiles_anew_beside(tmp_path, monkeypatch):
@@ -286,60 +171,6 @@ def test_a_directory_that_lost_a_file_is_compiled_again(tmp_path, name):
     again = compiled(tmp_path)
     assert (again.cached, again.replaced) == (False, True)
     assert again.executable == executable
-
-
-@pytest.mark.parametrize(
-    ("mode", "minibatches", "cores", "remedy"),
-    [
-        (ExecutionMode.PIPELINED, 1, 190, r"use weight streaming \(\S+ with \S+\) or lower"),
-        (ExecutionMode.PIPELINED, 4, 190, r"use weight streaming \(\S+ with \S+\) or lower"),
-        (ExecutionMode.WEIGHT_STREAMING, 1, 100, "lower"),
-    ],
-)
-def test_a_plan_larger_than_the_wafer_names_layer_bytes_and_the_batch_that_fits(
-    tmp_path, mode, minibatches, cores, remedy
-):
-    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=cores)
-    options = options_of(mode, system=small, minibatches_in_flight=minibatches)
-
-    def compiled_in(batch: int) -> int:
-        network = Network((12, 64, 9, 5), batch // minibatches)
-        return compiled(tmp_path, network, options).executable.plan.arena_bytes
-
-    with pytest.raises(CompileError, match=r"layer dense needs [\d,]+ bytes of") as caught:
-        compiled_in(512)
-    there = re.search(
-        rf"of ([\d,]+) on .* has ([\d,]+): {remedy} batch_size to ", str(caught.value)
-    )
-    assert there is not None
-    needed, has = (int(number.replace(",", "")) for number in there.groups())
-    assert needed > has == cores * 1024
-    fits = int(str(caught.value).rpartition(" ")[2])
-    assert 0 < fits < 512
-    assert compiled_in(fits) <= has
-    with pytest.raises(CompileError, match=f"{remedy} batch_size to {fits}$"):
-        compiled_in(fits + minibatches)
-
-
-@pytest.mark.parametrize(
-    ("mode", "copies", "remedy"),
-    [
-        (ExecutionMode.PIPELINED, 3, r"use weight streaming \(csrun_wse with python-ws\)"),
-        (ExecutionMode.WEIGHT_STREAMING, 1, "give the layer fewer units, or use a larger system"),
-    ],
-)
-def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
-    tmp_path, mode, copies, remedy
-):
-    """Kernel and bias; in a pipeline with gradients and momentum. Then buffers for one sample."""
-    network = Network(sizes=(12, 7, 4000, 5), batch=1)
-    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=100)
-    options = msgspec.structs.replace(OPTIONS, system=small, mode=mode)
-    weights = 4 * (7 + 1) * 4000
-    buffers = 4 * 4000 + (4000 + 32) + 64  # output, its mask of bytes, the input's gradient
-    needed = f"{copies * weights + buffers:,}"
-    with pytest.raises(CompileError, match=rf"^layer dense_1 needs {needed} bytes .*: {remedy}$"):
-        compiled(tmp_path, network, options)
 
 
 @pytest.fixture

@@ -56,3 +56,14 @@ def test_a_layer_of_no_features_trains_its_bias(tmp_path, mode):
     assert loss == pytest.approx(expected.item(), rel=1e-6)
     assert gradients["dense/kernel"].shape == (0, 3)
     np.testing.assert_allclose(gradients["dense/bias"], bias.grad, rtol=1e-6)
+
+
+def test_a_layer_of_no_elements_is_estimated(tmp_path):
+    """The table of `PositionEmbedding` has no features; there is nothing to stream."""
+    with Tracer("float32") as tracer:
+        x = tracer.input("features", (4, 3, 0), "float32")
+        loss = nn.sum(nn.PositionEmbedding(3)(x), (0, 1, 2))
+        module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+    options = options_of(ExecutionMode.WEIGHT_STREAMING)
+    plan = compile_model(module, tmp_path, options).executable.plan
+    assert all(layer.transmission_samples_per_sec > 0 for layer in plan.estimate.layers)

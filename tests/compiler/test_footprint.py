@@ -27,10 +27,30 @@ def test_operators_without_weights_live_with_the_layer_before_them():
     store = Store(0, 0, 0, (("momentum", 0),))
     found = footprint(lay_out(match_kernels(module), group_bytes=1), store, options_of())
     assert found.wires == (Wire(0, 1), Wire(1, 2))
-    homes = {"dense/relu": 0, "dropout/dropout_mask": 0, "dropout_1/dropout_mask/words": 1}
+    homes = {"dense/mm": 0, "dropout/dropout_mask": 0, "dropout_1/dropout_mask/words": 1}
     at_the_end = {"loss": 2, "model/log_softmax_backward_data": 2, "dense_2/mm": 2}
     assert homes | at_the_end == {name: found.home_of[name] for name in homes | at_the_end}
     assert found.weight_copies == 3  # with gradients and momentum
+
+
+def test_a_norms_activations_lie_where_the_layer_before_it_works():
+    """It has vectors of weights; PEs of its own would wait for the others'."""
+    specs = [("features", (16, 12), "float32"), ("labels", (16,), "int32")]
+    with Tracer("float32") as tracer:
+        features, labels = (tracer.input(*spec) for spec in specs)
+        x = nn.LayerNorm(name="norm")(nn.Dense(9, name="wide")(features))
+        loss = nn.softmax_cross_entropy(nn.Dense(5, name="out")(x), labels)
+        module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+    run_passes(module)
+    layout = lay_out(match_kernels(module), group_bytes=1)
+    found = footprint(layout, Store(0, 0, 0, ()), options_of())
+    names = [layer.name for layer in found.layers]
+    assert names == ["wide", "norm", "out"]
+    norms = {array for array in found.home_of if array.startswith("norm/")}
+    assert norms
+    assert {names[found.home_of[array]] for array in norms} == {"wide"}
+    assert [layer.crossing_bytes > 0 for layer in found.layers] == [True, False, True]
+    assert layout.layers[1].forward_flops > 0  # its line of the report stays its own
 
 
 @pytest.mark.parametrize("run_mode", RunMode)

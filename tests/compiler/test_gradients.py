@@ -75,6 +75,11 @@ def one_of_each_row(f, x):
     return f.sigmoid(x * f.p("w", IN, 2)[:, 1])
 
 
+def norms_of_one_value(f, x):
+    h = f.reshape(x @ f.p("w", IN, HIDDEN), (BATCH * HIDDEN, 1))
+    return f.norm(h, "norm") * h
+
+
 def a_weight_used_twice(f, x):
     w = f.p("w", IN, HIDDEN)
     return f.sigmoid(f.sigmoid(x @ w) @ f.transpose(w))
@@ -86,6 +91,7 @@ CASES = (
     a_parameter_as_a_gradient,
     two_of_one_gradient, a_weight_under_other_views, a_weight_transposed, a_product_of_weights,
     a_sum_over_the_other_axis, rows_of_a_table, one_of_each_row, a_weight_used_twice,
+    norms_of_one_value,
 )  # fmt: skip
 
 

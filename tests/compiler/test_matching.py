@@ -9,6 +9,7 @@ from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.cirh import parse_module, print_module
 from csrun.cirh.ops.arithmetic import DivOp, ExpOp
+from csrun.cirh.ops.normalization import SoftmaxOp
 from csrun.compiler import CompileError, validate_model
 from csrun.nn.tracer import Tracer
 
@@ -22,17 +23,15 @@ def exponentials_in_a_layer(features, labels):
         return labels.tracer.emit(ExpOp, labels)  # refused
 
 
-def two_losses_of_the_same_logits(features, labels):
-    logits = nn.Dense(5)(features)
-    first = nn.softmax_cross_entropy(logits, labels)  # refused
-    return first + nn.softmax_cross_entropy(logits, labels + 1)
+def a_softmax_over_samples(features, labels):
+    shifted = features + 1.0
+    return shifted.tracer.emit(SoftmaxOp, shifted, dim=0)  # refused
 
 
 MODELS = {
     halves: "layer model: no kernel computes cirh.div of int32[4] and int32[4] here",
     exponentials_in_a_layer: "layer head: no kernel computes cirh.exp of int32[4] here",
-    two_losses_of_the_same_logits: "layer model: no kernel computes cirh.log_softmax of "
-    "float32[4, 5] here",
+    a_softmax_over_samples: "layer model: no kernel computes cirh.softmax of float32[4, 6] here",
 }
 
 

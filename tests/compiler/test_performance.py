@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.published import ROWS, fitted, predicted
-from support.programs import Network, options_of
+from support.programs import Network, TiedNetwork, options_of
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
+from csrun.compiler.layers import lay_out
+from csrun.compiler.matching import validate_model
 from csrun.compiler.performance import FITTED, Constants, Work, estimate
 from csrun.executable import Layer
 from csrun.site import load as load_site
@@ -27,8 +29,21 @@ SYSTEM = msgspec.structs.replace(
 IDEAL = Constants(efficiency=1.0, batch_overhead_s=0.0)
 
 
-def layer(name: str, flops: int, weight_bytes: int = 64, activation_bytes: int = 64) -> Layer:
-    return Layer(name, "fc", 0, (), flops // 2, flops // 2, weight_bytes, activation_bytes)
+def layer(
+    name: str, flops: int, weight_bytes: int = 64, crossing_bytes: int = 64, loads: int = 2
+) -> Layer:
+    return Layer(
+        name,
+        "fc",
+        0,
+        (),
+        flops // 2,
+        flops // 2,
+        weight_bytes,
+        crossing_bytes,
+        crossing_bytes,
+        loads,
+    )
 
 
 def work(*layers: Layer, **others) -> Work:
@@ -74,13 +89,59 @@ def test_streaming_layers_take_turns_on_the_whole_wafer():
     assert found.active_pes == 1.0
 
 
-@pytest.mark.parametrize(("run_mode", "passes"), [(RunMode.TRAIN, 3), (RunMode.EVAL, 1)])
-def test_streaming_pays_for_weights_and_gradients_once_a_batch(run_mode, passes):
-    layers = layer("a", 4000, weight_bytes=2000), layer("b", 4000, weight_bytes=1000)
+@pytest.mark.parametrize(
+    ("run_mode", "loads", "nbytes"),
+    [(RunMode.TRAIN, (2, 1), (6000, 2000)), (RunMode.EVAL, (1, 2), (2000, 2000))],
+)
+def test_streaming_pays_for_each_load_of_weights_and_once_for_gradients(run_mode, loads, nbytes):
+    """2,000 bytes of weights and 1,000; training, as many bytes of gradients go out."""
+    layers = [
+        layer(name, 4000, weight_bytes=size, loads=times)
+        for name, size, times in zip("ab", (2000, 1000), loads, strict=True)
+    ]
     found = estimate(work(*layers, run_mode=run_mode, **STREAMING), IDEAL)
-    assert found.transmission_samples_per_sec == pytest.approx(10 * 1e9 / (1000 + passes * 3000))
+    assert found.transmission_samples_per_sec == pytest.approx(10 * 1e9 / (1000 + sum(nbytes)))
     alone = [one.transmission_samples_per_sec for one in found.layers]
-    assert alone == pytest.approx([10 * 1e9 / (passes * n) for n in (2000, 1000)])
+    assert alone == pytest.approx([10 * 1e9 / n for n in nbytes])
+
+
+def test_weights_that_nobody_reads_cost_nothing():
+    layers = layer("a", 4000, weight_bytes=2000), layer("unused", 0, weight_bytes=9000, loads=0)
+    found = estimate(work(*layers, run_mode=RunMode.EVAL, **STREAMING), IDEAL)
+    assert found.transmission_samples_per_sec == pytest.approx(10 * 1e9 / (1000 + 2 * 2000))
+
+
+def test_weights_and_activations_travel_at_half_precision():
+    one = layer("a", 4000, weight_bytes=2000, crossing_bytes=80_000)
+    for options in (STREAMING, {"pes": {"a": 100}}):
+        half, single = (
+            estimate(work(one, input_bytes=0, itemsize=size, **options), IDEAL) for size in (2, 4)
+        )
+        ratio = single.transmission_samples_per_sec / half.transmission_samples_per_sec
+        assert ratio == pytest.approx(2)
+
+
+def test_a_tied_weight_comes_as_often_as_its_visits_load_it(tmp_path):
+    """First, last and first again: the turn from forward to backward finds it there."""
+    sizes = (64, 32, 32, 32, 64)
+    options = (tmp_path, ExecutionMode.WEIGHT_STREAMING, 10_000)
+    tied = TiedNetwork(sizes).compile(*options).plan
+    assert {layer.name: layer.loads for layer in tied.layers} == {
+        "table": 3,
+        "h/0/dense": 2,
+        "h/1/dense": 2,
+    }
+    untied = Network(sizes).compile(*options).plan
+    assert [layer.loads for layer in untied.layers] == [2, 2, 2, 1]
+
+
+def test_what_crosses_is_what_other_layers_read():
+    """Of 16 rows of float32: each output on its way there, its gradient on its way back."""
+    network = Network(sizes=(12, 7, 9, 5), batch=16)
+    layout = lay_out(validate_model(network.trace()), 1)
+    rows = {layer.name: layer.crossing_bytes / (16 * 4) for layer in layout.layers}
+    padded = {name: pytest.approx(units, abs=1) for name, units in rows.items()}
+    assert padded == {"dense": 7, "dense_1": 9 + 7, "dense_2": 9}
 
 
 @pytest.mark.parametrize(("run_mode", "sums"), [(RunMode.TRAIN, 1), (RunMode.EVAL, 0)])
@@ -89,7 +150,7 @@ def test_replicas_work_at_once_and_sum_their_gradients(run_mode, sums):
 
     A ring of four moves 3/2 of 2,000 bytes once for the 2.5 samples of each: 1,200 a sample.
     """
-    one = layer("a", 4000, weight_bytes=2000, activation_bytes=80_000 // 4)
+    one = layer("a", 4000, weight_bytes=2000, crossing_bytes=80_000 // 4)
     four = work(one, pes={"a": 100}, replicas=4, minibatches=4, run_mode=run_mode)
     found = estimate(four, IDEAL)
     assert [x.active_pes for x in found.layers] == [400]
@@ -99,9 +160,9 @@ def test_replicas_work_at_once_and_sum_their_gradients(run_mode, sums):
 
 
 def test_pipelined_the_inputs_or_a_layers_border_bound_the_transmission():
-    few = work(layer("a", 4000, activation_bytes=80), pes={"a": 100})
+    few = work(layer("a", 4000, crossing_bytes=80), pes={"a": 100})
     assert estimate(few, IDEAL).transmission_samples_per_sec == pytest.approx(1e9 / 100)
-    many = work(layer("a", 4000, activation_bytes=80_000), pes={"a": 100})
+    many = work(layer("a", 4000, crossing_bytes=80_000), pes={"a": 100})
     # ten links of 4 bytes a nanosecond for 8,000 bytes a sample
     assert estimate(many, IDEAL).transmission_samples_per_sec == pytest.approx(4e10 / 8000)
 

@@ -7,7 +7,14 @@ from support.sites import SLOWLY_LINKED
 
 from csrun import nn
 from csrun.base.mode import RunMode
-from csrun.compiler import Choice, CompileError, choose_replicas, compile_model
+from csrun.compiler import (
+    Choice,
+    CompileError,
+    choose_replicas,
+    chosen_before,
+    compile_model,
+    question_of,
+)
 from csrun.nn.tracer import Tracer
 
 BATCH = 256
@@ -90,3 +97,19 @@ def test_a_small_model_with_a_large_batch_has_several_on_a_cs2():
     choice = choose_replicas(Network(batch=32768).trace(), options_of())
     assert choice.replicas > 1
     assert choice.gain > 1.01
+
+
+def test_what_was_chosen_is_found_in_a_compile_of_that_model_and_those_options(tmp_path):
+    options = options_of(system=SLOWLY_LINKED)
+    question = question_of(Network(batch=BATCH).trace(), options)
+    assert chosen_before(question, tmp_path, tmp_path / "nowhere") is None
+    wanted = msgspec.structs.replace(options, replicas=4, chosen_for=question)
+    compiled = compile_model(Network(batch=BATCH // 4).trace(), tmp_path, wanted)
+    assert chosen_before(question, tmp_path / "nowhere", tmp_path) == 4
+    for other in (
+        question_of(Network(batch=BATCH).trace(), options_of()),
+        question_of(Network(batch=2 * BATCH).trace(), options),
+    ):
+        assert chosen_before(other, tmp_path) is None
+    (compiled.executable.directory / "plan.json").write_text("{}")
+    assert chosen_before(question, tmp_path) is None

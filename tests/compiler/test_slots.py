@@ -1,11 +1,12 @@
 """Where groups come on the wafer: neighbours apart, in little memory."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
-from csrun.compiler.slots import place_groups
+from csrun.compiler.slots import place_gradients, place_groups
+from csrun.executable import Visit
 
 
 def chain(groups):
@@ -63,3 +64,30 @@ def test_where_three_equal_neighbours_meet_one_waits_for_its_turn():
     found, length = overlapping([10, 10, 10], tied(3))
     assert len(found) == 1
     assert length == 20
+
+
+def visit(gradients, completes=None):
+    return Visit(
+        "backward", (), tuple(gradients), tuple(gradients if completes is None else completes)
+    )
+
+
+def test_gradients_that_come_in_turn_take_two_places():
+    sizes = [64, 192, 128, 64, 256, 64]
+    visits = [Visit("forward"), *(visit([group]) for group in reversed(range(6)))]
+    offsets, length = place_gradients(sizes, visits)
+    assert length == 64 + 256
+    for pair in pairwise(range(6)):
+        first, second = sorted((offsets[group], sizes[group]) for group in pair)
+        assert sum(first) <= second[0]
+
+
+def test_gradients_that_stay_have_a_place_of_their_own():
+    """A table that is used first and last; two groups of one visit; one that waits for its end."""
+    visits = [visit([0], []), visit([4]), visit([3, 2]), visit([1], []), visit([0]), visit([], [1])]
+    sizes = [512, 64, 64, 64, 64, 64]
+    offsets, length = place_gradients(sizes, visits)
+    places = [range(o, o + n) for o, n in zip(offsets[:5], sizes, strict=False)]
+    assert not any({*a} & {*b} for a, b in combinations(places, 2))
+    assert offsets[5] is None  # it has none
+    assert length == 512 + 4 * 64

@@ -9,9 +9,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the losses
 TOLERANCES = {"float32": 1e-6, "float64": 1e-14}
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize(("rows", "columns", "tile"), [(7, 5, 3), (6, 600, 2), (1, 1, 1)])
-def test_losses_and_gradients_of_rows(rows, columns, tile, dtype):
+def test_losses_and_gradients_of_rows(rows, columns, tile, dtype, smoothing):
     random = np.random.default_rng(rows)
     logits = (50 * random.standard_normal((rows, columns))).astype(dtype)
     labels = random.integers(0, columns, rows).astype(np.int32)
@@ -19,11 +20,14 @@ def test_losses_and_gradients_of_rows(rows, columns, tile, dtype):
     logits[ignored] = np.nan
     losses, sums = np.empty(rows, dtype), np.empty(rows, dtype)
     gradient = np.full_like(logits, np.nan)
-    row_losses(logits, labels, losses, sums, np.empty((tile, columns), dtype))
-    row_gradients(logits, labels, sums, ignored, 0.25, gradient, tile)
+    own = np.arange(rows), np.empty(rows, np.int64)
+    row_losses(logits, labels, losses, sums, np.empty((tile, columns), dtype), *own, smoothing)
+    row_gradients(logits, labels, sums, ignored, 0.25, gradient, *own, tile, smoothing)
     leaf = torch.from_numpy(logits[~ignored]).double().requires_grad_()
     wanted = torch.from_numpy(labels[~ignored]).long()
-    loss = torch.nn.functional.cross_entropy(leaf, wanted, reduction="none")
+    loss = torch.nn.functional.cross_entropy(
+        leaf, wanted, reduction="none", label_smoothing=smoothing
+    )
     (slope,) = torch.autograd.grad(loss.sum() / 4, leaf)
     limit = 50 * TOLERANCES[dtype]
     np.testing.assert_allclose(losses[~ignored], loss.detach(), rtol=limit, atol=limit)
@@ -35,7 +39,8 @@ def test_a_label_that_is_no_class_reads_and_writes_nothing_else():
     logits, sums = np.zeros((2, 3)), np.empty(2)
     losses, gradient = np.empty(2), np.empty((2, 3))
     labels = np.array([3, -1])
-    row_losses(logits, labels, losses, sums, np.empty((2, 3)))
-    row_gradients(logits, labels, sums, np.zeros(2, bool), 1.0, gradient, 2)
+    own = np.arange(2), np.empty(2, np.int64)
+    row_losses(logits, labels, losses, sums, np.empty((2, 3)), *own, 0.0)
+    row_gradients(logits, labels, sums, np.zeros(2, bool), 1.0, gradient, *own, 2, 0.0)
     np.testing.assert_allclose(losses, np.log([3, 3]))
     np.testing.assert_allclose(gradient, np.full((2, 3), 1 / 3))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from csrun.cirh.ops.base import attribute
-from csrun.cirh.reference import neural as reference
-from csrun.cirh.reference.neural import Draw
+from csrun.cirh.reference import masks as reference
+from csrun.cirh.reference.masks import Draw
 from csrun.executable import Step
 from csrun.executable.random import MaskDraw, blocks_of, philox, round_keys, threshold_of
 

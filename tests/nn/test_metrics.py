@@ -7,7 +7,7 @@ import pytest
 
 from csrun import nn
 from csrun.base.errors import UsageError
-from csrun.base.mode import IGNORE_INDEX
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.runtime.step.results import HostCall, StepResult
 
 

@@ -30,6 +30,14 @@ def read(tmp_path):
         ("{optimizer_type: sgd, learning_rate: 1e-2}", nn.SGD(0.01)),
         ("{optimizer_type: sgd, learning_rate: 1, clip_norm: 1}", nn.SGD(1.0, clip_norm=1.0)),
         (
+            "{optimizer_type: rmsprop, learning_rate: 1e-3, centered: true, momentum: 0.9}",
+            nn.RMSProp(0.001, centered=True, momentum=0.9),
+        ),
+        (
+            "{optimizer_type: adam, learning_rate: 1, epsilon_hat: true, bias_correction: false}",
+            nn.Adam(1.0, epsilon_hat=True, bias_correction=False),
+        ),
+        (
             "{optimizer_type: adamw, learning_rate: 0.1, exclude_from_weight_decay: [bias]}",
             nn.AdamW(0.1, exclude_from_weight_decay=("bias",)),
         ),
@@ -52,7 +60,8 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         ("{learning_rate: 0.1}", "optimizer: missing required field optimizer_type, one of sgd, a"),
         (
             "{optimizer_type: adamm, learning_rate: 1}",
-            "optimizer.optimizer_type: must be one of sgd, adam, adamw, got 'adamm'; "
+            "optimizer.optimizer_type: must be one of sgd, adam, adamw, lamb, adagrad, "
+            "rmsprop, got 'adamm'; "
             "did you mean adam?",
         ),
         (

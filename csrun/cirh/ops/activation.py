@@ -1,12 +1,24 @@
 """Activation functions and their backward operators, each from what ATen saves for it."""
 
 import math
+from typing import Any
 
-from xdsl.dialects.builtin import FloatAttr, StringAttr
-from xdsl.irdl import irdl_op_definition, prop_def
+import numpy as np
+from xdsl.dialects.builtin import FloatAttr, StringAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.ops.base import BackwardOp, Properties, Types, UnaryOp, number
+from csrun.cirh.backward import Backward, Gradients
+from csrun.cirh.ops.base import (
+    ASSEMBLY,
+    BackwardOp,
+    ElementwiseOp,
+    Properties,
+    Types,
+    UnaryOp,
+    number,
+    require_same,
+)
 from csrun.cirh.types import Tensor
 
 APPROXIMATIONS = ("none", "tanh")
@@ -18,6 +30,13 @@ class ReluOp(UnaryOp):
 
     name = "cirh.relu"
 
+    def gradients(self, back: Backward) -> Gradients:
+        """g where the result is positive; 0 at 0, as in PyTorch."""
+        return [back.emit(ThresholdBackwardOp, back.grad, self.out, threshold=0.0)]
+
+    def compute(self, x: Any) -> Any:
+        return np.maximum(x, x.dtype.type(0))
+
 
 @irdl_op_definition
 class ThresholdBackwardOp(BackwardOp):
@@ -26,12 +45,22 @@ class ThresholdBackwardOp(BackwardOp):
     name = "cirh.threshold_backward"
     threshold = prop_def(FloatAttr)
 
+    def compute(self, grad: Any, saved: Any) -> Any:
+        """The gradient where `saved` is above the threshold."""
+        return np.where(saved > number(self.properties, "threshold"), grad, 0).astype(grad.dtype)
+
 
 @irdl_op_definition
 class SigmoidOp(UnaryOp):
     """1 / (1 + exp(-x))."""
 
     name = "cirh.sigmoid"
+
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(SigmoidBackwardOp, back.grad, self.out, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
 
 
 @irdl_op_definition
@@ -40,12 +69,21 @@ class SigmoidBackwardOp(BackwardOp):
 
     name = "cirh.sigmoid_backward"
 
+    def compute(self, grad: Any, y: Any) -> Any:
+        return grad * y * (1 - y)
+
 
 @irdl_op_definition
 class TanhOp(UnaryOp):
     """Hyperbolic tangent."""
 
     name = "cirh.tanh"
+
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(TanhBackwardOp, back.grad, self.out, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        return np.tanh(x)
 
 
 @irdl_op_definition
@@ -54,12 +92,21 @@ class TanhBackwardOp(BackwardOp):
 
     name = "cirh.tanh_backward"
 
+    def compute(self, grad: Any, y: Any) -> Any:
+        return grad * (1 - y * y)
+
 
 @irdl_op_definition
 class SiluOp(UnaryOp):
     """x * sigmoid(x)."""
 
     name = "cirh.silu"
+
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(SiluBackwardOp, back.grad, self.x, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        return x * sigmoid(x)
 
 
 @irdl_op_definition
@@ -68,6 +115,9 @@ class SiluBackwardOp(BackwardOp):
 
     name = "cirh.silu_backward"
 
+    def compute(self, grad: Any, x: Any) -> Any:
+        return grad * sigmoid(x) * (1 + x * (1 - sigmoid(x)))
+
 
 @irdl_op_definition
 class SoftplusOp(UnaryOp):
@@ -75,12 +125,21 @@ class SoftplusOp(UnaryOp):
 
     name = "cirh.softplus"
 
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(SoftplusBackwardOp, back.grad, self.x, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        return np.logaddexp(x, x.dtype.type(0))
+
 
 @irdl_op_definition
 class SoftplusBackwardOp(BackwardOp):
     """grad * sigmoid(x); saved is the input x."""
 
     name = "cirh.softplus_backward"
+
+    def compute(self, grad: Any, x: Any) -> Any:
+        return grad * sigmoid(x)
 
 
 def require_approximation(properties: Properties) -> None:
@@ -105,6 +164,13 @@ class GeluOp(UnaryOp):
         require_approximation(properties)
         return super().infer(types, properties)
 
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(GeluBackwardOp, back.grad, self.x, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        """x times the normal distribution function, or its approximation."""
+        return x * _cdf(x, self.properties)
+
 
 @irdl_op_definition
 class GeluBackwardOp(BackwardOp):
@@ -117,6 +183,55 @@ class GeluBackwardOp(BackwardOp):
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         require_approximation(properties)
         return super().infer(types, properties)
+
+    def compute(self, grad: Any, x: Any) -> Any:
+        """grad times the slope of gelu."""
+        cdf = _cdf(x, self.properties)
+        return grad * _slope(x, cdf, x * cdf, self.properties)
+
+
+@irdl_op_definition
+class GeluCdfOp(UnaryOp):
+    """P(N(0, 1) < x), or its approximation by tanh: what gelu multiplies x by."""
+
+    name = "cirh.gelu_cdf"
+    approximate = prop_def(StringAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        require_approximation(properties)
+        return super().infer(types, properties)
+
+    def compute(self, x: Any) -> Any:
+        """The normal distribution function, or its approximation."""
+        return _cdf(x, self.properties)
+
+
+@irdl_op_definition
+class GeluSlopeOp(ElementwiseOp):
+    """gelu'(x), from the cdf of x and gelu = x cdf, which are known on the way forward.
+
+    Both have been made of x when this is computed, so that it may take the place of x.
+    """
+
+    name = "cirh.gelu_slope"
+    x = operand_def(TensorType)
+    cdf = operand_def(TensorType)
+    gelu = operand_def(TensorType)
+    out = result_def(TensorType)
+    approximate = prop_def(StringAttr)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        require_approximation(properties)
+        require_same(types[0], types[1])
+        require_same(types[0], types[2])
+        return types[0]
+
+    def compute(self, x: Any, cdf: Any, gelu: Any) -> Any:
+        """cdf + x times its slope."""
+        return _slope(x, cdf, gelu, self.properties)
 
 
 @irdl_op_definition
@@ -136,6 +251,14 @@ class EluOp(UnaryOp):
                 )
         return super().infer(types, properties)
 
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(EluBackwardOp, back.grad, self.out, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        """scale (x or alpha (exp(x) - 1))."""
+        alpha, scale = number(self.properties, "alpha"), number(self.properties, "scale")
+        return np.where(x > 0, scale * x, scale * alpha * np.expm1(x))
+
 
 @irdl_op_definition
 class EluBackwardOp(BackwardOp):
@@ -144,6 +267,11 @@ class EluBackwardOp(BackwardOp):
     name = "cirh.elu_backward"
     alpha = prop_def(FloatAttr)
     scale = prop_def(FloatAttr)
+
+    def compute(self, grad: Any, out: Any) -> Any:
+        """grad times the slope, from the output."""
+        alpha, scale = number(self.properties, "alpha"), number(self.properties, "scale")
+        return grad * np.where(out > 0, scale, out + alpha * scale)
 
 
 @irdl_op_definition
@@ -160,6 +288,13 @@ class LeakyReluOp(UnaryOp):
             raise VerifyException(f"negative_slope must be in [0, 1], got {slope}")
         return super().infer(types, properties)
 
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(LeakyReluBackwardOp, back.grad, self.out, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        """x, or slope x below 0."""
+        return np.where(x > 0, x, number(self.properties, "negative_slope") * x)
+
 
 @irdl_op_definition
 class LeakyReluBackwardOp(BackwardOp):
@@ -167,6 +302,10 @@ class LeakyReluBackwardOp(BackwardOp):
 
     name = "cirh.leaky_relu_backward"
     negative_slope = prop_def(FloatAttr)
+
+    def compute(self, grad: Any, saved: Any) -> Any:
+        """grad, or slope grad below 0."""
+        return np.where(saved > 0, grad, number(self.properties, "negative_slope") * grad)
 
 
 @irdl_op_definition
@@ -177,6 +316,13 @@ class HardtanhOp(UnaryOp):
     min_val = prop_def(FloatAttr)
     max_val = prop_def(FloatAttr)
 
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(HardtanhBackwardOp, back.grad, self.out, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        """x within its bounds."""
+        return np.clip(x, number(self.properties, "min_val"), number(self.properties, "max_val"))
+
 
 @irdl_op_definition
 class HardtanhBackwardOp(BackwardOp):
@@ -185,6 +331,39 @@ class HardtanhBackwardOp(BackwardOp):
     name = "cirh.hardtanh_backward"
     min_val = prop_def(FloatAttr)
     max_val = prop_def(FloatAttr)
+
+    def compute(self, grad: Any, saved: Any) -> Any:
+        """grad strictly between the bounds."""
+        low, high = number(self.properties, "min_val"), number(self.properties, "max_val")
+        return np.where((saved > low) & (saved < high), grad, 0)
+
+
+_INNER, _CUBE = math.sqrt(2 / math.pi), 0.044715  # NumPy's own would make float32 float64
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
+
+
+def _cdf(x: Any, properties: Properties) -> Any:
+    if _is_exact(properties):
+        return 0.5 * (1 + _erf(x / math.sqrt(2)))
+    return 0.5 * (1 + np.tanh(_INNER * (x + _CUBE * x**3)))
+
+
+def _slope(x: Any, cdf: Any, gelu: Any, properties: Properties) -> Any:
+    if _is_exact(properties):
+        return cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return cdf + 2 * gelu * (1 - cdf) * _INNER * (1 + 3 * _CUBE * x * x)
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[x.dtype])(x)
+
+
+def _is_exact(properties: Properties) -> bool:
+    return properties["approximate"] == StringAttr("none")
 
 
 OPS = (
@@ -200,6 +379,8 @@ OPS = (
     SoftplusBackwardOp,
     GeluOp,
     GeluBackwardOp,
+    GeluCdfOp,
+    GeluSlopeOp,
     EluOp,
     EluBackwardOp,
     LeakyReluOp,

@@ -1,34 +1,39 @@
 """Elementwise operators (two operands broadcast as in NumPy), matrix products, reductions."""
 
 from itertools import zip_longest
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import (
-    BoolAttr,
-    DenseArrayBase,
-    IntegerAttr,
     StringAttr,
     TensorType,
 )
+from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
     ASSEMBLY,
     CirhOp,
+    ElementwiseOp,
+    Lies,
     Properties,
     Types,
     UnaryOp,
-    axis,
-    ints,
     require_rank,
     require_same_dtype,
 )
-from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import PermuteOp, TransposeOp
+from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, type_of
 
 
-class BinaryOp(CirhOp):
+class BinaryOp(ElementwiseOp):
     """Two operands that broadcast."""
+
+    #: What, on the right, leaves the left operand as it is.
+    NEUTRAL: ClassVar[float | None] = None
 
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
@@ -59,6 +64,16 @@ class AddOp(BinaryOp):
     """lhs + rhs."""
 
     name = "cirh.add"
+    FOLDS: ClassVar = True
+    NEUTRAL: ClassVar = 0.0
+    LINEAR_IN: ClassVar = (frozenset({0, 1}),)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """(g, g)."""
+        return [back.fit(i, back.grad) if back.wanted[i] else None for i in (0, 1)]
+
+    def compute(self, lhs: Any, rhs: Any) -> Any:
+        return np.add(lhs, rhs)
 
 
 @irdl_op_definition
@@ -66,6 +81,17 @@ class SubOp(BinaryOp):
     """lhs - rhs."""
 
     name = "cirh.sub"
+    FOLDS: ClassVar = True
+    NEUTRAL: ClassVar = 0.0
+    LINEAR_IN: ClassVar = (frozenset({0, 1}),)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """(g, -g)."""
+        left = back.fit(0, back.grad) if back.wanted[0] else None
+        return [left, back.fitted(1, NegOp, back.grad)]
+
+    def compute(self, lhs: Any, rhs: Any) -> Any:
+        return np.subtract(lhs, rhs)
 
 
 @irdl_op_definition
@@ -73,6 +99,19 @@ class MulOp(BinaryOp):
     """lhs * rhs."""
 
     name = "cirh.mul"
+    FOLDS: ClassVar = True
+    NEUTRAL: ClassVar = 1.0
+    LINEAR_IN: ClassVar = (frozenset({0}), frozenset({1}))
+
+    def gradients(self, back: Backward) -> Gradients:
+        """(g b, g a)."""
+        return [
+            back.fitted(0, MulOp, back.grad, self.rhs),
+            back.fitted(1, MulOp, back.grad, self.lhs),
+        ]
+
+    def compute(self, lhs: Any, rhs: Any) -> Any:
+        return np.multiply(lhs, rhs)
 
 
 @irdl_op_definition
@@ -80,6 +119,21 @@ class DivOp(BinaryOp):
     """lhs / rhs."""
 
     name = "cirh.div"
+    FOLDS: ClassVar = True
+    NEUTRAL: ClassVar = 1.0
+    LINEAR_IN: ClassVar = (frozenset({0}),)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """(g / b, -g (a / b) / b)."""
+        emit, b = back.emit, self.rhs
+        left = back.fitted(0, DivOp, back.grad, b)
+        if not back.wanted[1]:
+            return [left, None]
+        slope = emit(NegOp, emit(DivOp, self.out, b))
+        return [left, back.fit(1, emit(MulOp, back.grad, slope))]
+
+    def compute(self, lhs: Any, rhs: Any) -> Any:
+        return np.divide(lhs, rhs)
 
 
 @irdl_op_definition
@@ -87,6 +141,15 @@ class NegOp(UnaryOp):
     """-x."""
 
     name = "cirh.neg"
+    FOLDS: ClassVar = True
+    LINEAR_IN: ClassVar = (frozenset({0}),)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """-g."""
+        return [back.emit(NegOp, back.grad)]
+
+    def compute(self, x: Any) -> Any:
+        return np.negative(x)
 
 
 @irdl_op_definition
@@ -94,6 +157,14 @@ class ExpOp(UnaryOp):
     """e to the power x."""
 
     name = "cirh.exp"
+    FOLDS: ClassVar = True
+
+    def gradients(self, back: Backward) -> Gradients:
+        """g e^x, from the saved result."""
+        return [back.emit(MulOp, back.grad, self.out)]
+
+    def compute(self, x: Any) -> Any:
+        return np.exp(x)
 
 
 @irdl_op_definition
@@ -101,6 +172,14 @@ class LogOp(UnaryOp):
     """Natural logarithm."""
 
     name = "cirh.log"
+    FOLDS: ClassVar = True
+
+    def gradients(self, back: Backward) -> Gradients:
+        """g / x."""
+        return [back.emit(DivOp, back.grad, self.x)]
+
+    def compute(self, x: Any) -> Any:
+        return np.log(x)
 
 
 @irdl_op_definition
@@ -108,6 +187,42 @@ class SqrtOp(UnaryOp):
     """Square root."""
 
     name = "cirh.sqrt"
+    FOLDS: ClassVar = True
+
+    def gradients(self, back: Backward) -> Gradients:
+        """g / (2 sqrt(x)), from the saved result."""
+        emit = back.emit
+        return [emit(DivOp, back.grad, emit(AddOp, self.out, self.out))]
+
+    def compute(self, x: Any) -> Any:
+        return np.sqrt(x)
+
+
+@irdl_op_definition
+class ToCopyOp(UnaryOp):
+    """The same numbers as another type; of floats the whole part, or whether they are not 0."""
+
+    name = "cirh._to_copy"
+    LINEAR_IN: ClassVar = (frozenset({0}),)
+    dtype = prop_def(StringAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's sizes, of the new element type."""
+        dtype = properties["dtype"]
+        if not isinstance(dtype, StringAttr):
+            raise VerifyException(f"dtype must be a name, got {dtype}")
+        return tensor_type(shape_of(types[0]), dtype.data)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient as the operand's type; what is no float has none."""
+        return [back.emit(ToCopyOp, back.grad, dtype=dtype_of(type_of(self.x)))]
+
+    def compute(self, x: Any) -> Any:
+        """The numbers as another type."""
+        dtype = self.properties["dtype"]
+        assert isinstance(dtype, StringAttr)
+        return x.astype(dtype.data)
 
 
 def product_type(a: Tensor, b: Tensor) -> Tensor:
@@ -131,6 +246,8 @@ class MmOp(CirhOp):
     """A matrix product."""
 
     name = "cirh.mm"
+    ADDS_UP: ClassVar = True
+    LIES: ClassVar = Lies.ROWS
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
@@ -141,12 +258,20 @@ class MmOp(CirhOp):
         """[m, k] x [k, n] -> [m, n]."""
         return product_type(types[0], types[1])
 
+    def gradients(self, back: Backward) -> Gradients:
+        """(g b^T, a^T g)."""
+        return _factors(back, self.lhs, self.rhs, back.wanted)
+
+    def compute(self, lhs: Any, rhs: Any) -> Any:
+        return np.matmul(lhs, rhs)
+
 
 @irdl_op_definition
 class AddmmOp(CirhOp):
     """bias + lhs x rhs, the bias added to each row."""
 
     name = "cirh.addmm"
+    LIES: ClassVar = Lies.ROWS
     bias = operand_def(TensorType)
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
@@ -164,12 +289,24 @@ class AddmmOp(CirhOp):
             )
         return out
 
+    def gradients(self, back: Backward) -> Gradients:
+        """(sum of g over rows, g b^T, a^T g)."""
+        bias = None
+        if back.wanted[0]:
+            bias = back.emit(SumOp, back.grad, dims=(0,), keepdim=False)
+        return [bias, *_factors(back, self.lhs, self.rhs, back.wanted[1:])]
+
+    def compute(self, bias: Any, a: Any, b: Any) -> Any:
+        return bias + a @ b
+
 
 @irdl_op_definition
 class MatmulOp(CirhOp):
     """Matrix products over leading axes, which broadcast."""
 
     name = "cirh.matmul"
+    LIES: ClassVar = Lies.ROWS
+    LINEAR_IN: ClassVar = (frozenset({0}), frozenset({1}))
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
@@ -186,68 +323,37 @@ class MatmulOp(CirhOp):
         out = shape_of(product_type(matrices[0], matrices[1]))
         return tensor_type((*broadcast(leads[0], leads[1]), *out), dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """(g b^T, a^T g), each summed over the leading axes that it was repeated along."""
+        a, b = back.operands
+        emit = back.emit
+        left = emit(MatmulOp, back.grad, _swapped(b, back)) if back.wanted[0] else None
+        right = emit(MatmulOp, _swapped(a, back), back.grad) if back.wanted[1] else None
+        return [
+            None if grad is None else back.fit(index, grad)
+            for index, grad in enumerate((left, right))
+        ]
+
+    def compute(self, lhs: Any, rhs: Any) -> Any:
+        return np.matmul(lhs, rhs)
+
 
 def _cut(kind: Tensor, part: slice) -> Tensor:
     return tensor_type(shape_of(kind)[part], dtype_of(kind))
 
 
-@irdl_op_definition
-class SumOp(CirhOp):
-    """The sum over `dims`, which stay as axes of size 1 with `keepdim`."""
-
-    name = "cirh.sum"
-    x = operand_def(TensorType)
-    dims = prop_def(DenseArrayBase)
-    keepdim = prop_def(BoolAttr)
-    out = result_def(TensorType)
-    assembly_format = ASSEMBLY
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes without the summed axes."""
-        own, dims = shape_of(types[0]), ints(properties, "dims")
-        if len(set(dims)) != len(dims) or not set(dims) <= set(range(len(own))):
-            raise VerifyException(f"dims must be axes of {types[0]}, got {list(dims)}")
-        keep = properties["keepdim"] == BoolAttr.from_bool(True)
-        shape = [1 if d in dims else n for d, n in enumerate(own) if keep or d not in dims]
-        return tensor_type(shape, dtype_of(types[0]))
+def _factors(
+    back: Backward, a: SSAValue, b: SSAValue, wanted: tuple[bool, ...]
+) -> list[SSAValue | None]:
+    left = back.emit(MmOp, back.grad, back.emit(TransposeOp, b)) if wanted[0] else None
+    right = back.emit(MmOp, back.emit(TransposeOp, a), back.grad) if wanted[1] else None
+    return [left, right]
 
 
-@irdl_op_definition
-class ArgmaxOp(CirhOp):
-    """The index of the largest value along `dim`, the first one when there are several."""
-
-    name = "cirh.argmax"
-    x = operand_def(TensorType)
-    dim = prop_def(IntegerAttr)
-    out = result_def(TensorType)
-    assembly_format = ASSEMBLY
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes without axis `dim`, int64."""
-        dim = axis(properties, types[0])
-        shape = [n for d, n in enumerate(shape_of(types[0])) if d != dim]
-        return tensor_type(shape, "int64")
-
-
-@irdl_op_definition
-class ToCopyOp(UnaryOp):
-    """The same numbers as another element type: booleans as integers, integers as floats."""
-
-    name = "cirh._to_copy"
-    dtype = prop_def(StringAttr)
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        """The operand's sizes, of the new element type."""
-        dtype = properties["dtype"]
-        if not isinstance(dtype, StringAttr):
-            raise VerifyException(f"dtype must be a name, got {dtype}")
-        to = tensor_type(shape_of(types[0]), dtype.data)
-        if not np.can_cast(dtype_of(types[0]), dtype.data, "same_kind"):
-            raise VerifyException(f"{dtype_of(types[0])} does not become {dtype.data}")
-        return to
+def _swapped(value: SSAValue, back: Backward) -> SSAValue:
+    """The matrices transposed."""
+    *leading, rows, columns = range(len(shape_of(type_of(value))))
+    return back.emit(PermuteOp, value, dims=(*leading, columns, rows))
 
 
 OPS = (
@@ -263,6 +369,4 @@ OPS = (
     MmOp,
     AddmmOp,
     MatmulOp,
-    SumOp,
-    ArgmaxOp,
 )

@@ -1,12 +1,13 @@
 """What all operators of CIRH share: a name scope, and a result type that follows from operands.
 
 `infer` is the one definition of an operator's types: the builder calls it to make the result, the
-verifier to check it.
+verifier to check it. `gradients` is its rule on the way back, `compute` what it computes.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from functools import cache
-from typing import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from xdsl.dialects.builtin import (
     BoolAttr,
@@ -29,6 +30,9 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
+
+if TYPE_CHECKING:
+    from csrun.cirh.backward import Backward, Gradients
 
 Types = Sequence[Tensor]
 Results = Tensor | tuple[Tensor, ...] | None
@@ -77,11 +81,32 @@ def real(value: str) -> FloatAttr:
     return FloatAttr(float(value), f64)
 
 
+class Lies(Enum):
+    """How a result may lie in memory: without gaps, as rows that are apart, by any strides."""
+
+    DENSE = auto()
+    ROWS = auto()
+    ANYHOW = auto()
+
+
 class CirhOp(IRDLOperation):
     """An operator; `scope` is its location, the name scope of the layer that it comes from."""
 
     irdl_options = (ParsePropInAttrDict(),)
     scope = opt_prop_def(StringAttr)
+
+    #: Operands in all of which together the operator is linear: add {0, 1}, mul {0} and {1}.
+    LINEAR_IN: ClassVar[tuple[frozenset[int], ...]] = ()
+    #: Whether it is a sum that can be added to what lies where it is written.
+    ADDS_UP: ClassVar[bool] = False
+    #: Whether it is computed at once where all its operands are constants.
+    FOLDS: ClassVar[bool] = False
+    LIES: ClassVar[Lies] = Lies.DENSE
+
+    @property
+    def lies(self) -> Lies:
+        """How its result may lie in memory."""
+        return self.LIES
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Results:
@@ -90,6 +115,29 @@ class CirhOp(IRDLOperation):
         Raises: VerifyException when operands or properties do not fit
         """
         raise NotImplementedError(cls.name)
+
+    def gradients(self, back: "Backward") -> "Gradients":
+        """The gradient of each operand, None where there is none to give or none is wanted.
+
+        After ATen's derivative formulas.
+
+        Raises: VerifyException for an operand that must not be trained
+        """
+        raise NotImplementedError(self.name)
+
+    def compute(self, *operands: Any, **unused: Any) -> Any:
+        """The definition in NumPy, without speed: the result, a tuple where there are several."""
+        raise NotImplementedError(self.name)
+
+    @classmethod
+    def has_gradient(cls) -> bool:
+        """Whether there is a rule for the way back."""
+        return cls.gradients is not CirhOp.gradients
+
+    @classmethod
+    def computes(cls) -> bool:
+        """Whether there is a definition in NumPy."""
+        return cls.compute is not CirhOp.compute
 
     @classmethod
     def of(cls, operands: Sequence[Value], **properties: Plain) -> Self:
@@ -128,8 +176,17 @@ def _text(types: Sequence[Attribute]) -> str:
     return ", ".join(map(str, types)) or "none"
 
 
-class UnaryOp(CirhOp):
-    """One operand, a result of the same type."""
+class ElementwiseOp(CirhOp):
+    """Each number of the result is a function of one number of each operand; they broadcast."""
+
+    @property
+    def lies(self) -> Lies:
+        """Along an axis it is no loop over rows."""
+        return Lies.DENSE if "dim" in self.properties else Lies.ROWS
+
+
+class UnaryOp(ElementwiseOp):
+    """One operand, a result of the same type; with a `dim`, elementwise but along that axis."""
 
     x = operand_def(TensorType)
     out = result_def(TensorType)
@@ -141,8 +198,10 @@ class UnaryOp(CirhOp):
         return types[0]
 
 
-class BackwardOp(CirhOp):
+class BackwardOp(ElementwiseOp):
     """A gradient and a saved tensor of the same type; the result is of that type too."""
+
+    LINEAR_IN: ClassVar = (frozenset({0}),)
 
     grad = operand_def(TensorType)
     saved = operand_def(TensorType)
@@ -212,6 +271,8 @@ __all__ = [
     "EFFECT_ASSEMBLY",
     "BackwardOp",
     "CirhOp",
+    "ElementwiseOp",
+    "Lies",
     "Plain",
     "Properties",
     "Results",

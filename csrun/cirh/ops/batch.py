@@ -3,11 +3,15 @@
 An incomplete last batch is filled up with rows of padding; they come last.
 """
 
+from typing import Any
+
+import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, axis, integer
+from csrun.cirh.backward import Backward, Gradients
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, axis, integer, number
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
 
@@ -51,6 +55,22 @@ class MaskPaddingOp(CirhOp):
             raise VerifyException(f"samples must be one integer, got {types[1]}")
         return types[0]
 
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient, 0 in padding."""
+        dim, rows = (integer(self.properties, name) for name in ("dim", "rows"))
+        samples = self.samples
+        grad = back.emit(MaskPaddingOp, back.grad, samples, dim=dim, rows=rows, value=0.0)
+        return [grad, None]
+
+    def compute(self, x: Any, samples: Any) -> Any:
+        """x, with the value in the rows behind those of so many samples."""
+        out = x.copy()
+        behind = int(samples) * integer(self.properties, "rows")
+        np.moveaxis(out, integer(self.properties, "dim"), 0)[behind:] = number(
+            self.properties, "value"
+        )
+        return out
+
 
 @irdl_op_definition
 class LabelCountOp(CirhOp):
@@ -74,6 +94,13 @@ class LabelCountOp(CirhOp):
             raise VerifyException(f"labels must be integers, got {name} of shape {text}")
         assert isinstance(dtype, StringAttr)
         return tensor_type((), dtype.data)
+
+    def compute(self, labels: Any) -> Any:
+        """How many are not to be ignored."""
+        count = np.count_nonzero(labels != integer(self.properties, "ignore_index"))
+        dtype = self.properties["dtype"]
+        assert isinstance(dtype, StringAttr)
+        return np.asarray(count, dtype.data)
 
 
 OPS = (SampleCountOp, ValidSamplesOp, MaskPaddingOp, LabelCountOp)

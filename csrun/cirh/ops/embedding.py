@@ -1,11 +1,15 @@
 """Rows of a table by their numbers, forward and backward."""
 
+from typing import Any, ClassVar
+
+import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, integer, require_rank
-from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
+from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of, type_of
 
 NO_PADDING = -1  # ATen's: every row of the table is trained
 
@@ -30,12 +34,29 @@ class EmbeddingOp(CirhOp):
         require_padding(properties, shape_of(weight)[0])
         return tensor_type((*shape_of(indices), shape_of(weight)[1]), dtype_of(weight))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """g added up by row of the weight; indices have no gradient."""
+        weight, indices = back.operands
+        grad = back.emit(
+            EmbeddingDenseBackwardOp,
+            back.grad,
+            indices,
+            num_weights=shape_of(type_of(weight))[0],
+            padding_idx=integer(self.properties, "padding_idx"),
+        )
+        return [grad, None]
+
+    def compute(self, weight: Any, indices: Any) -> Any:
+        """Rows of the weight."""
+        return weight[indices]
+
 
 @irdl_op_definition
 class EmbeddingDenseBackwardOp(CirhOp):
     """For each row of the weight the sum of the gradients of those that it was looked up for."""
 
     name = "cirh.embedding_dense_backward"
+    ADDS_UP: ClassVar = True
     grad = operand_def(TensorType)
     indices = operand_def(TensorType)
     num_weights = prop_def(IntegerAttr)
@@ -55,6 +76,15 @@ class EmbeddingDenseBackwardOp(CirhOp):
         rows = integer(properties, "num_weights")
         require_padding(properties, rows)
         return tensor_type((rows, shape_of(grad)[-1]), dtype_of(grad))
+
+    def compute(self, grad: Any, indices: Any) -> Any:
+        """Gradients added up by row of the weight."""
+        out = np.zeros((integer(self.properties, "num_weights"), grad.shape[-1]), grad.dtype)
+        np.add.at(out, indices, grad)
+        padding = integer(self.properties, "padding_idx")
+        if padding != NO_PADDING:
+            out[padding] = 0
+        return out
 
 
 def require_indices(kind: Tensor) -> None:

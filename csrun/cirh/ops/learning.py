@@ -4,15 +4,23 @@
 parameter; the learning algorithm's pass turns those into the update operators.
 """
 
+from collections.abc import Mapping
 from math import inf
 
 from xdsl.dialects.builtin import FloatAttr, TensorType
 from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
+from csrun.cirh.algorithms import (
+    AdagradAttr,
+    AdamAttr,
+    Algorithm,
+    LambAttr,
+    RmsPropAttr,
+    SgdAttr,
+)
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Properties, Types, require_same
-from csrun.cirh.ops.model import require_scalar
+from csrun.cirh.ops.model import StateOp, require_scalar
 from csrun.cirh.types import Tensor
 
 
@@ -80,10 +88,58 @@ class AdamOp(UpdatingOp):
     algorithm = prop_def(AdamAttr)
 
 
+@irdl_op_definition
+class LambOp(UpdatingOp):
+    """One parameter's update by Lamb."""
+
+    name = "cirh.lamb"
+    algorithm = prop_def(LambAttr)
+
+
+@irdl_op_definition
+class AdagradOp(UpdatingOp):
+    """One parameter's update by Adagrad."""
+
+    name = "cirh.adagrad"
+    algorithm = prop_def(AdagradAttr)
+
+
+@irdl_op_definition
+class RmsPropOp(UpdatingOp):
+    """One parameter's update by RMSProp."""
+
+    name = "cirh.rmsprop"
+    algorithm = prop_def(RmsPropAttr)
+
+
+@irdl_op_definition
+class AssignOp(UpdatingOp):
+    """Give a state its next value, where a gradient would be given; the step itself reads the old.
+
+    It has an effect in training alone.
+    """
+
+    name = "cirh.assign"
+
+    def verify_(self) -> None:
+        """Raises: VerifyException unless it is a state that is assigned to."""
+        super().verify_()
+        if not isinstance(self.parameter.owner, StateOp):
+            raise VerifyException(f"{self.name} in {self.where}: only states are assigned to")
+
+
 def _require_length(properties: Properties) -> None:
     length = properties.get("clip_norm")
     if isinstance(length, FloatAttr) and not 0 < length.value.data < inf:
         raise VerifyException(f"clip_norm must be > 0 and finite, got {length.value.data}")
 
 
-OPS = (MinimizeOp, ApplyGradientOp, SgdOp, AdamOp)
+#: The update operator of each algorithm.
+UPDATES: Mapping[type[Algorithm], type[UpdatingOp]] = {
+    SgdAttr: SgdOp,
+    AdamAttr: AdamOp,
+    LambAttr: LambOp,
+    AdagradAttr: AdagradOp,
+    RmsPropAttr: RmsPropOp,
+}
+OPS = (MinimizeOp, ApplyGradientOp, AssignOp, *UPDATES.values())

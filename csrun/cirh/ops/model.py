@@ -1,8 +1,11 @@
 """What a model is made of besides arithmetic: inputs, parameters, constants, loss and outputs."""
 
+import zlib
+from base64 import b64decode, b64encode
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 from xdsl.dialects.builtin import (
     Float64Type,
     FloatAttr,
@@ -21,7 +24,7 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Plain, Properties, Types, attribute
-from csrun.cirh.types import Tensor, is_float, shape_of, text_of, type_of
+from csrun.cirh.types import Tensor, dtype_of, is_float, shape_of, size_of, text_of, type_of
 
 Double = FloatAttr[Float64Type]
 
@@ -80,21 +83,37 @@ class InputOp(LeafOp):
     assembly_format = "$symbol attr-dict `:` type($out)"
 
 
-@irdl_op_definition
-class ParameterOp(LeafOp):
-    """A weight tensor, named `<layer>/<what>`; `scope` is its layer."""
+class StoredOp(LeafOp):
+    """A tensor that outlives the step, named `<layer>/<what>`; `scope` is its layer."""
 
-    name = "cirh.parameter"
     symbol = prop_def(StringAttr)
     initializer = prop_def(InitializerAttr)
     assembly_format = "$symbol attr-dict `:` type($out)"
 
     def verify_(self) -> None:
-        """Raises: VerifyException when a parameter has no layer or is not of floats."""
+        """Raises: VerifyException when it has no layer or is not of floats."""
         if self.scope is None:
-            raise VerifyException(f"parameter {self.symbol.data} must have a scope, its layer")
+            raise VerifyException(f"{self._what} must have a scope, its layer")
         if not is_float(type_of(self.out)):
-            raise VerifyException(f"parameter {self.symbol.data}: got {self.out.type}")
+            raise VerifyException(f"{self._what}: got {self.out.type}")
+
+    @property
+    def _what(self) -> str:
+        return f"{self.name.removeprefix('cirh.')} {self.symbol.data}"
+
+
+@irdl_op_definition
+class ParameterOp(StoredOp):
+    """A weight tensor, which is trained by its gradient."""
+
+    name = "cirh.parameter"
+
+
+@irdl_op_definition
+class StateOp(StoredOp):
+    """What training changes, but by no gradient: an `assign` gives it its next value."""
+
+    name = "cirh.state"
 
 
 @irdl_op_definition
@@ -104,6 +123,38 @@ class FullOp(LeafOp):
     name = "cirh.full"
     value = prop_def(FloatAttr)
     assembly_format = "attr-dict `:` type($out)"
+
+
+@irdl_op_definition
+class ConstantOp(LeafOp):
+    """A tensor of given values: base64 of their bytes, little-endian and row by row, by zlib."""
+
+    name = "cirh.constant"
+    values = prop_def(StringAttr)
+    assembly_format = "attr-dict `:` type($out)"
+
+    @classmethod
+    def packed(cls, values: Any) -> str:
+        """The text of an array's values."""
+        return b64encode(zlib.compress(np.ascontiguousarray(values).tobytes())).decode()
+
+    def array(self) -> Any:
+        """The values, of the declared type."""
+        kind = type_of(self.out)
+        raw = zlib.decompress(b64decode(self.values.data))
+        return np.frombuffer(raw, dtype_of(kind)).reshape(shape_of(kind))
+
+    def verify_(self) -> None:
+        """Raises: VerifyException unless there are as many values as the type has."""
+        kind = type_of(self.out)
+        try:
+            found = len(zlib.decompress(b64decode(self.values.data, validate=True)))
+        except (ValueError, zlib.error) as error:
+            raise VerifyException(f"{self.name} in {self.where}: values: {error}") from error
+        if found != size_of(kind) * np.dtype(dtype_of(kind)).itemsize:
+            raise VerifyException(
+                f"{self.name} in {self.where}: values must be those of {kind}, got {found} bytes"
+            )
 
 
 @irdl_op_definition
@@ -141,5 +192,5 @@ def require_scalar(kind: Tensor) -> None:
         raise VerifyException(f"a loss must be one number, got a tensor of shape {text_of(kind)}")
 
 
-OPS = (InputOp, ParameterOp, FullOp, LossOp, OutputOp)
+OPS = (InputOp, ParameterOp, StateOp, FullOp, ConstantOp, LossOp, OutputOp)
 ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr,)

@@ -1,9 +1,13 @@
 """Softmax, and normalizations over the last axes: one operator each, and one for its way back."""
 
+from typing import Any
+
+import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
     ASSEMBLY,
     BackwardOp,
@@ -12,6 +16,7 @@ from csrun.cirh.ops.base import (
     Types,
     UnaryOp,
     axis,
+    integer,
     number,
     require_same,
     require_same_dtype,
@@ -31,6 +36,17 @@ class SoftmaxOp(UnaryOp):
         axis(properties, types[0])
         return types[0]
 
+    def gradients(self, back: Backward) -> Gradients:
+        """y (g - sum(g y)), from the saved result."""
+        dim = integer(self.properties, "dim")
+        return [back.emit(SoftmaxBackwardOp, back.grad, self.out, dim=dim)]
+
+    def compute(self, x: Any) -> Any:
+        """exp(x) over its sum along an axis."""
+        dim = integer(self.properties, "dim")
+        exponential = np.exp(x - x.max(axis=dim, keepdims=True, initial=-np.inf))
+        return exponential / exponential.sum(axis=dim, keepdims=True)
+
 
 @irdl_op_definition
 class SoftmaxBackwardOp(BackwardOp):
@@ -38,6 +54,10 @@ class SoftmaxBackwardOp(BackwardOp):
 
     name = "cirh.softmax_backward_data"
     dim = prop_def(IntegerAttr)
+
+    def compute(self, grad: Any, out: Any) -> Any:
+        """out (grad - sum(grad out))."""
+        return out * (grad - (grad * out).sum(axis=integer(self.properties, "dim"), keepdims=True))
 
 
 @irdl_op_definition
@@ -68,6 +88,21 @@ class NativeLayerNormOp(CirhOp):
         statistic = statistic_of(x, weight)
         return x, statistic, statistic
 
+    def gradients(self, back: Backward) -> Gradients:
+        """Of x, weight and bias, from x and the saved mean and rstd."""
+        x, weight, _ = back.operands
+        _, mean, rstd = self.results
+        kind = NativeLayerNormBackwardOp
+        return list(back.emit_all(kind, back.grad, x, mean, rstd, weight))
+
+    def compute(self, x: Any, weight: Any, bias: Any) -> tuple[Any, ...]:
+        """The result, and mean and 1 / standard deviation of each run of values."""
+        axes = _last(weight.ndim)
+        mean = x.mean(axis=axes, keepdims=True)
+        variance = ((x - mean) ** 2).mean(axis=axes, keepdims=True)
+        rstd = 1 / np.sqrt(variance + x.dtype.type(number(self.properties, "eps")))
+        return (x - mean) * rstd * weight + bias, mean, rstd
+
 
 @irdl_op_definition
 class NativeLayerNormBackwardOp(CirhOp):
@@ -92,6 +127,15 @@ class NativeLayerNormBackwardOp(CirhOp):
         require_statistics(x, weight, mean, rstd)
         return x, weight, weight
 
+    def compute(self, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> tuple[Any, ...]:
+        """Of x, weight and bias."""
+        axes, normal = _last(weight.ndim), (x - mean) * rstd
+        scaled = grad * weight
+        own = scaled - scaled.mean(axis=axes, keepdims=True)
+        own = own - normal * (scaled * normal).mean(axis=axes, keepdims=True)
+        outer = tuple(range(x.ndim - weight.ndim))
+        return rstd * own, (grad * normal).sum(axis=outer), grad.sum(axis=outer)
+
 
 @irdl_op_definition
 class FusedRmsNormOp(CirhOp):
@@ -114,6 +158,18 @@ class FusedRmsNormOp(CirhOp):
         require_epsilon(properties)
         return types[0], statistic_of(types[0], types[1])
 
+    def gradients(self, back: Backward) -> Gradients:
+        """Of x and weight, from x and the saved root mean square."""
+        x, weight = back.operands
+        kind = FusedRmsNormBackwardOp
+        return list(back.emit_all(kind, back.grad, x, self.results[1], weight))
+
+    def compute(self, x: Any, weight: Any) -> tuple[Any, ...]:
+        """The result, and 1 / root mean square of each run of values."""
+        square = (x * x).mean(axis=_last(weight.ndim), keepdims=True)
+        rrms = 1 / np.sqrt(square + x.dtype.type(number(self.properties, "eps")))
+        return x * rrms * weight, rrms
+
 
 @irdl_op_definition
 class FusedRmsNormBackwardOp(CirhOp):
@@ -135,6 +191,12 @@ class FusedRmsNormBackwardOp(CirhOp):
         require_same(grad, x)
         require_statistics(x, weight, rrms)
         return x, weight
+
+    def compute(self, grad: Any, x: Any, rrms: Any, weight: Any) -> tuple[Any, ...]:
+        """Of x and weight."""
+        normal, scaled = x * rrms, grad * weight
+        own = scaled - normal * (scaled * normal).mean(axis=_last(weight.ndim), keepdims=True)
+        return rrms * own, (grad * normal).sum(axis=tuple(range(x.ndim - weight.ndim)))
 
 
 def statistic_of(x: Tensor, weight: Tensor) -> Tensor:
@@ -163,6 +225,10 @@ def require_epsilon(properties: Properties) -> None:
     """Raises: VerifyException for one below 0."""
     if not number(properties, "eps") >= 0:
         raise VerifyException(f"eps must be >= 0, got {number(properties, 'eps')}")
+
+
+def _last(count: int) -> tuple[int, ...]:
+    return tuple(range(-count, 0))
 
 
 OPS = (

@@ -1,65 +1,26 @@
-"""Parts of a tensor put in their places: what slices and selections make of gradients, and cat."""
+"""Tensors put together."""
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_operand_def
+from typing import Any, ClassVar
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, TensorType
+from xdsl.ir import SSAValue
+from xdsl.irdl import irdl_op_definition, prop_def, result_def, var_operand_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
     ASSEMBLY,
     CirhOp,
+    Lies,
     Properties,
     Types,
     axis,
-    ints,
+    integer,
     require_same_dtype,
 )
-from csrun.cirh.ops.shape import SelectOp, SliceOp
-from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of
-
-
-class PartBackwardOp(CirhOp):
-    """The gradient of a part in a tensor of zeros; `input_sizes` are those of the whole."""
-
-    grad = operand_def(TensorType)
-    input_sizes = prop_def(DenseArrayBase)
-    dim = prop_def(IntegerAttr)
-    out = result_def(TensorType)
-    assembly_format = ASSEMBLY
-
-    @classmethod
-    def of_part(cls, types: Types, properties: Properties, part: type[CirhOp]) -> Tensor:
-        """The whole's type, of which the gradient must be a part."""
-        whole = tensor_type(ints(properties, "input_sizes"), dtype_of(types[0]))
-        expected = part.infer([whole], properties)
-        if expected != types[0]:
-            raise VerifyException(f"the gradient must be {expected}, got {types[0]}")
-        return whole
-
-
-@irdl_op_definition
-class SliceBackwardOp(PartBackwardOp):
-    """The gradient of what `slice` was taken of."""
-
-    name = "cirh.slice_backward"
-    start = prop_def(IntegerAttr)
-    end = prop_def(IntegerAttr)
-    step = prop_def(IntegerAttr)
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        return cls.of_part(types, properties, SliceOp)
-
-
-@irdl_op_definition
-class SelectBackwardOp(PartBackwardOp):
-    """The gradient of what `select` was taken of."""
-
-    name = "cirh.select_backward"
-    index = prop_def(IntegerAttr)
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        return cls.of_part(types, properties, SelectOp)
+from csrun.cirh.ops.shape import SliceOp
+from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, type_of
 
 
 @irdl_op_definition
@@ -67,6 +28,7 @@ class CatOp(CirhOp):
     """Tensors one behind the other along axis `dim`."""
 
     name = "cirh.cat"
+    LIES: ClassVar = Lies.ANYHOW
     tensors = var_operand_def(TensorType)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)
@@ -87,5 +49,20 @@ class CatOp(CirhOp):
         sizes[dim] = sum(shape_of(t)[dim] for t in types)
         return tensor_type(sizes, dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """To each tensor its part of the gradient."""
+        dim, start = integer(self.properties, "dim"), 0
+        found: list[SSAValue | None] = []
+        for operand, wanted in zip(back.operands, back.wanted, strict=True):
+            end = start + shape_of(type_of(operand))[dim]
+            place = {"dim": dim, "start": start, "end": end, "step": 1}
+            found.append(back.emit(SliceOp, back.grad, **place) if wanted else None)
+            start = end
+        return found
 
-OPS = (SliceBackwardOp, SelectBackwardOp, CatOp)
+    def compute(self, *tensors: Any) -> Any:
+        """One behind the other."""
+        return np.concatenate(tensors, axis=integer(self.properties, "dim"))
+
+
+OPS = (CatOp,)

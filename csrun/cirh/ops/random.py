@@ -4,11 +4,15 @@ A mask depends on the run's seed, the step, its stream, the sample's index in th
 the place within the sample.
 """
 
+from typing import Any, ClassVar
+
+import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, number
+from csrun.cirh.backward import Backward, Gradients
+from csrun.cirh.ops.base import ASSEMBLY, ElementwiseOp, Properties, Types, number
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 
@@ -17,13 +21,15 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 class DropoutMaskOp(LeafOp):
     """False with probability `rate`, true elsewhere; `stream` tells the masks of a model apart.
 
-    A sample has `rows` rows of axis 0, 1 when it is left out; with 0 the mask is of no sample.
+    A sample has `rows` rows of axis 0, 1 when it is left out; with 0 the mask is of no sample. Its
+    values are drawn in `runs` of equal length, 1 when that is left out: each has its own counters.
     """
 
     name = "cirh.dropout_mask"
     rate = prop_def(FloatAttr)
     stream = prop_def(IntegerAttr)
     rows = opt_prop_def(IntegerAttr)
+    runs = opt_prop_def(IntegerAttr)
     assembly_format = "attr-dict `:` type($out)"
 
     @property
@@ -41,10 +47,11 @@ class DropoutMaskOp(LeafOp):
 
 
 @irdl_op_definition
-class MaskedScaleOp(CirhOp):
+class MaskedScaleOp(ElementwiseOp):
     """x * mask * scale."""
 
     name = "cirh._masked_scale"
+    LINEAR_IN: ClassVar = (frozenset({0}),)
     x = operand_def(TensorType)
     mask = operand_def(TensorType)
     scale = prop_def(FloatAttr)
@@ -59,6 +66,16 @@ class MaskedScaleOp(CirhOp):
                 f"the mask must be booleans of shape {text_of(types[0])}, got {types[1]}"
             )
         return types[0]
+
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient under the same mask; masks have none."""
+        scale = number(self.properties, "scale")
+        grad = back.emit(MaskedScaleOp, back.grad, self.mask, scale=scale)
+        return [grad, None]
+
+    def compute(self, x: Any, mask: Any) -> Any:
+        """x where the mask is true, scaled."""
+        return np.where(mask, x * x.dtype.type(number(self.properties, "scale")), x.dtype.type(0))
 
 
 OPS = (DropoutMaskOp, MaskedScaleOp)

@@ -1,9 +1,13 @@
 """Rotary position embedding: pairs of values turned by an angle that grows with the position."""
 
+from typing import Any
+
+import numpy as np
 from xdsl.dialects.builtin import BoolAttr, FloatAttr, IntegerAttr
 from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import Properties, Types, UnaryOp, integer, number
 from csrun.cirh.types import Tensor, is_integer, shape_of, text_of
 
@@ -43,6 +47,29 @@ class RotaryEmbeddingOp(UnaryOp):
         if not number(properties, "base") > 0:
             raise VerifyException(f"base must be > 0, got {number(properties, 'base')}")
         return x
+
+    def gradients(self, back: Backward) -> Gradients:
+        """g turned the other way."""
+        other_way = not self.is_inverse.value.data
+        options = back.options("is_inverse")
+        return [back.emit(RotaryEmbeddingOp, back.grad, is_inverse=other_way, **options)]
+
+    def compute(self, x: Any) -> Any:
+        """Pairs times cosine and sine of their angles."""
+        size, dim = integer(self.properties, "rotary_dim"), integer(self.properties, "dim")
+        halves = slice(0, size // 2), slice(size // 2, size)
+        pairs = slice(0, size, 2), slice(1, size, 2)
+        first, second = pairs if integer(self.properties, "is_interleaved") else halves
+        angles = np.arange(x.shape[dim])[:, None] * number(self.properties, "base") ** (
+            -np.arange(0, size, 2) / size
+        )
+        angles = angles.reshape(-1, *(1,) * (x.ndim - 2 - dim), size // 2)
+        cosine, sine = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+        sine = -sine if integer(self.properties, "is_inverse") else sine
+        out = x.copy()
+        out[..., first] = x[..., first] * cosine - x[..., second] * sine
+        out[..., second] = x[..., second] * cosine + x[..., first] * sine
+        return out
 
 
 OPS = (RotaryEmbeddingOp,)

@@ -1,12 +1,16 @@
 """Views of a tensor: its values, or some of them, under another shape; and a copy of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any, ClassVar
 
+import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
     ASSEMBLY,
     CirhOp,
@@ -18,7 +22,7 @@ from csrun.cirh.ops.base import (
     ints,
     require_rank,
 )
-from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, text_of
+from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, text_of, type_of
 
 
 class ViewingOp(CirhOp):
@@ -49,6 +53,15 @@ class ViewOp(ReshapingOp):
             raise VerifyException(f"{text_of(types[0])} cannot be viewed as {list(shape)}")
         return tensor_type(shape, dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient viewed as the operand."""
+        shape = shape_of(type_of(self.x))
+        return [back.emit(ViewOp, back.grad, shape=shape)]
+
+    def compute(self, x: Any) -> Any:
+        """Row-major elements under another shape."""
+        return x.reshape(ints(self.properties, "shape"))
+
 
 @irdl_op_definition
 class ExpandOp(ReshapingOp):
@@ -66,6 +79,14 @@ class ExpandOp(ReshapingOp):
             raise VerifyException(f"{text_of(types[0])} does not broadcast to {list(shape)}")
         return tensor_type(shape, dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient summed over the repeated axes."""
+        return [back.fit(0, back.grad)]
+
+    def compute(self, x: Any) -> Any:
+        """Broadcasting."""
+        return np.broadcast_to(x, ints(self.properties, "shape"))
+
 
 @irdl_op_definition
 class PermuteOp(ViewingOp):
@@ -81,6 +102,15 @@ class PermuteOp(ViewingOp):
             raise VerifyException(f"dims must permute 0..{len(own) - 1}, got {list(dims)}")
         return tensor_type([own[d] for d in dims], dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient permuted back."""
+        dims = inverse(ints(self.properties, "dims"))
+        return [back.emit(PermuteOp, back.grad, dims=dims)]
+
+    def compute(self, x: Any) -> Any:
+        """Axes in another order."""
+        return x.transpose(ints(self.properties, "dims"))
+
 
 @irdl_op_definition
 class TransposeOp(ViewingOp):
@@ -93,6 +123,12 @@ class TransposeOp(ViewingOp):
         """[m, n] -> [n, m]."""
         require_rank(types[0], 2, "the operand")
         return tensor_type(shape_of(types[0])[::-1], dtype_of(types[0]))
+
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(TransposeOp, back.grad)]
+
+    def compute(self, x: Any) -> Any:
+        return np.transpose(x)
 
 
 @dataclass(frozen=True)
@@ -154,6 +190,15 @@ class SliceOp(ViewingOp):
         sizes[part.dim] = part.size
         return tensor_type(sizes, dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient in its place, zero beside it."""
+        sizes = shape_of(type_of(self.x))
+        return [back.emit(SliceBackwardOp, back.grad, input_sizes=sizes, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        """Every `step`th element of an axis, from `start` to `end`."""
+        return x[_place(self.properties)]
+
 
 @irdl_op_definition
 class SelectOp(ViewingOp):
@@ -170,14 +215,108 @@ class SelectOp(ViewingOp):
         sizes = shape_of(types[0])
         return tensor_type((*sizes[:dim], *sizes[dim + 1 :]), dtype_of(types[0]))
 
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient in its place, zero beside it."""
+        sizes = shape_of(type_of(self.x))
+        return [back.emit(SelectBackwardOp, back.grad, input_sizes=sizes, **back.options())]
+
+    def compute(self, x: Any) -> Any:
+        """One place of an axis."""
+        return x.take(integer(self.properties, "index"), axis=integer(self.properties, "dim"))
+
 
 @irdl_op_definition
 class CloneOp(UnaryOp):
     """The same values in memory of their own, dense."""
 
     name = "cirh.clone"
+    LINEAR_IN: ClassVar = (frozenset({0}),)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """The gradient as it is."""
+        return [back.grad]
+
+    def compute(self, x: Any) -> Any:
+        return np.copy(x)
+
+
+class PartBackwardOp(CirhOp):
+    """The gradient of a part in a tensor of zeros; `input_sizes` are those of the whole."""
+
+    grad = operand_def(TensorType)
+    input_sizes = prop_def(DenseArrayBase)
+    dim = prop_def(IntegerAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def of_part(cls, types: Types, properties: Properties, part: type[CirhOp]) -> Tensor:
+        """The whole's type, of which the gradient must be a part."""
+        whole = tensor_type(ints(properties, "input_sizes"), dtype_of(types[0]))
+        expected = part.infer([whole], properties)
+        if expected != types[0]:
+            raise VerifyException(f"the gradient must be {expected}, got {types[0]}")
+        return whole
+
+
+@irdl_op_definition
+class SliceBackwardOp(PartBackwardOp):
+    """The gradient of what `slice` was taken of."""
+
+    name = "cirh.slice_backward"
+    start = prop_def(IntegerAttr)
+    end = prop_def(IntegerAttr)
+    step = prop_def(IntegerAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        return cls.of_part(types, properties, SliceOp)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """The part of the gradient."""
+        return [back.emit(SliceOp, back.grad, **back.options("input_sizes"))]
+
+    def compute(self, grad: Any) -> Any:
+        """The gradient in zeros."""
+        out = np.zeros(ints(self.properties, "input_sizes"), grad.dtype)
+        out[_place(self.properties)] = grad
+        return out
+
+
+@irdl_op_definition
+class SelectBackwardOp(PartBackwardOp):
+    """The gradient of what `select` was taken of."""
+
+    name = "cirh.select_backward"
+    index = prop_def(IntegerAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        return cls.of_part(types, properties, SelectOp)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """The part of the gradient."""
+        return [back.emit(SelectOp, back.grad, **back.options("input_sizes"))]
+
+    def compute(self, grad: Any) -> Any:
+        """The gradient in zeros."""
+        out = np.zeros(ints(self.properties, "input_sizes"), grad.dtype)
+        np.moveaxis(out, integer(self.properties, "dim"), 0)[integer(self.properties, "index")] = (
+            grad
+        )
+        return out
+
+
+def _place(properties: Properties) -> tuple[slice, ...]:
+    start, end, step = (integer(properties, name) for name in ("start", "end", "step"))
+    return (*[slice(None)] * integer(properties, "dim"), slice(start, end, step))
+
+
+def inverse(dims: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes `dims`."""
+    return tuple(sorted(range(len(dims)), key=lambda i: dims[i]))
 
 
 #: Operators that are views: `x` is what they are views of.
 VIEWS = (ViewOp, ExpandOp, PermuteOp, TransposeOp, SliceOp, SelectOp)
-OPS = (*VIEWS, CloneOp)
+OPS = (*VIEWS, CloneOp, SliceBackwardOp, SelectBackwardOp)

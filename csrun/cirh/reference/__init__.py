@@ -1,6 +1,6 @@
-"""Reference implementations of all operators in NumPy, and the interpreter that runs them."""
+"""The interpreter that runs the operators as they define themselves in NumPy."""
 
-from csrun.cirh.reference.interpreter import REFERENCES, Result, State, interpret
-from csrun.cirh.reference.neural import Draw
+from csrun.cirh.reference.interpreter import Result, State, interpret
+from csrun.cirh.reference.masks import Draw
 
-__all__ = ["REFERENCES", "Draw", "Result", "State", "interpret"]
+__all__ = ["Draw", "Result", "State", "interpret"]

@@ -8,32 +8,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.algorithms import AdamAttr, ScheduleAttr, SgdAttr
 from csrun.cirh.ops import batch, learning, model
 from csrun.cirh.ops import random as random_ops
-from csrun.cirh.ops.base import number
-from csrun.cirh.ops.learning import AdamOp, SgdOp, UpdatingOp
-from csrun.cirh.reference import arithmetic, neural, transformers
-from csrun.cirh.reference.arithmetic import Array, References
+from csrun.cirh.ops.base import CirhOp, number
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.reference import masks
+from csrun.cirh.reference.learning import Slots, next_values
 from csrun.cirh.types import dtype_of, shape_of, type_of
 
-REFERENCES: References = {
-    **arithmetic.REFERENCES,
-    **neural.REFERENCES,
-    **transformers.REFERENCES,
-}
+Array = npt.NDArray[Any]
 Named = dict[str, Array]
 
 
 @dataclass
 class State:
-    """What a run of a module reads and changes: parameters and the optimizer's slots, by name."""
+    """What a run of a module reads and changes: parameters, and the optimizer's slots of each."""
 
     parameters: Named
-    slots: Named = field(default_factory=dict)
+    slots: dict[str, Slots] = field(default_factory=dict)
 
 
 @dataclass
@@ -45,7 +41,7 @@ class Result:
     gradients: Named = field(default_factory=dict)
 
 
-NO_DRAW = neural.Draw()
+NO_DRAW = masks.Draw()
 
 
 def interpret(
@@ -53,7 +49,7 @@ def interpret(
     inputs: Mapping[str, Array],
     state: State,
     rows: int,
-    draw: neural.Draw = NO_DRAW,
+    draw: masks.Draw = NO_DRAW,
 ) -> Result:
     """Run a module once; parameters and slots change when it trains.
 
@@ -64,7 +60,7 @@ def interpret(
 
 class _Run:
     def __init__(
-        self, inputs: Mapping[str, Array], state: State, rows: int, draw: neural.Draw
+        self, inputs: Mapping[str, Array], state: State, rows: int, draw: masks.Draw
     ) -> None:
         self._inputs = inputs
         self._state = state
@@ -73,17 +69,20 @@ class _Run:
         self._values: dict[SSAValue, Array] = {}
         self._result = Result()
         self._updates: list[learning.UpdatingOp] = []
+        self._assigned: Named = {}
         self._special: dict[type[Operation], Callable[..., None]] = {
             model.InputOp: self._input,
             model.ParameterOp: self._parameter,
+            model.StateOp: self._parameter,
             model.FullOp: self._full,
+            model.ConstantOp: self._constant,
             batch.SampleCountOp: self._sample_count,
             batch.ValidSamplesOp: self._sample_count,
             random_ops.DropoutMaskOp: self._mask,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
-            learning.SgdOp: self._update,
-            learning.AdamOp: self._update,
+            learning.AssignOp: self._assign,
+            **dict.fromkeys(learning.UPDATES.values(), self._update),
         }
 
     def run(self, module: ModuleOp) -> Result:
@@ -92,18 +91,18 @@ class _Run:
             if special:
                 special(op)
             else:
-                function = REFERENCES[type(op)]
-                operands = [self._values[o] for o in op.operands]
-                computed = function(op.properties, *operands)
+                assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+                with np.errstate(all="ignore"):  # NaN and infinity are values like others
+                    computed = op.compute(*(self._values[o] for o in op.operands))
                 several = computed if isinstance(computed, tuple) else (computed,)
-                self._values.update(zip(op.results, several, strict=True))
+                self._values.update(zip(op.results, map(np.asarray, several), strict=True))
         self._commit()
         return self._result
 
     def _input(self, op: model.InputOp) -> None:
         self._values[op.out] = self._inputs[op.symbol.data]
 
-    def _parameter(self, op: model.ParameterOp) -> None:
+    def _parameter(self, op: model.StoredOp) -> None:
         self._values[op.out] = self._state.parameters[op.symbol.data]
 
     def _full(self, op: model.FullOp) -> None:
@@ -112,12 +111,15 @@ class _Run:
             shape_of(kind), number(op.properties, "value"), dtype_of(kind)
         )
 
+    def _constant(self, op: model.ConstantOp) -> None:
+        self._values[op.out] = op.array()
+
     def _sample_count(self, op: batch.SampleCountOp | batch.ValidSamplesOp) -> None:
         self._values[op.out] = np.asarray(self._rows, dtype_of(type_of(op.out)))
 
     def _mask(self, op: random_ops.DropoutMaskOp) -> None:
         shape = shape_of(type_of(op.out))
-        self._values[op.out] = neural.dropout_mask(op.properties, shape, self._draw)
+        self._values[op.out] = masks.dropout_mask(op.properties, shape, self._draw)
 
     def _loss(self, op: model.LossOp) -> None:
         self._result.loss = self._values[op.value]
@@ -132,12 +134,22 @@ class _Run:
         self._result.gradients[name] = grad
         self._updates.append(op)
 
+    def _assign(self, op: learning.AssignOp) -> None:
+        owner = op.parameter.owner
+        assert isinstance(owner, model.StateOp), "only states are assigned to"
+        self._assigned[owner.symbol.data] = self._values[op.grad]
+
     def _commit(self) -> None:
         """The updates, when all gradients are there."""
+        self._state.parameters.update(self._assigned)
         gradients = self._result.gradients
         for op, (name, grad) in zip(self._updates, gradients.items(), strict=True):
             scaled = grad * _clipping(op, gradients)
-            update(op, name, self._state.parameters, self._state.slots, scaled)
+            state = self._state
+            slots = state.slots.get(name, {})
+            state.parameters[name], state.slots[name] = next_values(
+                op, state.parameters[name], scaled, slots
+            )
 
 
 def _clipping(op: UpdatingOp, gradients: Named) -> Any:
@@ -147,47 +159,3 @@ def _clipping(op: UpdatingOp, gradients: Named) -> Any:
     norm = np.sqrt(sum(np.sum(np.square(grad, dtype="d")) for grad in gradients.values()))
     factor = np.minimum(1.0, op.clip_norm.value.data / (norm + 1e-6))
     return factor.astype(dtype_of(type_of(op.grad)))
-
-
-def update(op: UpdatingOp, name: str, parameters: Named, slots: Named, grad: Any) -> None:
-    """Put a parameter's next value, and its optimizer state, in the place of the old ones."""
-    weights: Any = parameters[name]
-    state = {key: slots.get(f"{key}/{name}", np.zeros_like(weights)) for key in _KEYS[type(op)]}
-    if isinstance(op, SgdOp):
-        parameters[name] = _sgd(op.algorithm, weights, grad, state)
-    elif isinstance(op, AdamOp):
-        parameters[name] = _adam(op.algorithm, weights, grad, state)
-    slots.update({f"{key}/{name}": np.asarray(value) for key, value in state.items()})
-
-
-def _sgd(algorithm: SgdAttr, weights: Any, grad: Any, state: dict[str, Any]) -> Any:
-    momentum = algorithm.momentum.value.data
-    grad = grad + algorithm.weight_decay.value.data * weights
-    velocity = state["momentum"] = momentum * state["momentum"] + grad
-    step = grad + momentum * velocity if algorithm.nesterov.value.data else velocity
-    return weights - _rate(algorithm.learning_rate) * step
-
-
-def _adam(algorithm: AdamAttr, weights: Any, grad: Any, state: dict[str, Any]) -> Any:
-    rate, decay = _rate(algorithm.learning_rate), algorithm.weight_decay.value.data
-    beta1, beta2 = algorithm.beta1.value.data, algorithm.beta2.value.data
-    if algorithm.decoupled.value.data:
-        weights = weights - rate * decay * weights
-    else:
-        grad = grad + decay * weights
-    steps = state["steps"] = int(state["steps"].flat[0]) + 1  # in float32 it would end at 2^24
-    state["m"] = beta1 * state["m"] + (1 - beta1) * grad
-    state["v"] = beta2 * state["v"] + (1 - beta2) * grad * grad
-    mean = state["m"] / (1 - beta1**steps)
-    square = state["v"] / (1 - beta2**steps)
-    return weights - rate * mean / (np.sqrt(square) + algorithm.epsilon.value.data)
-
-
-def _rate(schedule: ScheduleAttr) -> float:
-    rate = schedule.numbers.get("learning_rate")
-    if not isinstance(rate, float):
-        raise ValueError(f"the reference takes constant learning rates, got {schedule}")
-    return rate
-
-
-_KEYS: dict[type[UpdatingOp], tuple[str, ...]] = {SgdOp: ("momentum",), AdamOp: ("m", "v", "steps")}

@@ -1,32 +1,17 @@
 """The kernel library: a file a family, each with what it matches in CIRH and the text it emits."""
 
-from csrun.compiler.kernels import (
-    attention,
-    batch,
-    cross_entropy,
-    dropout,
-    embedding,
-    fc,
-    normalization,
-    outputs,
-    parts,
-    products,
-    rotary,
-)
+from xdsl.ir import Operation
+
+from csrun.base.families import families_of
 from csrun.compiler.kernels.base import Kernel, Matcher, Phase
 
+_FAMILIES = families_of("csrun.compiler.kernels", "MATCHERS")
 MATCHERS: dict[str, Matcher] = {
-    **outputs.MATCHERS,
-    **fc.MATCHERS,
-    **products.MATCHERS,
-    **parts.MATCHERS,
-    **cross_entropy.MATCHERS,
-    **dropout.MATCHERS,
-    **normalization.MATCHERS,
-    **embedding.MATCHERS,
-    **attention.MATCHERS,
-    **rotary.MATCHERS,
-    **batch.MATCHERS,
+    name: matcher for family in _FAMILIES for name, matcher in family.MATCHERS.items()
 }
+#: Operators whose kernels take operands whose elements lie one after the other.
+DENSE: tuple[type[Operation], ...] = tuple(
+    op for family in families_of("csrun.compiler.kernels", "DENSE") for op in family.DENSE
+)
 
-__all__ = ["MATCHERS", "Kernel", "Matcher", "Phase"]
+__all__ = ["DENSE", "MATCHERS", "Kernel", "Matcher", "Phase"]

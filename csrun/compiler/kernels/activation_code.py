@@ -1,19 +1,20 @@
 """How each activation function is computed over arrays, forward and backward: a table of texts.
 
-Forward texts may write over their operand; backward texts change the gradient in place. Scratch
-arrays are of the operand's shape: `f` of its element type, `b` of booleans. `zero` is bound to a 0
+Forward texts may write over their first operand; backward texts change the gradient in place.
+Scratch arrays are of the operand's shape: `f` of its element type, `b` of booleans, `z` of zeros,
+which NumPy takes maxima with several times faster than with a number. `zero` is bound to a 0
 of the element type: NumPy compares with it faster than with Python's. `bits` is the type of
 integers of its size.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import isfinite, pi, sqrt
 
 INNER, CUBE = sqrt(2 / pi), 0.044715
 
 Options = Mapping[str, float]
-Text = Callable[..., list[str]]  # (options, operand, out or saved, *scratch)
+Text = Callable[..., list[str]]  # (options, *operands, out unless it is the gradient, *scratch)
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Code:
     needs_special: bool = False
 
 
-def _relu(o: Options, x: str, y: str) -> list[str]:
-    return [f"maximum({x}, zero, out={y})"]
+def _relu(o: Options, x: str, y: str, z: str) -> list[str]:
+    return [f"maximum({x}, {z}, out={y})"]
 
 
 def _zeroed(g: str, b: str) -> list[str]:
@@ -105,13 +106,13 @@ def _softplus_backward(o: Options, g: str, x: str, f: str) -> list[str]:
 
 
 def _gelu(o: Options, x: str, y: str, f: str, h: str) -> list[str]:
-    return [f"special.normal_cdf({x}, {f}, {h})", f"multiply({x}, {f}, out={y})"]
+    return [f"special.normal_cdf({x}, {f}, {f}, {h})", f"multiply({x}, {f}, out={y})"]
 
 
 def _gelu_backward(o: Options, g: str, x: str, f: str, h: str) -> list[str]:
     """g (P(N(0, 1) < x) + x exp(-x x / 2) / sqrt(2 pi))."""
     return [
-        f"special.normal_cdf({x}, {f}, {h})",
+        f"special.normal_cdf({x}, {f}, {f}, {h})",
         f"multiply({x}, {x}, out={h})",
         f"multiply({h}, -0.5, out={h})",
         f"exp({h}, out={h})",
@@ -122,20 +123,52 @@ def _gelu_backward(o: Options, g: str, x: str, f: str, h: str) -> list[str]:
     ]
 
 
-def _gelu_tanh(o: Options, x: str, y: str, f: str) -> list[str]:
-    """x / 2 + x / 2 tanh(...)."""
+def _gelu_cdf(o: Options, x: str, y: str, f: str, h: str) -> list[str]:
+    return [f"special.normal_cdf({x}, {y}, {f}, {h})"]
+
+
+def _gelu_slope(o: Options, x: str, cdf: str, gelu: str, y: str, f: str) -> list[str]:
+    """cdf + x exp(-x x / 2) / sqrt(2 pi)."""
     return [
-        *_gelu_tanh_inner(x, f),
-        f"add({f}, 1, out={f})",
-        f"multiply({f}, 0.5, out={f})",
-        f"multiply({x}, {f}, out={y})",
+        f"multiply({x}, {x}, out={f})",
+        f"multiply({f}, -0.5, out={f})",
+        f"exp({f}, out={f})",
+        f"multiply({f}, {1 / sqrt(2 * pi)!r}, out={f})",
+        f"multiply({f}, {x}, out={f})",
+        f"add({f}, {cdf}, out={y})",
     ]
 
 
-def _gelu_tanh_inner(x: str, f: str) -> list[str]:
+def _gelu_tanh(o: Options, x: str, y: str, f: str) -> list[str]:
+    return [*_gelu_tanh_cdf(o, x, f, f), f"multiply({x}, {f}, out={y})"]
+
+
+def _gelu_tanh_cdf(o: Options, x: str, y: str, f: str) -> list[str]:
+    """1 / 2 + 1 / 2 tanh(...)."""
+    return [
+        *_gelu_tanh_inner(x, f, f),
+        f"add({f}, 1, out={f})",
+        f"multiply({f}, 0.5, out={y})",
+    ]
+
+
+def _gelu_tanh_slope(o: Options, x: str, cdf: str, gelu: str, y: str, f: str) -> list[str]:
+    """cdf (1 + (x - x cdf) 2 slope of the inner part)."""
     return [
         f"multiply({x}, {x}, out={f})",
-        f"multiply({f}, {INNER * CUBE!r}, out={f})",
+        f"multiply({f}, {6 * INNER * CUBE!r}, out={f})",
+        f"add({f}, {2 * INNER!r}, out={f})",
+        f"subtract({x}, {gelu}, out={y})",
+        f"multiply({y}, {f}, out={y})",
+        f"add({y}, 1, out={y})",
+        f"multiply({y}, {cdf}, out={y})",
+    ]
+
+
+def _gelu_tanh_inner(x: str, f: str, square: str) -> list[str]:
+    return [
+        f"multiply({x}, {x}, out={square})",
+        f"multiply({square}, {INNER * CUBE!r}, out={f})",
         f"add({f}, {INNER!r}, out={f})",
         f"multiply({f}, {x}, out={f})",
         f"tanh({f}, out={f})",
@@ -143,20 +176,18 @@ def _gelu_tanh_inner(x: str, f: str) -> list[str]:
 
 
 def _gelu_tanh_backward(o: Options, g: str, x: str, f: str, h: str, k: str) -> list[str]:
-    """g / 2 (1 + tanh + x (1 - tanh tanh) slope of the inner part)."""
+    """g (1 + tanh) (1 / 2 + (1 - tanh) x / 2 slope of the inner part)."""
     return [
-        *_gelu_tanh_inner(x, f),
-        f"multiply({f}, {f}, out={h})",
-        f"subtract(1, {h}, out={h})",
-        f"multiply({h}, {x}, out={h})",
-        f"multiply({x}, {x}, out={k})",
-        f"multiply({k}, {3 * INNER * CUBE!r}, out={k})",
-        f"add({k}, {INNER!r}, out={k})",
+        *_gelu_tanh_inner(x, f, k),
+        f"multiply({k}, {1.5 * INNER * CUBE!r}, out={k})",
+        f"add({k}, {INNER / 2!r}, out={k})",
+        f"multiply({k}, {x}, out={k})",
+        f"subtract(1, {f}, out={h})",
         f"multiply({h}, {k}, out={h})",
+        f"add({h}, 0.5, out={h})",
         f"add({f}, 1, out={f})",
-        f"add({f}, {h}, out={f})",
-        f"multiply({f}, 0.5, out={f})",
-        f"multiply({g}, {f}, out={g})",
+        f"multiply({h}, {f}, out={h})",
+        f"multiply({g}, {h}, out={g})",
     ]
 
 
@@ -204,6 +235,31 @@ def _leaky_relu_backward(o: Options, g: str, y: str, f: str, b: str) -> list[str
     ]
 
 
+def _clamp(o: Options, x: str, y: str) -> list[str]:
+    return [
+        f"maximum({x}, {_number(o['min_val'])}, out={y})",
+        f"minimum({y}, {_number(o['max_val'])}, out={y})",
+    ]
+
+
+def _number(value: float) -> str:
+    """Its text; infinity and NaN have no literal."""
+    return repr(value) if isfinite(value) else f"float('{value!r}')"
+
+
+def _rsqrt(o: Options, x: str, y: str) -> list[str]:
+    return [f"sqrt({x}, out={y})", f"divide(1, {y}, out={y})"]
+
+
+def _sign(o: Options, x: str, y: str, b: str, c: str) -> list[str]:
+    """NumPy's own has NaN for NaN."""
+    return [
+        f"greater({x}, zero, out={b})",
+        f"less({x}, zero, out={c})",
+        f"subtract({b}.view('i1'), {c}.view('i1'), out={y})",
+    ]
+
+
 def _hardtanh(o: Options, x: str, y: str) -> list[str]:
     return [
         f"maximum({x}, {o['min_val']!r}, out={y})",
@@ -221,7 +277,10 @@ def _hardtanh_backward(o: Options, g: str, y: str, b: str) -> list[str]:
 
 
 CODES: Mapping[str, Code] = {
-    "relu": Code(_relu),
+    "clamp": Code(_clamp, flops=2),
+    "sign": Code(_sign, "bb", 3),
+    "rsqrt": Code(_rsqrt, flops=2),
+    "relu": Code(_relu, "z"),
     "threshold_backward": Code(_threshold_backward, "b"),
     "sigmoid": Code(_sigmoid, flops=4, needs_special=True),
     "sigmoid_backward": Code(_sigmoid_backward, "f", 3),
@@ -233,8 +292,12 @@ CODES: Mapping[str, Code] = {
     "softplus_backward": Code(_softplus_backward, "f", 5, needs_special=True),
     "gelu": Code(_gelu, "ff", 18, needs_special=True),
     "gelu_backward": Code(_gelu_backward, "ff", 25, needs_special=True),
+    "gelu_cdf": Code(_gelu_cdf, "ff", 17, needs_special=True),
+    "gelu_slope": Code(_gelu_slope, "f", 7),
     "gelu_tanh": Code(_gelu_tanh, "f", 8),
-    "gelu_backward_tanh": Code(_gelu_tanh_backward, "fff", 16),
+    "gelu_cdf_tanh": Code(_gelu_tanh_cdf, "f", 7),
+    "gelu_slope_tanh": Code(_gelu_tanh_slope, "f", 7),
+    "gelu_backward_tanh": Code(_gelu_tanh_backward, "fff", 14),
     "elu": Code(_elu, "f", 6),
     "elu_backward": Code(_elu_backward, "fb", 3),
     "leaky_relu": Code(_leaky_relu, "f", 2),

@@ -7,10 +7,20 @@ from math import prod
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
+from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 from csrun.executable.attention import BLOCK
+from csrun.executable.random import blocks_of
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Weights are dropped with probability `rate`; `stream` tells the masks of a model apart."""
+
+    rate: float
+    stream: int
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class Attention(Kernel):
     results: tuple[Array, ...]
     causal: bool
     scale: float
+    dropout: Dropout | None
     phase: Phase
 
     kind = "attention"
@@ -42,7 +53,7 @@ class Attention(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        return (*self._scratch, *self._back)
+        return (*self._scratch, *self._back, *self._drawn)
 
     @property
     def flops(self) -> int:
@@ -82,6 +93,15 @@ class Attention(Kernel):
         )
 
     @property
+    def _drawn(self) -> tuple[Array, ...]:
+        """Which weights of a block are kept, and the counters that say so."""
+        if self.dropout is None:
+            return ()
+        rows, keys = self._rows, self._projections[1].shape[2]
+        words = (3, 2, rows, blocks_of(keys))
+        return self._own("kept", (rows, keys), "bool"), self._own("words", words, "uint64")
+
+    @property
     def _rows(self) -> int:
         return min(BLOCK, self._projections[0].shape[2])
 
@@ -99,6 +119,13 @@ class Attention(Kernel):
         if self._back:
             arrays = ", ".join(map(name, self._back))
             lines.append(f"{self._variable(name)}_back = attention.BackwardScratch({arrays})")
+        if self.dropout is not None:
+            kept, words = map(name, self._drawn)
+            numbers = f"{self.dropout.rate!r}, {self.dropout.stream}"
+            lines += [
+                "keys = random.round_keys(runtime.seed)",
+                f"{self._draw(name)} = random.RunDraw({kept}, {words}, {numbers}, keys)",
+            ]
         if self.causal:
             rows, dtype = self._rows, self.results[0].dtype
             lines.append(f"{self._later} = attention.later({rows}, '{dtype}')")
@@ -111,8 +138,13 @@ class Attention(Kernel):
         scratch = [self._variable(name), *([f"{self._variable(name)}_back"] if self._back else [])]
         later = self._later if self.causal else "None"
         operands, results = map(name, self.operands), map(name, self.results)
-        arguments = ", ".join([*operands, mask, *results, *scratch, later, repr(self.scale)])
+        drawn = "None" if self.dropout is None else f"{self._draw(name)}.of(step)"
+        numbers = (repr(self.scale), drawn)
+        arguments = ", ".join([*operands, mask, *results, *scratch, later, *numbers])
         return [f"attention.{function}({arguments})"]
+
+    def _draw(self, name: Name) -> str:
+        return f"{self._variable(name)}_draw"
 
     def _variable(self, name: Name) -> str:
         return f"{name(self._scratch[1])}_block"
@@ -127,13 +159,19 @@ def match_attention(operation: Operation, graph: Graph) -> Kernel:
     assert isinstance(operation, AttentionOp | AttentionBackwardOp)
     graph.take(operation)
     count = len(operation.operands) - len(operation.mask)
+    masks, dropout = list(operation.mask), None
+    if operation.dropout is not None:
+        drawn = masks.pop().owner
+        assert isinstance(drawn, DropoutMaskOp), "dropout is by a mask that is drawn"
+        dropout = Dropout(operation.dropout.value.data, drawn.stream.value.data)
     return Attention(
         graph.layer_of(operation),
         tuple(map(graph.array, operation.operands[:count])),
-        graph.array(operation.mask[0]) if operation.mask else None,
+        graph.array(masks[0]) if masks else None,
         tuple(map(graph.array, operation.results)),
         bool(operation.is_causal.value.data),
         float(operation.scale.value.data),
+        dropout,
         Phase.BACKWARD if isinstance(operation, AttentionBackwardOp) else Phase.FORWARD,
     )
 

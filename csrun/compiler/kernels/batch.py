@@ -36,11 +36,12 @@ class MaskPadding(Kernel):
         return (self.out,)
 
     def emit(self, name: Name) -> list[str]:
-        """A copy, then what is behind the valid samples."""
+        """A copy, where others read x as it was, then what is behind the valid samples."""
         out, before = name(self.out), ":, " * self.dim
         value = repr(self.value if "float" in self.out.dtype else int(self.value))
+        x = self.x if isinstance(self.x, str) else name(self.x)
         return [
-            f"copyto({out}, {self.x if isinstance(self.x, str) else name(self.x)})",
+            *([] if self.x == self.out else [f"copyto({out}, {x})"]),
             f"{out}[{before}{first_of_padding(self.rows)}:] = {value}",
         ]
 

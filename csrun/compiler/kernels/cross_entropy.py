@@ -2,7 +2,7 @@
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes import source_of_labels
+from csrun.cirh.batch_axes.labels import source_of_labels
 from csrun.cirh.ops.arithmetic import DivOp
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.loss import (
@@ -10,6 +10,7 @@ from csrun.cirh.ops.loss import (
     LogSoftmaxOp,
     NllLossBackwardOp,
     NllLossForwardOp,
+    smoothing_of,
 )
 from csrun.cirh.ops.model import LossOp
 from csrun.compiler.array import Array
@@ -19,6 +20,7 @@ from csrun.compiler.kernels.batch import labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import (
     CrossEntropyBackward,
     CrossEntropyForward,
+    NllBackward,
     Parts,
 )
 from csrun.compiler.kernels.wide_cross_entropy import WideBackward, WideForward
@@ -27,23 +29,25 @@ WIDE = 128  # classes from which reductions along a row cost less than a transpo
 
 
 def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
-    """log_softmax, nll_loss_forward, the division by the count, the mark that it is the loss."""
+    """log_softmax, nll_loss_forward, the division by the count, the mark that it is the loss.
+
+    The kernel computes them from the logits; the log_softmax has one of its own if others read it.
+    A sum is the mean over one.
+    """
     assert isinstance(operation, NllLossForwardOp)
     softmax = operation.x.owner
     if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
         return None
-    losses = [op for op in graph.users(softmax.out) if isinstance(op, NllLossForwardOp)]
-    others = [op for op in graph.users(softmax.out) if not isinstance(op, _USES)]
     mean = graph.only_user(operation.out)
-    if len(losses) != 1 or others:
-        return None
     if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, LabelCountOp)):
-        return None
+        return _sum(operation, softmax, graph)
     count = graph.number(mean.rhs)
     readers = graph.users(mean.out)
     is_the_mean = count == f"step.counts[{graph.loss_count()}]"
     marks = [op for op in readers if isinstance(op, LossOp) and is_the_mean]
-    graph.take(softmax, operation, mean, *marks)
+    graph.take(operation, mean, *marks)
+    if is_all_in_losses(softmax, graph):
+        graph.take(softmax)
     parts = _parts(softmax, operation, graph)
     kind = WideForward if parts.logits.shape[1] >= WIDE else CrossEntropyForward
     return kind(
@@ -55,41 +59,70 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     )
 
 
+def _sum(operation: NllLossForwardOp, softmax: LogSoftmaxOp, graph: Graph) -> Kernel:
+    graph.take(operation)
+    if is_all_in_losses(softmax, graph):
+        graph.take(softmax)
+    parts = _parts(softmax, operation, graph)
+    kind = WideForward if parts.logits.shape[1] >= WIDE else CrossEntropyForward
+    total = Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype)
+    return kind(graph.layer_of(softmax), parts, total, graph.array(operation.out), "1")
+
+
 def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
-    """A sum's gradient, through nll_loss_backward and log_softmax's backward."""
+    """A sum's gradient, through nll_loss_backward and log_softmax's backward, if only they are."""
     assert isinstance(operation, NllLossBackwardOp)
-    through = graph.only_user(operation.out)
-    forward = operation.x.owner
-    if not (isinstance(through, LogSoftmaxBackwardOp) and isinstance(forward, LogSoftmaxOp)):
+    forward, through = operation.x.owner, _through(operation, graph)
+    if not isinstance(forward, LogSoftmaxOp):
         return None
-    graph.take(operation, through)
+    graph.take(operation)
     parts = _parts(forward, operation, graph)
-    scale = graph.number(operation.grad)
+    scale = graph.number(operation.grad) or graph.array(operation.grad)
+    if through is None:
+        return NllBackward(parts.layer, parts, scale, graph.array(operation.out))
+    graph.take(through)
     kind = WideBackward if parts.logits.shape[1] >= WIDE else CrossEntropyBackward
-    return kind(
-        parts.layer,
-        parts,
-        graph.array(operation.grad) if scale is None else scale,
-        graph.array(through.out),
+    return kind(parts.layer, parts, scale, graph.array(through.out))
+
+
+def is_all_in_losses(softmax: LogSoftmaxOp, graph: Graph) -> bool:
+    """Whether nobody but the kernels of losses reads the result, and they need only the logits."""
+    return all(
+        isinstance(op, NllLossForwardOp | NllLossBackwardOp)
+        or (isinstance(op, LogSoftmaxBackwardOp) and _is_through(op, graph))
+        for op in graph.users(softmax.out)
     )
 
 
-_USES = (NllLossForwardOp, NllLossBackwardOp, LogSoftmaxBackwardOp)
+def _is_through(op: LogSoftmaxBackwardOp, graph: Graph) -> bool:
+    loss = op.grad.owner
+    return isinstance(loss, NllLossBackwardOp) and _through(loss, graph) is op
+
+
+def _through(loss: NllLossBackwardOp, graph: Graph) -> LogSoftmaxBackwardOp | None:
+    """The backward of log_softmax that alone reads a loss's gradient."""
+    user = graph.only_user(loss.out)
+    return user if isinstance(user, LogSoftmaxBackwardOp) and user.saved is loss.x else None
 
 
 def _parts(
     forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
 ) -> Parts:
-    stem = graph.array(forward.out).name
+    """Those of several losses of the same logits are told apart by their labels."""
     labels, padding = labels_of(loss, graph)
+    users = (op for op in graph.users(forward.out) if isinstance(op, NllLossForwardOp))
+    told = [(op.labels, op.ignore_index, op.label_smoothing) for op in users]
+    place = told.index((loss.labels, loss.ignore_index, loss.label_smoothing))
+    stem = graph.array(forward.out).name
     return Parts(
         graph.array(forward.x),
         labels,
         loss.ignore_index.value.data,
+        smoothing_of(loss.properties),
         padding,
         source_of_labels(loss.labels) is not None,
         graph.layer_of(forward),
-        stem,
+        f"{stem}/loss_{place}" if place else stem,
     )
 
 

@@ -1,14 +1,14 @@
-"""Dropout: random masks, and values and gradients under them."""
+"""Dropout: random masks; values and gradients under them are elementwise."""
 
 from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
+from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.base import Kernel, Matcher, Name
 from csrun.executable.random import blocks_of, threshold_of
 
 
@@ -61,44 +61,12 @@ class DropoutMask(Kernel):
         return [f"draw_{self.stream}(step)"]
 
 
-@dataclass(frozen=True)
-class MaskedScale(Kernel):
-    """out = x mask scale.
-
-    Shapes: x, mask, out of one shape
-    """
-
-    x: Array
-    mask: Array
-    scale: float
-    out: Array
-    phase: Phase
-
-    kind = "dropout"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        return self.x, self.mask
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        return (self.out,)
-
-    @property
-    def flops(self) -> int:
-        return 2 * prod(self.x.shape)  # by the mask, and by the scale
-
-    def emit(self, name: Name) -> list[str]:
-        out = name(self.out)
-        return [
-            f"multiply({name(self.x)}, {name(self.mask)}, out={out})",
-            f"multiply({out}, {self.scale!r}, out={out})",
-        ]
-
-
 def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
+    """A mask of runs is drawn by those who read it, a few runs at a time."""
     assert isinstance(operation, DropoutMaskOp)
     graph.take(operation)
+    if operation.runs is not None:
+        return None
     return DropoutMask(
         graph.layer_of(operation),
         graph.array(operation.out),
@@ -108,17 +76,4 @@ def match_mask(operation: Operation, graph: Graph) -> Kernel | None:
     )
 
 
-def match_scale(operation: Operation, graph: Graph) -> Kernel | None:
-    assert isinstance(operation, MaskedScaleOp)
-    graph.take(operation)
-    return MaskedScale(
-        graph.layer_of(operation),
-        graph.array(operation.x),
-        graph.array(operation.mask),
-        operation.scale.value.data,
-        graph.array(operation.out),
-        graph.phase_of(operation),
-    )
-
-
-MATCHERS: dict[str, Matcher] = {DropoutMaskOp.name: match_mask, MaskedScaleOp.name: match_scale}
+MATCHERS: dict[str, Matcher] = {DropoutMaskOp.name: match_mask}

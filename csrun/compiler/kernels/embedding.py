@@ -6,17 +6,22 @@ from typing import Self
 
 from xdsl.ir import Operation
 
+from csrun.cirh.batch_axes.labels import source_of_labels
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
-IMPORT = "from csrun.executable import embedding"
+#: Rows are taken as they lie.
+DENSE = (EmbeddingOp, EmbeddingDenseBackwardOp)
+IMPORT = "from csrun.executable import embedding, indexing"
 
 
 @dataclass(frozen=True)
 class Lookup(Kernel):
     """out = the row of the weight that each index names.
+
+    is_checked: whether somebody has seen that it has such a row.
 
     Shapes: weight [V, D], indices [N] -> out [N, D]
     """
@@ -24,6 +29,7 @@ class Lookup(Kernel):
     weight: Array
     indices: Array
     out: Array
+    is_checked: bool
 
     kind = "embedding"
 
@@ -40,7 +46,11 @@ class Lookup(Kernel):
 
     def emit(self, name: Name) -> list[str]:
         arguments = ", ".join(map(name, (self.weight, self.indices, self.out)))
-        return [f"embedding.lookup({arguments})"]
+        call = f"embedding.lookup({arguments})"
+        if self.is_checked:
+            return [call]
+        numbers = f"{self.weight.shape[0]}, {f'layer {self.layer}'!r}"
+        return [f"indexing.require_inside({name(self.indices)}, {numbers})", call]
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,19 @@ class LookupBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The gradients in the order of their rows."""
-        return (Array(f"{self.grad.name}/by_row", self.grad.shape, self.grad.dtype),)
+        """The gradients in the order of their rows, what brings them there, and sums to add to."""
+        stem, count = self.grad.name, self.indices.shape[0]
+        sums = Array(f"{stem}/sums", self.grad.shape, self.grad.dtype)
+        return (
+            Array(f"{stem}/by_row", self.grad.shape, self.grad.dtype),
+            Array(f"{stem}/numbers", (3, count), "int64"),
+            Array(f"{stem}/changes", (count,), "bool"),
+            *([sums] if self.adds else []),
+        )
+
+    @property
+    def _positions(self) -> str:
+        return f"positions_{self.indices.shape[0]}"
 
     @property
     def flops(self) -> int:
@@ -83,12 +104,21 @@ class LookupBackward(Kernel):
         return replace(self, adds=True)
 
     def prepare(self, name: Name) -> list[str]:
-        return [IMPORT]
+        """The places of the numbers, and the scratch arrays together."""
+        arrays = ", ".join(map(name, self.scratch))
+        return [
+            IMPORT,
+            f"{self._positions} = np.arange({self.indices.shape[0]})",
+            f"{self._own(name)} = embedding.Scratch({arrays})",
+        ]
 
     def emit(self, name: Name) -> list[str]:
-        arrays = (self.grad, self.indices, self.out, *self.scratch)
-        adds = ", adds=True" if self.adds else ""
-        return [f"embedding.add_up({', '.join(map(name, arrays))}, {self.padding}{adds})"]
+        arrays = ", ".join(map(name, (self.grad, self.indices, self.out)))
+        own = f"{self._own(name)}, {self._positions}, {self.padding}"
+        return [f"embedding.add_up({arrays}, {own})"]
+
+    def _own(self, name: Name) -> str:
+        return f"{name(self.scratch[0])}_{'adding' if self.adds else 'writing'}"
 
 
 def match_lookup(operation: Operation, graph: Graph) -> Kernel:
@@ -99,6 +129,7 @@ def match_lookup(operation: Operation, graph: Graph) -> Kernel:
         graph.array(operation.weight),
         _rows(graph.array(operation.indices), ()),
         _rows(graph.array(operation.out), graph.array(operation.weight).shape[1:]),
+        source_of_labels(operation.indices) is not None,
     )
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.arithmetic import ArgmaxOp
 from csrun.cirh.ops.model import LossOp, OutputOp
+from csrun.cirh.ops.reductions import ArgmaxOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import LOSS, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel

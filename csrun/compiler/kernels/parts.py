@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.parts import CatOp, SelectBackwardOp, SliceBackwardOp
-from csrun.cirh.ops.shape import CloneOp, index_of, part_of
+from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.shape import CloneOp, SelectBackwardOp, SliceBackwardOp, index_of, part_of
 from csrun.cirh.types import type_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph

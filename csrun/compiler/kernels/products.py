@@ -6,7 +6,7 @@ from typing import Self
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
+from csrun.cirh.ops.arithmetic import MatmulOp, MmOp
 from csrun.compiler.accumulate import add_product, tile_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
@@ -15,16 +15,15 @@ from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 @dataclass(frozen=True)
 class Product(Kernel):
-    """out = a b + bias; NumPy gives BLAS the strides of all three matrices, and copies none.
+    """out = a b; NumPy gives BLAS the strides of all three matrices, and copies none.
 
-    With `adds` the product, which has no bias, is added to what is there.
+    With `adds` the product is added to what is there.
 
-    Shapes: a [..., M, K], b [..., K, N], bias [N] -> out [..., M, N], leading axes broadcast
+    Shapes: a [..., M, K], b [..., K, N] -> out [..., M, N], leading axes broadcast
     """
 
     a: Array
     b: Array
-    bias: Array | None
     out: Array
     phase: Phase
     adds: bool = False
@@ -33,7 +32,7 @@ class Product(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        return (self.a, self.b) if self.bias is None else (self.a, self.b, self.bias)
+        return self.a, self.b
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -46,8 +45,8 @@ class Product(Kernel):
 
     @property
     def flops(self) -> int:
-        """Two for each multiply-add, one for each bias."""
-        return prod(self.out.shape) * (2 * self.a.shape[-1] + (self.bias is not None))
+        """Two for each multiply-add."""
+        return 2 * prod(self.out.shape) * self.a.shape[-1]
 
     def adding(self) -> Self:
         return replace(self, adds=True)
@@ -58,25 +57,20 @@ class Product(Kernel):
             return add_product(self.a, self.b, self.out, tile, name)
         out = name(self.out)
         shapes = " x ".join(str(list(array.shape)) for array in (self.a, self.b))
-        lines = [f"matmul({name(self.a)}, {name(self.b)}, out={out})  # {shapes}"]
-        if self.bias is not None:
-            lines.append(f"add({out}, {name(self.bias)}, out={out})")
-        return lines
+        return [f"matmul({name(self.a)}, {name(self.b)}, out={out})  # {shapes}"]
 
 
 def match_product(operation: Operation, graph: Graph) -> Kernel:
     """Any product."""
-    assert isinstance(operation, MmOp | AddmmOp | MatmulOp)
+    assert isinstance(operation, MmOp | MatmulOp)
     graph.take(operation)
-    bias = operation.bias if isinstance(operation, AddmmOp) else None
     return Product(
         graph.layer_of(operation),
         a=graph.array(operation.lhs),
         b=graph.array(operation.rhs),
-        bias=None if bias is None else graph.array(bias),
         out=graph.array(operation.out),
         phase=graph.phase_of(operation),
     )
 
 
-MATCHERS: dict[str, Matcher] = {MatmulOp.name: match_product}
+MATCHERS: dict[str, Matcher] = {MmOp.name: match_product, MatmulOp.name: match_product}

@@ -26,6 +26,7 @@ class Parts:
     logits: Array
     labels: Array
     ignore_index: int
+    smoothing: float
     padding: int | None
     is_checked: bool
     layer: str
@@ -40,6 +41,21 @@ class Parts:
     def totals(self) -> Array:
         """Sums of the exponentials of each row."""
         return Array(f"{self.stem}/totals", (self.logits.shape[0], 1), self.logits.dtype)
+
+    def places(self, stem: str) -> Array:
+        """Scratch for the class of each row, as an index."""
+        return Array(f"{stem}/places", self.logits.shape[:1], "int64")
+
+    @property
+    def numbers(self) -> str:
+        """The variable of the rows' numbers."""
+        return f"rows_{self.logits.shape[0]}"
+
+    @property
+    def imports(self) -> list[str]:
+        """What calls of csrun.executable.cross_entropy find bound."""
+        made = f"{self.numbers} = np.arange({self.logits.shape[0]})"
+        return ["from csrun.executable import cross_entropy", made]
 
     @cached_property
     def ignored(self) -> Array:
@@ -89,7 +105,7 @@ class CrossEntropyForward(Kernel):
             Array(f"{stem}/transposed", logits.shape[::-1], logits.dtype),
             Array(f"{stem}/tops", (*rows, 1), logits.dtype),
             Array(f"{stem}/row_losses", rows, logits.dtype),
-            Array(f"{stem}/places", rows, "int64"),
+            self.parts.places(stem),
             Array(f"{stem}/picked", rows, logits.dtype),
             *bad,
         )
@@ -131,8 +147,21 @@ class CrossEntropyForward(Kernel):
             f"log({totals}_flat, out={losses})",
             f"add(row_starts_{rows}_{columns}, {labels}, out={places})",
             f'{shifted}_flat.take({places}, out={picked}, mode="clip")',
+            *self._smooth(shifted, tops, picked, losses),
             f"subtract({losses}, {picked}, out={losses})",
             *self.of_rows(losses, name),
+        ]
+
+    def _smooth(self, shifted: str, tops: str, picked: str, losses: str) -> list[str]:
+        """Of the loss the share that is of all classes: the mean of the row."""
+        share, columns = self.parts.smoothing, self.parts.logits.shape[1]
+        if not share:
+            return []
+        return [
+            f"matmul({shifted}, ones_{columns}_1, out={tops})",
+            f"multiply({tops}_flat, {share / columns!r}, out={tops}_flat)",
+            f"subtract({losses}, {tops}_flat, out={losses})",
+            f"multiply({picked}, {1 - share!r}, out={picked})",
         ]
 
     def of_rows(self, losses: str, name: Name) -> list[str]:
@@ -195,8 +224,11 @@ class CrossEntropyBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """One-hot labels."""
-        return (Array(f"{self.parts.stem}/hot", self.gradient.shape, "bool"),)
+        """One-hot labels, and their share of the loss if that is not all of it."""
+        stem, like = self.parts.stem, self.gradient
+        hot = Array(f"{stem}/hot", like.shape, "bool")
+        shares = Array(f"{stem}/shares", like.shape, like.dtype)
+        return (hot, shares) if self.parts.smoothing else (hot,)
 
     @property
     def flops(self) -> int:
@@ -217,8 +249,60 @@ class CrossEntropyBackward(Kernel):
         return [
             f"divide({name(parts.exponentials)}, {name(parts.totals)}, out={gradient})",
             f"equal({labels}[:, None], columns_{self.gradient.shape[1]}, out={hot})",
-            f"subtract({gradient}, {hot}, out={gradient})",
+            *self._without_labels(gradient, hot, name),
             f"multiply({gradient}, {scale}, out={gradient})",
             f"if {ignored}.any():",
             f"    {gradient}[{ignored}] = 0",
         ]
+
+    def _without_labels(self, gradient: str, hot: str, name: Name) -> list[str]:
+        share, columns = self.parts.smoothing, self.gradient.shape[1]
+        if not share:
+            return [f"subtract({gradient}, {hot}, out={gradient})"]
+        shares = name(self.scratch[1])
+        return [
+            f"subtract({gradient}, {share / columns!r}, out={gradient})",
+            f"multiply({hot}, {1 - share!r}, out={shares})",
+            f"subtract({gradient}, {shares}, out={gradient})",
+        ]
+
+
+@dataclass(frozen=True)
+class NllBackward(Kernel):
+    """gradient = -scale at each label, by the shares of the loss, 0 in rows that do not count.
+
+    That of the log-probabilities, where they have another gradient besides.
+
+    Shapes: labels [N], ignored [N], scale [] -> gradient [N, C]
+    """
+
+    parts: Parts
+    scale: Array | str
+    gradient: Array
+
+    kind = "nll_loss"
+    phase = Phase.BACKWARD
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        scale = () if isinstance(self.scale, str) else (self.scale,)
+        return self.parts.labels, self.parts.ignored, *scale
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return (self.gradient,)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        return (self.parts.places(self.gradient.name),)
+
+    def prepare(self, name: Name) -> list[str]:
+        return self.parts.imports
+
+    def emit(self, name: Name) -> list[str]:
+        """One call."""
+        parts = self.parts
+        scale = self.scale if isinstance(self.scale, str) else name(self.scale)
+        arrays = ", ".join(map(name, (parts.labels, parts.ignored)))
+        others = f"{name(self.gradient)}, {parts.numbers}, {name(*self.scratch)}"
+        return [f"cross_entropy.label_gradients({arrays}, {scale}, {others}, {parts.smoothing!r})"]

@@ -12,7 +12,6 @@ from csrun.compiler.kernels.softmax_cross_entropy import (
 from csrun.executable import nbytes_of
 
 TILE_BYTES = 512 << 10  # a few rows, which a core's L2 holds
-IMPORT = "from csrun.executable import cross_entropy"
 
 
 def sums_of(parts: Parts) -> Array:
@@ -38,26 +37,31 @@ class WideForward(CrossEntropyForward):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Row losses and a tile; and, for labels that nobody has seen, which are no classes."""
+        """Row losses, a tile, classes; and, for labels that nobody has seen, which are none."""
         logits, stem = self.parts.logits, self.parts.stem
         (rows, columns), dtype = logits.shape, logits.dtype
         bad = () if self.parts.is_checked else (Array(f"{stem}/bad", (rows,), "bool"),)
         return (
             Array(f"{stem}/row_losses", (rows,), dtype),
             Array(f"{stem}/tile", (tile_rows(logits), columns), dtype),
+            self.parts.places(stem),
             *bad,
         )
 
     def prepare(self, name: Name) -> list[str]:
-        return [IMPORT]
+        return self.parts.imports
 
     def emit(self, name: Name) -> list[str]:
         """A call, and what makes one number of the row losses."""
         parts = self.parts
-        losses, tile, *_ = self.scratch
+        losses, tile, places, *_ = self.scratch
         arrays = (parts.logits, parts.labels, losses, sums_of(parts), tile)
         arguments = ", ".join(map(name, arrays))
-        return [f"cross_entropy.row_losses({arguments})", *self.of_rows(name(losses), name)]
+        smoothing = repr(parts.smoothing)
+        return [
+            f"cross_entropy.row_losses({arguments}, {parts.numbers}, {name(places)}, {smoothing})",
+            *self.of_rows(name(losses), name),
+        ]
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,10 @@ class WideBackward(CrossEntropyBackward):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        return ()
+        return (self.parts.places(self.gradient.name),)
 
     def prepare(self, name: Name) -> list[str]:
-        return [IMPORT]
+        return self.parts.imports
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
@@ -84,4 +88,5 @@ class WideBackward(CrossEntropyBackward):
         arrays = (parts.logits, parts.labels, sums_of(parts), parts.ignored)
         scale = self.scale if isinstance(self.scale, str) else name(self.scale)
         arguments = ", ".join([*map(name, arrays), scale, name(self.gradient)])
-        return [f"cross_entropy.row_gradients({arguments}, {tile_rows(parts.logits)})"]
+        others = f"{parts.numbers}, {name(*self.scratch)}, {tile_rows(parts.logits)}"
+        return [f"cross_entropy.row_gradients({arguments}, {others}, {parts.smoothing!r})"]

@@ -51,24 +51,23 @@ class Generated(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         """The views of each tile, and what the operators' texts need."""
-        return self.loop.prepare(name)
+        return self.loop.text.prepare(name)
 
     def emit(self, name: Name) -> list[str]:
         """The loop; without one when a single tile holds all."""
-        return self.loop.emit(name)
+        return self.loop.text.emit(name)
 
 
-def generate_kernel(cluster: Cluster, graph: Graph) -> Generated:
-    """The kernel of a cluster, whose operators are taken."""
+def generate_kernel(cluster: Cluster, graph: Graph, number: int) -> Generated:
+    """The kernel of a cluster, whose operators are taken; `number` tells kernels apart."""
     lowering = Lowering(cluster, graph)
-    op = lowering.build(cluster.rows, cluster.rows)
-    loop = Loop(op, lowering.writes)
+    loop = Loop(lowering.build(), lowering.writes, number)
     graph.start(cluster.members[-1])
     graph.take(*cluster.members)
     return Generated(
         next(iter(cluster.layers), graph.layer_of(cluster.members[-1])),
         loop,
-        tuple(dict.fromkeys(lowering.reads.values())),
+        lowering.reads,
         tuple(lowering.writes.values()),
         cluster.phase,
     )
@@ -83,6 +82,6 @@ def generate_kernels(
     """
     taken = [op for op in operations if scalar_of(op) is not None]
     return [
-        (graph.place_of(cluster.members[-1]), generate_kernel(cluster, graph))
-        for cluster in clusters_of(taken, graph, most)
+        (graph.place_of(cluster.members[-1]), generate_kernel(cluster, graph, number))
+        for number, cluster in enumerate(clusters_of(taken, graph, most))
     ]

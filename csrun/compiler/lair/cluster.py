@@ -1,31 +1,72 @@
-"""Which operators become one kernel: those that one loop over rows can compute, in any order."""
+"""Which operators become one kernel: those that one loop over rows can compute, in any order.
 
+Operators come in program order; what is known of a cluster is kept up to date, so that the next one
+costs no walk over all that are in it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace
+from itertools import combinations
+from math import prod
+from operator import attrgetter
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.shape import VIEWS, ViewOp
-from csrun.cirh.types import shape_of, type_of
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.model import LeafOp
+from csrun.cirh.ops.shape import VIEWS
 from csrun.compiler.graph import Graph, Phase, parameter_of
-from csrun.compiler.lair.operators import operands_of, reduced_axes, space_of
+from csrun.compiler.lair.operators import operands_of, space_of
+from csrun.compiler.lair.space import Space, is_read_by_rows, loops_of
 from csrun.compiler.views import base_of
+
+LONG_ROW = 4096  # elements: a tile of a few such rows fills a core's cache
+
+
+@dataclass(order=True)
+class _Reader:
+    """An operator outside that reads a member, and where it runs as far as is known."""
+
+    place: int
+    number: int
+    op: Operation = field(compare=False)
 
 
 @dataclass(eq=False)
 class Cluster:
-    """Operators in program order; it runs where the last one stands.
+    """Operators; the kernel runs where the last one, in program order, stands.
 
-    rows: the size of axis 0 of every iteration space, 0 for single numbers. layers: those whose
-    weights it reads or whose gradients it writes.
+    loops: how many rows a loop over all of them may have. axes: for each operator and number of
+    rows the leading axes that are the rows. layers: those whose weights it reads or whose gradients
+    it writes.
     """
 
-    rows: int
+    loops: frozenset[int]
+    axes: Mapping[Operation, Mapping[int, int]]
     phase: Phase
-    members: list[Operation] = field(default_factory=list)
-    layers: set[str] = field(default_factory=set)
+    members: list[Operation]
+    layers: set[str]
+    place: int
+    readers: list[_Reader] = field(default_factory=list)  # a heap
+    apart: set["Cluster"] = field(default_factory=set)  # what it can never be one with
+    is_closed: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of the loop: no more than make them short, so that few things repeat within a row."""
+        most = max(prod(space_of(op)) for op in self.members)
+        short = (rows for rows in self.loops if most <= rows * LONG_ROW)
+        return min(short, default=max(self.loops))
+
+    @property
+    def spaces(self) -> dict[Operation, Space]:
+        """How its loop goes through each operator's iteration space."""
+        rows = self.rows
+        return {op: Space.of(op, self.axes[op][rows]) for op in self.members}
 
 
-def clusters_of(operations: list[Operation], graph: Graph, most: int | None) -> list[Cluster]:
+def clusters_of(operations: Sequence[Operation], graph: Graph, most: int | None) -> list[Cluster]:
     """Put operators, in program order, with those whose results they read, where that is right.
 
     `most`: operators a cluster may have.
@@ -33,84 +74,156 @@ def clusters_of(operations: list[Operation], graph: Graph, most: int | None) -> 
     gathering = _Gathering(graph)
     for op in operations:
         gathering.add(op, most)
-    return list(dict.fromkeys(gathering.cluster_of.values()))
+    clusters = list(dict.fromkeys(gathering.cluster_of.values()))
+    for cluster in clusters:
+        cluster.members.sort(key=graph.place_of)
+    return sorted(clusters, key=attrgetter("place"))
 
 
 class _Gathering:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
+        self._loops: dict[Operation, dict[int, int]] = {}
+        self._turn_of = self._turns()
         self.cluster_of: dict[Operation, Cluster] = {}
-        # Of each member: they are asked for again with each operator that joins.
-        self._readers: dict[Operation, tuple[Operation, ...]] = {}
+        self._count = 0
+
+    def _turns(self) -> list[int]:
+        """For each place, how often another layer's weights or gradients have had their turn."""
+        turns, layers = [0], set[str]()
+        for op in self._graph.operations:
+            own = set() if isinstance(op, (LeafOp, UpdatingOp, *VIEWS)) else self._layers(op)
+            turns.append(turns[-1] + bool(own and own != layers))
+            layers = own or layers
+        return turns[1:]
 
     def add(self, op: Operation, most: int | None) -> None:
         """Join the clusters that `op` reads from: all, else one of them, else none."""
-        space = space_of(op)
-        self._readers[op] = tuple(self._graph.readers(op.results[0]))
-        alone = Cluster(space[0] if space else 0, self._graph.phase_of(op), [op], self._layers(op))
+        self._loops[op] = loops_of(op, self._graph)
+        alone = self._alone(op)
         before = self._producers(op)
-        for chosen in (before, *([one] for one in reversed(before)), []):
-            joined = self._union([*chosen, alone])
-            if most is not None and len(joined.members) > most:
+        for chosen in (before, *([one] for one in reversed(before))):
+            if most is not None and sum(len(c.members) for c in chosen) >= most:
                 continue
-            if not chosen or self._is_right(joined, chosen, op):
-                for member in joined.members:
-                    self.cluster_of[member] = joined
+            loops = self._common_loops(chosen, alone)
+            if chosen and loops and not self._is_read_between(chosen, op):
+                self._unite([*chosen, alone], loops)
                 return
+        self.cluster_of[op] = alone
+
+    def _alone(self, op: Operation) -> Cluster:
+        """A cluster of one."""
+        place = self._graph.place_of(op)
+        loops, phase = frozenset(self._loops[op]), self._graph.phase_of(op)
+        cluster = Cluster(loops, self._loops, phase, [op], self._layers(op), place)
+        for reader in self._graph.readers(op.results[0]):
+            self._count += 1
+            heappush(cluster.readers, _Reader(self._graph.runs_at(reader), self._count, reader))
+        return cluster
 
     def _producers(self, op: Operation) -> list[Cluster]:
-        owners = (base_of(value).owner for value in operands_of(op))
-        found = (self.cluster_of.get(owner) for owner in owners if isinstance(owner, Operation))
+        found = (self._cluster_of_base(value) for value in operands_of(op))
         return list(dict.fromkeys(cluster for cluster in found if cluster is not None))
 
-    def _is_right(self, joined: Cluster, parts: list[Cluster], op: Operation) -> bool:
-        """Whether one loop computes it all, at the place of `op`."""
-        alike = all((p.rows, p.phase) == (joined.rows, joined.phase) for p in parts)
-        if not alike or len(joined.layers) > 1:
-            return False
-        members = set(joined.members)
-        place = self._graph.place_of(op)
-        for member in joined.members:
-            for reader in self._readers[member]:
-                if reader not in members and self._place_of(reader) <= place:
-                    return False
-        # Clusters that are joined may have been apart because one does not read the other by rows.
-        readers = [op] if len(parts) == 1 else joined.members
-        return all(
-            self._is_row_by_row(value, reader, members, joined.rows)
-            for reader in readers
-            for value in operands_of(reader)
-        )
+    def _cluster_of_base(self, value: SSAValue) -> Cluster | None:
+        owner = base_of(value).owner
+        return self.cluster_of.get(owner) if isinstance(owner, Operation) else None
 
-    def _is_row_by_row(
-        self, value: SSAValue, op: Operation, members: set[Operation], rows: int
-    ) -> bool:
-        """Whether each row of what `op` reads is there when the loop comes to it."""
+    def _common_loops(self, chosen: Sequence[Cluster], alone: Cluster) -> frozenset[int]:
+        """Rows of a loop that computes it all."""
+        parts = [*chosen, alone]
+        if any(part.is_closed for part in chosen) or len({part.phase for part in parts}) > 1:
+            return frozenset()
+        if len(set().union(*(part.layers for part in parts))) > 1:
+            return frozenset()
+        # A layer's weights are there while it has its turn.
+        turns = {self._turn_of[part.place] for part in parts if part.layers}
+        if turns and turns != {self._turn_of[alone.place]}:
+            return frozenset()
+        loops = alone.loops.intersection(*(part.loops for part in chosen))
+        loops = self._kept(loops, alone.members, chosen)
+        for one, other in combinations(chosen, 2):
+            loops &= self._loops_of_both(one, other) if loops else loops
+        return loops
+
+    def _loops_of_both(self, one: Cluster, other: Cluster) -> frozenset[int]:
+        """They may have been apart because one does not read the other by rows."""
+        if other in one.apart:
+            return frozenset()
+        small, large = sorted((one, other), key=lambda c: len(c.members))
+        loops = self._kept(one.loops & other.loops, small.members, [large])
+        loops = self._kept(loops, self._readers_in(small, large), [small])
+        if not loops:
+            one.apart.add(other)
+            other.apart.add(one)
+        return loops
+
+    def _kept(
+        self, loops: frozenset[int], readers: Iterable[Operation], of: Sequence[Cluster]
+    ) -> frozenset[int]:
+        """Those of the loops in which operators read clusters by rows."""
+        for op in readers:
+            for value in operands_of(op):
+                if loops and self._cluster_of_base(value) in of:
+                    loops = frozenset(n for n in loops if self._is_by_rows(value, op, n))
+        return loops
+
+    def _readers_in(self, small: Cluster, large: Cluster) -> list[Operation]:
+        """Members of one cluster that read another."""
+        readers = (r for op in small.members for r in self._graph.readers(op.results[0]))
+        return [reader for reader in readers if self.cluster_of.get(reader) is large]
+
+    def _is_by_rows(self, value: SSAValue, op: Operation, rows: int) -> bool:
         producer = base_of(value).owner
-        if not isinstance(producer, Operation) or producer not in members:
-            return True
-        if 0 in reduced_axes(producer):
-            return False  # it is there after the last row
-        if len(shape_of(type_of(value))) != len(space_of(op)):
-            return False
-        while isinstance(value.owner, VIEWS):
-            if not isinstance(value.owner, ViewOp) or shape_of(type_of(value))[:1] != (rows,):
-                return False
-            value = value.owner.x
-        return shape_of(type_of(value))[:1] == (rows,) or not rows
+        assert isinstance(producer, Operation), "it is a member of a cluster"
+        reader, made = (Space.of(o, self._loops[o][rows]) for o in (op, producer))
+        return is_read_by_rows(value, reader, made)
 
-    def _place_of(self, op: Operation) -> int:
-        """Where the kernel runs that an operator belongs to."""
-        cluster = self.cluster_of.get(op)
-        return self._graph.place_of(cluster.members[-1]) if cluster else self._graph.runs_at(op)
+    def _is_read_between(self, parts: Sequence[Cluster], op: Operation) -> bool:
+        """Whether somebody outside reads a member before the place of `op`, or right there."""
+        return any(self._first_outside(part, parts, op) for part in parts)
+
+    def _first_outside(self, cluster: Cluster, parts: Sequence[Cluster], op: Operation) -> bool:
+        heap, inside, place = cluster.readers, [], self._graph.place_of(op)
+        found = False
+        while heap and heap[0].place <= place:
+            first = heap[0]
+            owner = self.cluster_of.get(first.op)
+            if owner is cluster:
+                heappop(heap)
+            elif first.op is op or owner in parts:
+                inside.append(heappop(heap))
+            elif owner is not None and owner.place > first.place:
+                heapreplace(heap, _Reader(owner.place, first.number, first.op))
+            else:
+                # A kernel of the library stays where it is: nothing that comes later joins.
+                cluster.is_closed = owner is None
+                found = True
+                break
+        for reader in inside:
+            heappush(heap, reader)
+        return found
+
+    def _unite(self, parts: Sequence[Cluster], loops: frozenset[int]) -> None:
+        """Make one of them; the largest takes in the others."""
+        largest = max(parts, key=lambda part: len(part.members))
+        for part in parts:
+            if part is largest:
+                continue
+            largest.members += part.members
+            largest.layers |= part.layers
+            largest.apart |= part.apart
+            for other in part.apart:
+                other.apart.add(largest)
+            for reader in part.readers:
+                heappush(largest.readers, reader)
+            for member in part.members:
+                self.cluster_of[member] = largest
+        largest.loops = loops
+        largest.place = max(part.place for part in parts)
 
     def _layers(self, op: Operation) -> set[str]:
         """Layers of the weights that an operator reads, or of that whose gradient it makes."""
         found = [parameter_of(value) for value in operands_of(op)]
-        found.append(self._graph.trains(op.results[0]))
+        found += [self._graph.trains(result) for result in op.results]
         return {p.scope.data for p in found if p is not None and p.scope is not None}
-
-    def _union(self, parts: list[Cluster]) -> Cluster:
-        members = sorted((m for part in parts for m in part.members), key=self._graph.place_of)
-        layers = {layer for part in parts for layer in part.layers}
-        return Cluster(parts[-1].rows, parts[-1].phase, members, layers)

@@ -10,90 +10,96 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     StringAttr,
+    TensorType,
     f64,
     i64,
 )
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from csrun.cirh.ops.shape import ViewOp
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair.cluster import Cluster
-from csrun.compiler.lair.operators import (
-    Shape,
-    operands_of,
-    reduced_axes,
-    scalar_of,
-    space_of,
-)
+from csrun.compiler.lair.operators import Shape, operands_of, scalar_of
+from csrun.compiler.lair.space import Space
 from csrun.compiler.views import base_of
 
 
 class Lowering:
-    """Builds one kernel; `arrays` are those of the program that it reads and writes, by name."""
+    """Builds one kernel; `reads` and `writes` are the program's arrays as it sees them, by rows."""
 
     def __init__(self, cluster: Cluster, graph: Graph) -> None:
         self._graph = graph
         self._members = cluster.members
+        self._inside = set(cluster.members)
+        self._rows = cluster.rows
+        self._spaces = cluster.spaces
         self._region = lair.block()
         self._values: dict[SSAValue, SSAValue] = {}
-        self.reads: dict[SSAValue, Array] = {}
+        self._reads: dict[Array, SSAValue] = {}
         self.writes: dict[str, Array] = {}
 
-    def build(self, rows: int, tile: int) -> lair.KernelOp:
+    def build(self) -> lair.KernelOp:
         """The kernel."""
         for op in self._members:
             self._values[op.results[0]] = self._generic(op)
         for op in self._members:
             if self._is_read_outside(op):
-                array = self._graph.array(op.results[0])
-                self.writes[array.name] = array
-                self._append(
-                    lair.WriteOp(
-                        operands=[self._values[op.results[0]]],
-                        properties={"symbol": StringAttr(array.name)},
-                    )
-                )
+                self._write(op)
         operators = ArrayAttr([StringAttr(op.name) for op in self._members])
-        name = self._graph.array(self._members[-1].results[0]).stem
+        last = self._members[-1]
+        name = self._graph.new_name(
+            f"{self._graph.layer_of(last)}/{last.name[len('cirh.') :]}/loop"
+        )
         return lair.KernelOp(
             regions=[self._region],
             properties={
                 "symbol": StringAttr(name),
-                "rows": IntegerAttr(rows, i64),
-                "tile": IntegerAttr(tile, i64),
+                "rows": IntegerAttr(self._rows, i64),
+                "tile": IntegerAttr(self._rows, i64),
                 "operators": operators,
             },
         )
 
+    def _write(self, op: Operation) -> None:
+        array = self._graph.array(op.results[0]).reshaped(self._spaces[op].result)
+        assert array is not None, "what is written has rows"
+        self.writes[array.stem] = array
+        self._region.block.add_op(
+            lair.WriteOp(
+                operands=[self._values[op.results[0]]],
+                properties={"symbol": StringAttr(array.stem)},
+            )
+        )
+
     def _is_read_outside(self, op: Operation) -> bool:
-        return any(r not in self._members for r in self._graph.readers(op.results[0]))
+        return any(r not in self._inside for r in self._graph.readers(op.results[0]))
 
-    def _append(self, op: Operation) -> SSAValue | None:
-        self._region.block.add_op(op)
-        return op.results[0] if op.results else None
+    def _value(self, value: SSAValue, shape: Shape) -> SSAValue:
+        """The kernel's own value: made in it, perhaps under another shape, or read."""
+        own = self._values.get(base_of(value))
+        if own is None:
+            return self._read(value, shape)
+        if shape_of(type_of(own)) == shape:
+            return own
+        view = lair.ViewOp(operands=[own], result_types=[_shaped(value, shape)])
+        self._region.block.add_op(view)
+        return view.out
 
-    def _value(self, value: SSAValue) -> SSAValue:
-        """The kernel's own value: made in it, a view of such a one, or read."""
-        if value not in self._values:
-            self._values[value] = self._find(value)
-        return self._values[value]
+    def _read(self, value: SSAValue, shape: Shape) -> SSAValue:
+        array = self._graph.array(value).reshaped(shape)
+        assert array is not None, "what is read has rows"
+        if array not in self._reads:
+            read = lair.ReadOp.of(array, _shaped(value, shape))
+            self._region.block.add_op(read)
+            self._reads[array] = read.out
+        return self._reads[array]
 
-    def _find(self, value: SSAValue) -> SSAValue:
-        owner = value.owner
-        if isinstance(owner, ViewOp) and base_of(value).owner in self._members:
-            inner = self._value(owner.x)
-            view = lair.ViewOp(operands=[inner], result_types=[value.type])
-            self._region.block.add_op(view)
-            return view.out
-        array = self._graph.array(value)
-        self.reads[value] = array
-        read = lair.ReadOp.of(array, type_of(value))
-        self._region.block.add_op(read)
-        return read.out
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return tuple(self._reads)
 
     def _generic(self, op: Operation) -> SSAValue:
         operands = operands_of(op)
@@ -106,15 +112,17 @@ class Lowering:
             for value, text in zip(operands, texts, strict=True)
         ]
         _body(body.block, op, args)
-        space, summed = space_of(op), reduced_axes(op)
-        maps = [_map(shape_of(type_of(v)), space) for v in ins] + [_out_map(op, space)]
+        space = self._spaces[op]
+        rowed, summed = space.rowed, space.summed_rowed
+        shapes = [space.operand(shape_of(type_of(v))) for v in ins]
+        maps = [_map(shape, rowed) for shape in shapes] + [_out_map(space)]
         generic = lair.GenericOp(
-            operands=[[self._value(v) for v in ins]],
-            result_types=[op.results[0].type],
+            operands=[[self._value(v, shape) for v, shape in zip(ins, shapes, strict=True)]],
+            result_types=[_shaped(op.results[0], space.result)],
             properties={
                 "maps": ArrayAttr([AffineMapAttr(m) for m in maps]),
                 "iterators": ArrayAttr(
-                    [lair.REDUCTION if d in summed else lair.PARALLEL for d in range(len(space))]
+                    [lair.REDUCTION if d in summed else lair.PARALLEL for d in range(len(rowed))]
                 ),
             },
             regions=[body],
@@ -145,22 +153,30 @@ def _body(block: Block, op: Operation, args: Sequence[SSAValue]) -> None:
     block.add_ops([call, lair.YieldOp(operands=[call.out])])
 
 
+def _shaped(value: SSAValue, shape: Shape) -> TensorType[Attribute]:
+    return TensorType(type_of(value).element_type, shape)
+
+
 def _map(own: Shape, space: Shape) -> AffineMap:
-    """Where the elements of an operand are that broadcasts to the space."""
+    """Where the elements of an operand are that broadcasts to the space; its rows may repeat."""
     first = len(space) - len(own)
-    results = (
-        AffineExpr.constant(0) if size == 1 != space[first + d] else AffineExpr.dimension(first + d)
-        for d, size in enumerate(own)
-    )
-    return AffineMap(len(space), 0, tuple(results))
+    return AffineMap(len(space), 0, tuple(_place(first + d, n, space) for d, n in enumerate(own)))
 
 
-def _out_map(op: Operation, space: Shape) -> AffineMap:
+def _place(d: int, size: int, space: Shape) -> AffineExpr:
+    if size == space[d]:
+        return AffineExpr.dimension(d)
+    return AffineExpr.dimension(d) % size if size > 1 else AffineExpr.constant(0)
+
+
+def _out_map(space: Space) -> AffineMap:
     """Where the result of a point goes: sums lose their axes, or keep them with size 1."""
-    summed, out = reduced_axes(op), shape_of(type_of(op.results[0]))
-    kept = len(out) == len(space)
+    summed, rowed = space.summed_rowed, space.rowed
+    if space.sums_rows and space.period > 1:
+        return _map(space.result, rowed)
+    kept = len(space.result) == len(rowed)
     results = chain.from_iterable(
         ([AffineExpr.constant(0)] if kept else []) if d in summed else [AffineExpr.dimension(d)]
-        for d in range(len(space))
+        for d in range(len(rowed))
     )
-    return AffineMap(len(space), 0, tuple(results))
+    return AffineMap(len(rowed), 0, tuple(results))

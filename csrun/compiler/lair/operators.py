@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops import comparison, powers
 from csrun.cirh.ops.arithmetic import (
     AddOp,
     DivOp,
@@ -13,10 +14,12 @@ from csrun.cirh.ops.arithmetic import (
     NegOp,
     SqrtOp,
     SubOp,
-    SumOp,
     ToCopyOp,
 )
-from csrun.cirh.ops.base import BackwardOp, UnaryOp, ints
+from csrun.cirh.ops.base import ints
+from csrun.cirh.ops.batch import MaskPaddingOp
+from csrun.cirh.ops.random import MaskedScaleOp
+from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.kernels.activation import activation_of
@@ -31,10 +34,33 @@ CALLS: dict[type[Operation], str] = {
     ExpOp: "exp",
     LogOp: "log",
     SqrtOp: "sqrt",
+    powers.AbsOp: "absolute",
+    powers.ReciprocalOp: "reciprocal",
+    powers.Log1pOp: "log1p",
+    powers.PowOp: "power",
+    comparison.EqOp: "equal",
+    comparison.NeOp: "not_equal",
+    comparison.LtOp: "less",
+    comparison.LeOp: "less_equal",
+    comparison.GtOp: "greater",
+    comparison.GeOp: "greater_equal",
+    comparison.MaximumOp: "maximum",
+    comparison.MinimumOp: "minimum",
 }
-#: Those whose results on integers are integers.
-OF_INTEGERS = (AddOp, SubOp, MulOp, NegOp)
-IDENTITY = "identity"
+#: Those whose results on integers are no floats.
+OF_INTEGERS = (
+    AddOp,
+    SubOp,
+    MulOp,
+    NegOp,
+    powers.AbsOp,
+    powers.SignOp,
+    powers.PowOp,
+    comparison.ComparisonOp,
+    comparison.MaximumOp,
+    comparison.MinimumOp,
+)
+IDENTITY, CAST, WHERE, MASKED = "identity", "cast", "where", "masked_scale"
 Shape = tuple[int, ...]
 
 
@@ -48,12 +74,18 @@ class Scalar:
 
 def scalar_of(op: Operation) -> Scalar | None:
     """The body of an operator that `lair` takes, else None."""
-    if isinstance(op, SumOp | CloneOp | ToCopyOp):
+    if isinstance(op, SumOp | CloneOp):
         return Scalar(IDENTITY)
+    if isinstance(op, ToCopyOp):
+        return Scalar(CAST)
+    if isinstance(op, comparison.WhereOp):
+        return Scalar(WHERE)
+    if isinstance(op, MaskedScaleOp):
+        return Scalar(MASKED, (("scale", op.scale.value.data),))
     if type(op) in CALLS:
         whole = is_float(type_of(op.results[0])) or isinstance(op, OF_INTEGERS)
         return Scalar(CALLS[type(op)]) if whole else None
-    if isinstance(op, UnaryOp | BackwardOp) and (activation := activation_of(op)):
+    if activation := activation_of(op):
         return Scalar(activation.kind, activation.options)
     return None
 
@@ -77,3 +109,22 @@ def _repeated(value: SSAValue) -> SSAValue:
     while isinstance(value.owner, ExpandOp):
         value = value.owner.x
     return value
+
+
+def changeable_operands(op: Operation) -> list[SSAValue]:
+    """The operands that the result of an operator may be written over, element by element.
+
+    Texts of several operands may be written over the first one only; a choice over what it takes
+    where the condition holds.
+    """
+    operands = operands_of(op)
+    match op:
+        case SumOp() | CloneOp() | ToCopyOp():
+            return []
+        case MaskPaddingOp():
+            return [op.x]
+        case comparison.WhereOp():
+            return operands[1:2]
+        case _ if activation_of(op):
+            operands = operands[:1]
+    return [] if scalar_of(op) is None else operands

@@ -10,34 +10,19 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.ops.batch import MaskPaddingOp
-from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.loss import NllLossBackwardOp
 from csrun.cirh.ops.model import LossOp, OutputOp
-from csrun.cirh.ops.normalization import (
-    FusedRmsNormBackwardOp,
-    FusedRmsNormOp,
-    NativeLayerNormBackwardOp,
-    NativeLayerNormOp,
-)
 from csrun.cirh.ops.rotary import RotaryEmbeddingOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
+from csrun.compiler.kernels import DENSE
 from csrun.compiler.labels import label_ranges
 from csrun.compiler.lair.operators import scalar_of
 from csrun.compiler.passes.rewrite import Done, Pass
 from csrun.compiler.views import numbers_of, view_of, written_by
-
-#: Operators whose kernels take operands as rows.
-DENSE = (
-    NativeLayerNormOp,
-    NativeLayerNormBackwardOp,
-    FusedRmsNormOp,
-    FusedRmsNormBackwardOp,
-    EmbeddingOp,
-    EmbeddingDenseBackwardOp,
-)
 
 
 @dataclass(frozen=True)
@@ -46,11 +31,11 @@ class Copies(Pass):
 
     - a view that no strides give,
     - a product, of a matrix that BLAS does not take as it lies,
-    - a norm and a look-up in a table, of what does not lie dense,
+    - a norm, a convolution, a pooling and a look-up in a table, of what does not lie dense,
     - a rotation, of pairs that do not lie side by side,
     - a kernel, of a number that it reads as an array,
-    - an update, of a gradient that others read, too, or that no kernel writes: an input, a weight,
-      a number, a part of something.
+    - an update, of a gradient that others read, too, or that no kernel writes where it must lie: an
+      input, a weight, a number, a part of something, a norm's result whose axes change places.
     """
 
     name: ClassVar[str] = "copies"
@@ -78,7 +63,7 @@ class _Copying:
                 self._arrays[result] = self._array_of(result)
         updates = [op for op in self._operations if isinstance(op, UpdatingOp)]
         for update in updates:
-            if update.grad in self._numbers or written_by(update) is None:
+            if update.grad in self._numbers or not _is_written(update):
                 self._write(update)
 
     def _wanting(self, op: Operation) -> Iterator[int]:
@@ -139,6 +124,12 @@ def _owner(value: SSAValue) -> Operation:
     return value.owner
 
 
+def _is_written(update: UpdatingOp) -> bool:
+    """Whether a kernel writes the gradient over the parameter's place in the store."""
+    found = written_by(update)
+    return found is not None and (found[1].is_contiguous or not isinstance(found[0].owner, DENSE))
+
+
 def _takes_array(op: Operation, array: Array) -> bool:
     """Whether an operator takes an array as it lies."""
     if isinstance(op, MmOp | AddmmOp | MatmulOp):
@@ -154,4 +145,6 @@ def _takes_text(op: Operation, index: int) -> bool:
     """Whether an operator takes a number as text."""
     if isinstance(op, ViewingOp | UpdatingOp | MaskPaddingOp) or scalar_of(op) is not None:
         return True
+    if isinstance(op, NativeBatchNormOp | NativeBatchNormBackwardOp):
+        return index == len(op.operands) - 1  # how many samples count
     return isinstance(op, NllLossBackwardOp) and index == 0

@@ -8,8 +8,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.cirh.backward import Backward
 from csrun.cirh.builder import Builder
-from csrun.cirh.gradients import RULES, Backward
 from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
@@ -67,8 +67,7 @@ class _Differentiation:
 
     def _backward(self, op: Operation) -> None:
         assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
-        rule = RULES.get(type(op))
-        if rule is None or op.results[0] not in self._grads:
+        if not op.has_gradient() or op.results[0] not in self._grads:
             raise refused(op, f"layer {op.where}: {op.name} has no gradient")
         if any(result in self._grads for result in op.results[1:]):
             raise refused(op, f"layer {op.where}: what {op.name} saves has no gradient")
@@ -76,7 +75,9 @@ class _Differentiation:
         self._builder.locate = lambda: op.location
         with self._builder.in_scope(op.scope.data if op.scope else ""):
             try:
-                grads = rule(Backward(op, self._grads[op.results[0]], wanted, self._builder))
+                grads = op.gradients(
+                    Backward(op, self._grads[op.results[0]], wanted, self._builder)
+                )
             except VerifyException as error:
                 raise refused(op, f"layer {op.where}: {op.name}: {error}") from error
             for operand, grad in zip(op.operands, grads, strict=True):

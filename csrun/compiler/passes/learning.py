@@ -7,12 +7,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from csrun.cirh.algorithms import AdamAttr, Algorithm, SgdAttr
-from csrun.cirh.ops.learning import AdamOp, ApplyGradientOp, SgdOp, UpdatingOp
+from csrun.cirh.algorithms import Algorithm
+from csrun.cirh.ops.learning import UPDATES, ApplyGradientOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.compiler.passes.rewrite import Done, Pass
-
-UPDATES: dict[type[Algorithm], type[UpdatingOp]] = {SgdAttr: SgdOp, AdamAttr: AdamOp}
 
 
 @dataclass(frozen=True)

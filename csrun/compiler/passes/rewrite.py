@@ -8,7 +8,15 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION, Rule, Rules
+from csrun.compiler.passes.rules import (
+    CANONICAL,
+    DEAD_CODE,
+    FOLDING,
+    FUSION,
+    Rule,
+    Rules,
+)
+from csrun.compiler.passes.splitting import SPLITTING
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,8 @@ class Rewrite(Pass):
 
 @dataclass(frozen=True)
 class Canonicalization(Rewrite):
-    """After: no operator that does nothing or undoes another; no dropout without training."""
+    """After: no operator that does nothing or undoes another; no dropout, no assignment and
+    no statistics of a batch without training."""
 
     rules: Rules = CANONICAL
 
@@ -93,6 +102,16 @@ class Fusion(Rewrite):
     rules: Rules = FUSION
 
     name: ClassVar[str] = "fusion"
+
+
+@dataclass(frozen=True)
+class Splitting(Rewrite):
+    """After: a product has no bias; the addition goes with the elementwise operators behind it. The
+    way back of a gelu, whose input nobody else reads, is a product by a slope known before."""
+
+    rules: Rules = SPLITTING
+
+    name: ClassVar[str] = "splitting"
 
 
 @dataclass(frozen=True)

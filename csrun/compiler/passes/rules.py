@@ -2,39 +2,50 @@
 
 A rule changes the module around its operator and says so, or leaves it as it is. Tables are tuples:
 they compose with `+`, and earlier rules are tried first. `CANONICAL` makes one form where there are
-several, `FOLDING` does arithmetic on constants, `FUSION` makes several operators one that the
-kernels know, before the gradient is taken.
+several, `FOLDING` does arithmetic on constants, `FUSION` makes several operators one whose gradient
+is simple, before that is taken.
 """
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from csrun.base.mode import RunMode
+from csrun.cirh.builder import Builder
 from csrun.cirh.dialect import FAMILIES, run_mode_of
 from csrun.cirh.ops.arithmetic import (
     AddmmOp,
     AddOp,
+    BinaryOp,
     DivOp,
-    ExpOp,
-    LogOp,
     MmOp,
     MulOp,
     NegOp,
     SqrtOp,
     SubOp,
 )
-from csrun.cirh.ops.base import Plain, ints
-from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp
-from csrun.cirh.ops.parts import CatOp, SelectBackwardOp, SliceBackwardOp
+from csrun.cirh.ops.attention import AttentionOp
+from csrun.cirh.ops.base import CirhOp, Plain, ints
+from csrun.cirh.ops.batch_norm import NativeBatchNormOp
+from csrun.cirh.ops.learning import AssignOp
+from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp, StateOp
+from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
-from csrun.cirh.ops.shape import VIEWS, ExpandOp, PermuteOp, TransposeOp, ViewOp
-from csrun.cirh.types import shape_of, type_of
+from csrun.cirh.ops.shape import (
+    VIEWS,
+    ExpandOp,
+    PermuteOp,
+    SelectBackwardOp,
+    SliceBackwardOp,
+    TransposeOp,
+    ViewOp,
+)
+from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
 
 
 @dataclass(frozen=True)
@@ -48,12 +59,12 @@ class Rule:
 
 Rules = tuple[Rule, ...]
 
-#: Operators that may go when nobody reads them; inputs and parameters are the model's face.
+#: Operators that may go when nobody reads them; inputs, parameters and states are the model's face.
 PURE: tuple[type[Operation], ...] = tuple(
     op
     for family in FAMILIES
     for op in family.OPS
-    if op not in (InputOp, ParameterOp) and op.get_irdl_definition().results
+    if op not in (InputOp, ParameterOp, StateOp) and op.get_irdl_definition().results
 )
 
 
@@ -186,11 +197,54 @@ def dropout_without_training(op: Operation) -> bool:
     mask = op.operands[1].owner
     if not isinstance(mask, DropoutMaskOp):
         return False
-    module = op.parent_op()
-    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
-    if run_mode_of(module) is RunMode.TRAIN and mask.rate.value.data > 0:
+    if _trains(op) and mask.rate.value.data > 0:
         return False
     return replace_by_value(op, op.operands[0])
+
+
+def assignment_without_training(op: Operation) -> bool:
+    """Nothing is assigned in a module that does not train."""
+    if _trains(op):
+        return False
+    Rewriter.erase_op(op)
+    return True
+
+
+def statistics_without_training(op: Operation) -> bool:
+    """native_batch_norm -> (x - running mean) weight / sqrt(running variance + eps) + bias."""
+    assert isinstance(op, NativeBatchNormOp)
+    if _trains(op) or any(result.first_use for result in op.results[1:]):
+        return False
+    scope = op.scope.data if op.scope else ""
+    builder = Builder(InsertPoint.before(op), scope, lambda: op.location)
+    emit, shape = builder.emit, (shape_of(type_of(op.weight))[0], 1)
+    eps = builder.full(op.eps.value.data, tensor_type((), dtype_of(type_of(op.x))))
+    scale = emit(DivOp, op.weight, emit(SqrtOp, emit(AddOp, op.running_var, eps)))
+    mean, scale, bias = (emit(ViewOp, v, shape=shape) for v in (op.running_mean, scale, op.bias))
+    normal = emit(MulOp, emit(SubOp, op.x, mean), scale)
+    op.out.replace_all_uses_with(emit(AddOp, normal, bias))
+    Rewriter.erase_op(op)
+    return True
+
+
+def _trains(op: Operation) -> bool:
+    module = op.parent_op()
+    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
+    return run_mode_of(module) is RunMode.TRAIN
+
+
+def attention_without_training(op: Operation) -> bool:
+    """Attention with dropout -> without, in a module that does not train, or at rate 0."""
+    assert isinstance(op, AttentionOp)
+    module = op.parent_op()
+    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
+    if op.dropout is None or (run_mode_of(module) is RunMode.TRAIN and op.dropout.value.data > 0):
+        return False
+    options = {name: value for name, value in op.properties.items() if name != "dropout"}
+    plain = AttentionOp.of(op.operands[:-1], **options)
+    plain.location = op.location
+    Rewriter.insert_op(plain, InsertPoint.before(op))
+    return replace_by_values(op, plain.results)
 
 
 CANONICAL: Rules = (
@@ -203,21 +257,10 @@ CANONICAL: Rules = (
     Rule("negative-of-negative", (NegOp,), negative_of_negative),
     Rule("signs", (AddOp, SubOp), signs),
     Rule("dropout-without-training", (MaskedScaleOp,), dropout_without_training),
+    Rule("attention-without-training", (AttentionOp,), attention_without_training),
+    Rule("assignment-without-training", (AssignOp,), assignment_without_training),
+    Rule("statistics-without-training", (NativeBatchNormOp,), statistics_without_training),
 )
-
-
-ARITHMETIC: Mapping[type[Operation], Callable[..., float]] = {
-    AddOp: operator.add,
-    SubOp: operator.sub,
-    MulOp: operator.mul,
-    DivOp: operator.truediv,
-    NegOp: operator.neg,
-    ExpOp: math.exp,
-    LogOp: math.log,
-    SqrtOp: math.sqrt,
-}
-#: What, on the right, leaves the left operand as it is.
-NEUTRAL: Mapping[type[Operation], float] = {AddOp: 0.0, SubOp: 0.0, MulOp: 1.0, DivOp: 1.0}
 
 
 def arithmetic(op: Operation) -> bool:
@@ -225,10 +268,9 @@ def arithmetic(op: Operation) -> bool:
     values = [_constant(operand) for operand in op.operands]
     if None in values:
         return False
-    try:
-        value = float(ARITHMETIC[type(op)](*values))
-    except (ValueError, ArithmeticError):
-        return False
+    assert isinstance(op, CirhOp), "it is one that folds"
+    with np.errstate(all="ignore"):
+        value = float(op.compute(*map(np.float64, values)))
     return math.isfinite(value) and _replace_by_constant(op, value)
 
 
@@ -240,11 +282,12 @@ def moved_constant(op: Operation) -> bool:
 
 def neutral_operand(op: Operation) -> bool:
     """x + 0, x - 0, x * 1, x / 1 -> x, and 0 + x, 1 * x -> x."""
+    assert isinstance(op, BinaryOp), "others have nothing neutral"
     pairs = [(op.operands[0], op.operands[1])]
     if isinstance(op, AddOp | MulOp):
         pairs.append((op.operands[1], op.operands[0]))
     for kept, other in pairs:
-        if _constant(other) == NEUTRAL[type(op)] and kept.type == op.results[0].type:
+        if _constant(other) == op.NEUTRAL and kept.type == op.results[0].type:
             return replace_by_value(op, kept)
     return False
 
@@ -257,10 +300,15 @@ def _replace_by_constant(op: Operation, value: float) -> bool:
     return replace_by_operator(op, FullOp.declare(type_of(op.results[0]), value=value))
 
 
+_OPERATORS = tuple(op for family in FAMILIES for op in family.OPS)
 FOLDING: Rules = (
-    Rule("arithmetic", tuple(ARITHMETIC), arithmetic),
+    Rule("arithmetic", tuple(op for op in _OPERATORS if op.FOLDS), arithmetic),
     Rule("moved-constant", VIEWS, moved_constant),
-    Rule("neutral-operand", tuple(NEUTRAL), neutral_operand),
+    Rule(
+        "neutral-operand",
+        tuple(o for o in _OPERATORS if issubclass(o, BinaryOp) and o.NEUTRAL is not None),
+        neutral_operand,
+    ),
 )
 
 

@@ -25,6 +25,7 @@ PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.ConstantFolding(),
     CommonSubexpressions(),
     rewrite.DeadCode(),
+    rewrite.Splitting(),
     Copies(),
 )
 

@@ -1,7 +1,7 @@
 """What compile_report.html shows, taken from a plan and its passes; how it looks is in `page/`."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from csrun.base.mode import ExecutionMode
 from csrun.base.pages import page
 from csrun.compiler.passes import Stage
+from csrun.compiler.report.blocks import Fold, folded
 from csrun.compiler.report.drawings import (
     ENLARGED_HEIGHT,
     Drawing,
@@ -64,10 +65,15 @@ class Column:
     value: Callable[[Row], Any]
     read: Callable[[Any], str] = str
     style: str = "number"  # a class of page.css, or none
+    adds_up: bool = False  # over the layers of a block
 
     def text(self, row: Row) -> str:
         value = self.value(row)
         return MISSING if value is None else self.read(value)
+
+    def sum(self, rows: Sequence[Row]) -> str:
+        """What it says of a block."""
+        return self.read(sum(self.value(row) or 0 for row in rows)) if self.adds_up else ""
 
 
 @dataclass(frozen=True)
@@ -124,12 +130,35 @@ class Report:
             for index, layer in enumerate(self.plan.layers, 1)
         )
 
+    @cached_property
+    def layers(self) -> tuple[Fold[Row], ...]:
+        """The rows, folded by block."""
+        return folded(self.rows, lambda row: (row.layer.name,))
+
+    @cached_property
+    def groups(self) -> tuple[Fold[Group], ...]:
+        """The groups of weights, folded by block."""
+        return folded(self.plan.groups, lambda group: group.layers)
+
+    @cached_property
+    def largest_nbytes(self) -> int:
+        """The memory of what has the longest bar, a layer or a block; 1 when none has any."""
+        sums = [
+            sum(row.nbytes for row in fold.members)
+            if fold.name
+            else max((row.nbytes for row in fold.members), default=0)
+            for fold in self.layers
+        ]
+        return max(sums) or 1
+
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns of the layers' table in which there is anything."""
+        side_by_side = self.plan.mode is ExecutionMode.PIPELINED
+        cores = self.system.usable_cores
         placed = (
-            Column("PEs", lambda row: row.pes, count),
-            Column("Share", lambda row: row.pes and row.pes / self.system.usable_cores, percent),
+            Column("PEs", lambda row: row.pes, count, adds_up=side_by_side),
+            Column("Share", lambda row: row.pes and row.pes / cores, percent, adds_up=side_by_side),
         )
         everything = (*_LAYER, *placed, *_ESTIMATE, *_SIZES)
         return tuple(c for c in everything if any(c.value(row) is not None for row in self.rows))
@@ -227,9 +256,10 @@ _SIZES = (
         "Work",
         lambda row: row.layer.forward_flops + row.layer.backward_flops,
         lambda flops: si(flops, "FLOP"),
+        adds_up=True,
     ),
-    Column("Weights", lambda row: row.layer.weight_bytes, _bytes),
-    Column("Activations", lambda row: row.layer.activation_bytes, _bytes),
+    Column("Weights", lambda row: row.layer.weight_bytes, _bytes, adds_up=True),
+    Column("Activations", lambda row: row.layer.activation_bytes, _bytes, adds_up=True),
 )
 
 

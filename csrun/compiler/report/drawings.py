@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import zip_longest
 
 from csrun.executable import Group, Plan, Rectangle, Visit
 from csrun.executable.plan import PREFETCH_BYTES
@@ -191,7 +192,7 @@ def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[Stop, ...]:
     held: list[int] = []
     coming: list[int] = []
     found: list[Stop] = []
-    for visit, following in 2 * list(zip(visits, [*visits[1:], None], strict=True)):
+    for visit, following in 2 * list(zip_longest(visits, visits[1:])):
         for group in visit.groups:
             arrival = Arrival.KEPT if group in held else Arrival.IN_TURN
             arrival = Arrival.AHEAD if group in coming else arrival

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+import numpy as np
+
 from csrun.compiler.performance import FITTED, Constants, Work, estimate
 from csrun.compiler.report.numbers import count, percent, plain, si
 from csrun.executable import Estimate, Layer, Plan, nbytes_of
@@ -21,6 +23,7 @@ def work_of(plan: Plan, system: System) -> Work:
         run_mode=plan.run_mode,
         system=system,
         replicas=plan.replicas,
+        itemsize=np.dtype(plan.precision).itemsize,
     )
 
 
@@ -126,7 +129,7 @@ class Limit:
 
     def _link(self, layer: Layer) -> str:
         work = self.work
-        activations = work.per_sample(layer.activation_bytes)
+        activations = work.half * work.per_sample(layer.crossing_bytes)
         summed = work.link_bytes(layer) - activations
         if summed > activations:
             return (

@@ -33,5 +33,8 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %29 = cirh.leaky_relu_backward %28, %18 {negative_slope = 1.000000e-02 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %30 = cirh.hardtanh_backward %29, %18 {min_val = 0.000000e+00 : f64, max_val = 6.000000e+00 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %31 = cirh._to_copy %17 {dtype = "float64"} : (tensor<4xi64>) -> tensor<4xf64>
+  %32 = cirh.gelu_cdf %30 {approximate = "none"} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %33 = cirh.mul %30, %32 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %34 = cirh.gelu_slope %30, %32, %33 {approximate = "none"} : (tensor<4x4xf64>, tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }

@@ -10,7 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.base import attribute
 from csrun.cirh.reference import Draw, State, interpret
-from csrun.cirh.reference.neural import dropout_mask
+from csrun.cirh.reference.masks import dropout_mask
 from csrun.compiler.passes import run_passes
 
 MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)

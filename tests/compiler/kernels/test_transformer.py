@@ -8,6 +8,7 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.compiler import compile_model
+from csrun.executable import NumberRange
 from csrun.nn.functions import view
 from csrun.nn.tracer import Tracer
 
@@ -120,4 +121,13 @@ def test_a_step_is_pytorchs(tmp_path, norm, causal, masked, mode, precision):
 def test_the_streamers_know_how_many_vectors_there_are(tmp_path):
     executable = compiled(tmp_path, ExecutionMode.PIPELINED, "float32", nn.RMSNorm, True, None)
     ids, labels = executable.plan.inputs
-    assert (ids.vocabulary, labels.vocabulary) == (V, None)
+    assert (ids.numbers, labels.numbers) == ((NumberRange(V),), ())
+
+
+def test_attentions_result_is_kept_once_for_the_product_and_the_way_back(tmp_path):
+    plan = compiled(tmp_path, ExecutionMode.PIPELINED, "float32", nn.RMSNorm, True, None).plan
+    lines = (tmp_path / f"tfcs_{plan.checksum}" / "kernels.txt").read_text().splitlines()
+    forward, backward = (line for line in lines if ": attention: " in line)
+    result = forward.partition(" -> ")[2].partition(", ")[0]
+    assert result in backward.partition(" -> ")[0].split(", ")
+    assert f"    o: product: {result}, o/kernel -> o/mm" in lines

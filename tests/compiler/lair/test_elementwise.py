@@ -5,7 +5,8 @@ import pytest
 from support.programs import Machine, options_of, step_of
 
 from csrun import nn
-from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import CompileError, compile_model
 from csrun.executable import Runtime, state_views, wafer_views
 from csrun.nn.tracer import Tracer

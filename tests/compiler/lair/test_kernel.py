@@ -4,7 +4,7 @@ from support.programs import options_of
 
 from csrun import nn
 from csrun.base.mode import RunMode
-from csrun.cirh.ops.arithmetic import SumOp
+from csrun.cirh.ops.reductions import SumOp
 from csrun.compiler import compile_model
 from csrun.compiler.kernels import Phase
 from csrun.compiler.lair import Generated, parse_kernels, print_kernels
@@ -19,14 +19,14 @@ def trace(model, dtype="float32"):
     with Tracer(dtype) as tracer:
         features = tracer.input("features", (ROWS, 4), dtype)
         labels = tracer.input("labels", (ROWS,), "int32")
-        loss, outputs = model(nn.Dense(COLUMNS)(features), labels)
+        loss, outputs = model(nn.Dense(COLUMNS, use_bias=False)(features), labels)
         return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), outputs)
 
 
 def own_activation(x, labels):
     y = x * nn.sigmoid(1.702 * x)
     z = y / nn.mean(y, keepdims=True)
-    return nn.softmax_cross_entropy(nn.Dense(3)(z), labels), []
+    return nn.softmax_cross_entropy(nn.Dense(3, use_bias=False)(z), labels), []
 
 
 def generated(model, most=None):
@@ -65,7 +65,9 @@ def test_values_that_others_need_between_keep_operators_apart():
 
     def model(x, labels):
         doubled = x * 2.0
-        return nn.softmax_cross_entropy(nn.Dense(COLUMNS)(doubled) + doubled, labels), []
+        return nn.softmax_cross_entropy(
+            nn.Dense(COLUMNS, use_bias=False)(doubled) + doubled, labels
+        ), []
 
     forward = [k for k in generated(model) if k.phase is Phase.FORWARD]
     assert [len(k.loop.operators) for k in forward] == [1, 1]
@@ -74,7 +76,7 @@ def test_values_that_others_need_between_keep_operators_apart():
 def test_a_sum_over_rows_is_there_only_after_the_loop():
     def model(x, labels):
         total = x.tracer.emit(SumOp, x * x, dims=(0,), keepdim=True)
-        loss = nn.softmax_cross_entropy(nn.Dense(3)(x), labels)
+        loss = nn.softmax_cross_entropy(nn.Dense(3, use_bias=False)(x), labels)
         return loss, [("shares", x * x / total)]
 
     forward = [k for k in generated(model) if k.phase is Phase.FORWARD]
@@ -87,3 +89,41 @@ def test_scratch_is_of_a_tile_and_shared(monkeypatch):
     for kernel in (forward, backward):
         assert all(array.shape[0] < ROWS for array in kernel.scratch)
     assert len(backward.scratch) < 13
+
+
+def test_bias_and_activation_are_one_kernel_over_the_product():
+    def model(x, labels):
+        y = nn.Dense(COLUMNS, "relu")(x)
+        return nn.softmax_cross_entropy(nn.Dense(3, use_bias=False)(y), labels), []
+
+    forward, backward = generated(model)
+    assert list(forward.loop.operators) == ["cirh.add", "cirh.relu"]
+    (written,) = forward.writes
+    assert written in forward.reads
+    assert not forward.scratch
+    assert list(backward.loop.operators) == ["cirh.threshold_backward", "cirh.sum"]
+    gradient, of_bias = backward.writes
+    assert gradient in backward.reads
+    assert of_bias.name == "gradient/dense_1/bias"
+
+
+def test_a_value_that_others_read_is_not_written_over():
+    def model(x, labels):
+        y = nn.Dense(COLUMNS, "silu")(x)
+        return nn.softmax_cross_entropy(nn.Dense(3, use_bias=False)(y), labels), []
+
+    forward, _ = generated(model)  # what silu took is read again on the way back
+    kept, out = forward.writes
+    assert kept in forward.reads
+    assert out not in forward.reads
+
+
+def test_dropout_goes_with_the_activation():
+    def model(x, labels):
+        y = nn.Dropout(0.5)(nn.Dense(COLUMNS, "relu")(x))
+        return nn.softmax_cross_entropy(nn.Dense(3, use_bias=False)(y), labels), []
+
+    forward, backward = generated(model)
+    assert forward.loop.operators[1:] == ("cirh.relu", "cirh._masked_scale")
+    assert backward.loop.operators[:2] == ("cirh._masked_scale", "cirh.threshold_backward")
+    assert forward.flops == 4 * ROWS * COLUMNS

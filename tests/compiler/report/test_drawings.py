@@ -134,3 +134,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(monkeypatch, training, order
             for complete in visit.completes:
                 streamed.deliver(complete, None)
         assert step == 0 or arrivals == [stop.arrival.value for stop in stops(groups, visits)]
+
+
+def test_a_program_of_which_nothing_is_wanted_has_no_stops():
+    assert stops((Group(0, ("a",), 0, 64, 0),), ()) == ()

@@ -20,8 +20,10 @@ IDEAL = Constants(efficiency=1.0, batch_overhead_s=0.0)
 OVERHEAD = Constants(efficiency=1.0, batch_overhead_s=1e-3)
 
 
-def layer(name, flops, weight_bytes=64, activation_bytes=64):
-    return Layer(name, "fc", 0, (), flops // 2, flops // 2, weight_bytes, activation_bytes)
+def layer(name, flops, weight_bytes=64, crossing_bytes=64):
+    return Layer(
+        name, "fc", 0, (), flops // 2, flops // 2, weight_bytes, crossing_bytes, crossing_bytes, 2
+    )
 
 
 def limit_of(*layers, constants=IDEAL, arena_bytes=0, **others):
@@ -89,7 +91,7 @@ def test_a_larger_batch_that_may_not_fit_says_what_this_one_takes():
             "the rate, 20 to an estimated 6,667 samples/s",
         ),
         (
-            limit_of(layer("a", 4000, activation_bytes=80_000_000), pes={"a": 100}),
+            limit_of(layer("a", 4000, crossing_bytes=80_000_000), pes={"a": 100}),
             "the way out of layer a's PEs, for 8 MB of activations a sample: a layer with fewer "
             "units raises the rate",
         ),

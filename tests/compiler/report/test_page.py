@@ -187,6 +187,39 @@ def test_a_group_that_is_pointed_at_lights_its_layers(browser, tmp_path):
     assert len(all_of(browser, "#layers tr.lit")) == len(layers_of(browser)) == 4
 
 
+def test_blocks_are_folded_until_they_are_asked_for(browser, tmp_path):
+    names = ("h/0/up", "h/0/down", "h/1/up", "h/1/down")
+    page = tmp_path / "compile_report.html"
+    page.write_text(render(report_of(tmp_path, names)))
+    show(browser, page, 1280)
+    for table in ("#memory", "#layers"):
+        first, second = all_of(browser, f"{table} .fold")
+        assert [first.text, second.text] == ["h/0", "h/1"]
+        seen = [row for row in all_of(browser, f"{table} tbody tr") if row.is_displayed()]
+        assert len(seen) == 2
+        weights = 4 * 12 * 40 + 192 + 4 * 40 * 30 + 128  # a bias fills whole lines of 64 bytes
+        assert weights == 7040
+        assert "7.04 kB" in seen[0].text
+        second.click()
+        assert (first.aria_role, second.get_attribute("aria-expanded")) == ("button", "true")
+        seen = [row for row in all_of(browser, f"{table} tbody tr") if row.is_displayed()]
+        assert len(seen) == 4
+        assert [name in seen[2].text for name in names] == [False, False, True, False]
+
+
+def test_sorting_takes_the_layers_out_of_their_blocks_and_puts_them_back(browser, tmp_path):
+    page = tmp_path / "compile_report.html"
+    page.write_text(render(report_of(tmp_path, ("h/0/up", "h/0/down", "h/1/up", "h/1/down"))))
+    show(browser, page, 1280)
+    number, name, *_ = all_of(browser, ".sortable thead button")
+    name.click()
+    assert layers_of(browser) == ["h/0/down", "h/0/up", "h/1/down", "h/1/up"]
+    number.click()
+    assert [text for text in layers_of(browser) if text] == ["h/0", "h/1"]
+    number.click()
+    assert layers_of(browser) == ["h/1/down", "h/1/up", "h/0/down", "h/0/up"]
+
+
 def test_heads_sort_by_click_and_by_key(browser, page):
     from selenium.webdriver import Keys
 

@@ -1,0 +1,34 @@
+"""Learning algorithms as attributes: what `minimize` asks for, and what each update does."""
+
+from xdsl.ir import Attribute
+
+from csrun.cirh.algorithms.adam import AdamAttr, LambAttr
+from csrun.cirh.algorithms.adaptive import AdagradAttr, RmsPropAttr
+from csrun.cirh.algorithms.base import Algorithm
+from csrun.cirh.algorithms.descent import SgdAttr
+from csrun.cirh.algorithms.schedule import SCHEDULES, Number, Rate, ScheduleAttr, StepNumberAttr
+
+__all__ = [
+    "ATTRIBUTES",
+    "SCHEDULES",
+    "AdagradAttr",
+    "AdamAttr",
+    "Algorithm",
+    "LambAttr",
+    "Number",
+    "Rate",
+    "RmsPropAttr",
+    "ScheduleAttr",
+    "SgdAttr",
+    "StepNumberAttr",
+]
+
+ATTRIBUTES: tuple[type[Attribute], ...] = (
+    ScheduleAttr,
+    StepNumberAttr,
+    SgdAttr,
+    AdamAttr,
+    LambAttr,
+    AdagradAttr,
+    RmsPropAttr,
+)

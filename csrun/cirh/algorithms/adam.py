@@ -1,0 +1,129 @@
+"""Algorithms of two moments: Adam, AdamW and Lamb."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from xdsl.dialects import builtin
+from xdsl.irdl import irdl_attr_definition
+
+from csrun.cirh.algorithms.base import (
+    Algorithm,
+    Decay,
+    Double,
+    Patterns,
+    check_decay,
+    check_epsilon,
+    check_share,
+    decay,
+    double,
+    flag,
+    patterns,
+    schedule,
+)
+from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
+
+
+@irdl_attr_definition
+class AdamAttr(Algorithm):
+    """Adam, as torch.optim.Adam computes it; decoupled, as torch.optim.AdamW does.
+
+    m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; both moments divided by 1 - beta^t,
+    where `bias_correction` asks for it; w = w - learning_rate m / (sqrt(v) + epsilon). With
+    `epsilon_hat`, as TensorFlow computes it, epsilon is added to the root of v as it is before the
+    division, and the step's rate has both divisors.
+
+    Source: Kingma and Ba 2015, algorithm 1; epsilon_hat: the end of section 2;
+    Loshchilov and Hutter 2019, algorithm 2
+    """
+
+    name = "cirh.adam_algorithm"
+    learning_rate: Rate
+    beta1: Double
+    beta2: Double
+    epsilon: Double
+    decoupled: builtin.BoolAttr
+    epsilon_hat: builtin.BoolAttr
+    bias_correction: builtin.BoolAttr
+    weight_decay: Decay
+    exclude: Patterns
+
+    @classmethod
+    def of(
+        cls,
+        learning_rate: float | Rate,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        decoupled: bool = False,
+        weight_decay: float | StepNumberAttr = 0.0,
+        exclude: Sequence[str] = (),
+        epsilon_hat: bool = False,
+        bias_correction: bool = True,
+    ) -> Self:
+        return cls(
+            schedule(learning_rate),
+            double(betas[0]),
+            double(betas[1]),
+            double(epsilon),
+            flag(decoupled),
+            flag(epsilon_hat),
+            flag(bias_correction),
+            decay(weight_decay),
+            patterns(exclude),
+        )
+
+    def verify(self) -> None:
+        """Raises: VerifyException for a number out of range."""
+        _check(self)
+
+
+@irdl_attr_definition
+class LambAttr(Algorithm):
+    """Lamb: Adam's direction and the decay, as long as the parameter itself is.
+
+    u = m / (sqrt(v) + epsilon) + weight_decay w, m and v as Adam's;
+    w = w - learning_rate (|w| / |u|) u, norms over the whole parameter; where one of them is zero
+    the ratio is one.
+
+    Source: You et al. 2020, algorithm 2
+    """
+
+    name = "cirh.lamb_algorithm"
+    learning_rate: Rate
+    beta1: Double
+    beta2: Double
+    epsilon: Double
+    bias_correction: builtin.BoolAttr
+    weight_decay: Decay
+    exclude: Patterns
+
+    @classmethod
+    def of(
+        cls,
+        learning_rate: float | Rate,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-6,
+        bias_correction: bool = True,
+        weight_decay: float | StepNumberAttr = 0.0,
+        exclude: Sequence[str] = (),
+    ) -> Self:
+        return cls(
+            schedule(learning_rate),
+            double(betas[0]),
+            double(betas[1]),
+            double(epsilon),
+            flag(bias_correction),
+            decay(weight_decay),
+            patterns(exclude),
+        )
+
+    def verify(self) -> None:
+        """Raises: VerifyException for a number out of range."""
+        _check(self)
+
+
+def _check(algorithm: AdamAttr | LambAttr) -> None:
+    """Raises: VerifyException for a number out of range."""
+    for beta in (algorithm.beta1, algorithm.beta2):
+        check_share("betas", beta)
+    check_epsilon(algorithm.epsilon)
+    check_decay(algorithm.weight_decay, algorithm.exclude)

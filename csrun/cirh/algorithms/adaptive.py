@@ -1,0 +1,119 @@
+"""Algorithms that divide by a root of squares: Adagrad and RMSProp."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from xdsl.dialects import builtin
+from xdsl.irdl import irdl_attr_definition
+
+from csrun.cirh.algorithms.base import (
+    Algorithm,
+    Decay,
+    Double,
+    Patterns,
+    check_decay,
+    check_epsilon,
+    check_share,
+    decay,
+    double,
+    flag,
+    patterns,
+    require,
+    schedule,
+)
+from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
+
+
+@irdl_attr_definition
+class AdagradAttr(Algorithm):
+    """Adagrad, as torch.optim.Adagrad computes it.
+
+    g = grad + weight_decay w; s = s + g g, at first `initial_accumulator`;
+    w = w - learning_rate / (1 + t lr_decay) g / (sqrt(s) + epsilon), t steps after the first.
+
+    Source: Duchi et al. 2011, section 1.1, the diagonal form
+    """
+
+    name = "cirh.adagrad_algorithm"
+    learning_rate: Rate
+    lr_decay: Double
+    initial_accumulator: Double
+    epsilon: Double
+    weight_decay: Decay
+    exclude: Patterns
+
+    @classmethod
+    def of(
+        cls,
+        learning_rate: float | Rate,
+        lr_decay: float = 0.0,
+        initial_accumulator: float = 0.0,
+        epsilon: float = 1e-10,
+        weight_decay: float | StepNumberAttr = 0.0,
+        exclude: Sequence[str] = (),
+    ) -> Self:
+        return cls(
+            schedule(learning_rate),
+            double(lr_decay),
+            double(initial_accumulator),
+            double(epsilon),
+            decay(weight_decay),
+            patterns(exclude),
+        )
+
+    def verify(self) -> None:
+        """Raises: VerifyException for a number out of range."""
+        decay, first = self.lr_decay.value.data, self.initial_accumulator.value.data
+        require(decay >= 0, "lr_decay must be >= 0", decay)
+        require(first >= 0, "initial_accumulator must be >= 0", first)
+        check_epsilon(self.epsilon)
+        check_decay(self.weight_decay, self.exclude)
+
+
+@irdl_attr_definition
+class RmsPropAttr(Algorithm):
+    """RMSProp, as torch.optim.RMSprop computes it.
+
+    g = grad + weight_decay w; s = alpha s + (1 - alpha) g g; a = alpha a + (1 - alpha) g;
+    u = g / (sqrt(s) + epsilon), or with `centered` g / (sqrt(s - a a) + epsilon), a difference that
+    rounding does not take below zero; b = momentum b + u; w = w - learning_rate b.
+
+    Source: Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, equations 38 to 45
+    """
+
+    name = "cirh.rmsprop_algorithm"
+    learning_rate: Rate
+    alpha: Double
+    epsilon: Double
+    momentum: Double
+    centered: builtin.BoolAttr
+    weight_decay: Decay
+    exclude: Patterns
+
+    @classmethod
+    def of(
+        cls,
+        learning_rate: float | Rate,
+        alpha: float = 0.99,
+        epsilon: float = 1e-8,
+        momentum: float = 0.0,
+        centered: bool = False,
+        weight_decay: float | StepNumberAttr = 0.0,
+        exclude: Sequence[str] = (),
+    ) -> Self:
+        return cls(
+            schedule(learning_rate),
+            double(alpha),
+            double(epsilon),
+            double(momentum),
+            flag(centered),
+            decay(weight_decay),
+            patterns(exclude),
+        )
+
+    def verify(self) -> None:
+        """Raises: VerifyException for a number out of range."""
+        check_share("alpha", self.alpha)
+        check_share("momentum", self.momentum)
+        check_epsilon(self.epsilon)
+        check_decay(self.weight_decay, self.exclude)

@@ -1,0 +1,88 @@
+"""What all learning algorithms share: a learning rate, and the weight decay of some parameters."""
+
+import re
+from collections.abc import Sequence
+from typing import Self
+
+from xdsl.dialects import builtin
+from xdsl.ir import ParametrizedAttribute
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.algorithms.schedule import Rate, ScheduleAttr, StepNumberAttr
+
+Double = builtin.FloatAttr[builtin.Float64Type]
+Decay = Double | StepNumberAttr
+Patterns = builtin.ArrayAttr[builtin.StringAttr]
+
+
+class Algorithm(ParametrizedAttribute):
+    """A learning algorithm, with `learning_rate`, `weight_decay` and `exclude` among its fields.
+
+    Parameters in whose name a pattern of `exclude` is found do not decay.
+    """
+
+    def for_parameter(self, name: str) -> Self:
+        """The algorithm of one parameter, where nothing is left to exclude."""
+        names = [field for field, _ in self.get_irdl_definition().parameters]
+        fields = dict(zip(names, self.parameters, strict=True))
+        exclude = fields["exclude"]
+        assert isinstance(exclude, builtin.ArrayAttr), "declared so by all of them"
+        if not exclude.data:
+            return self
+        if any(re.search(pattern.data, name) for pattern in exclude.data):
+            fields["weight_decay"] = double(0.0)
+        return type(self).new([*(fields | {"exclude": patterns(())}).values()])
+
+
+def double(number: float) -> Double:
+    """A float64 number."""
+    return builtin.FloatAttr(number, builtin.f64)
+
+
+def flag(is_so: bool) -> builtin.BoolAttr:
+    """A truth value."""
+    return builtin.BoolAttr.from_bool(is_so)
+
+
+def schedule(rate: float | Rate) -> Rate:
+    """A learning rate; a number is a constant one."""
+    return ScheduleAttr.constant(rate) if isinstance(rate, int | float) else rate
+
+
+def decay(weight_decay: float | StepNumberAttr) -> Decay:
+    """A weight decay; a number is a constant one."""
+    return weight_decay if isinstance(weight_decay, StepNumberAttr) else double(weight_decay)
+
+
+def patterns(names: Sequence[str]) -> Patterns:
+    """Regular expressions of parameters' names."""
+    return builtin.ArrayAttr([builtin.StringAttr(pattern) for pattern in names])
+
+
+def check_decay(decay: Decay, exclude: Patterns) -> None:
+    """Raises: VerifyException for a decay out of range or a pattern that is none."""
+    if not isinstance(decay, StepNumberAttr):
+        require(decay.value.data >= 0, "weight_decay must be >= 0", decay.value.data)
+    for pattern in exclude.data:
+        try:
+            re.compile(pattern.data)
+        except re.error as error:
+            raise VerifyException(
+                f"a pattern of names must be a regular expression, got {pattern.data!r}: {error}"
+            ) from error
+
+
+def check_share(name: str, share: Double) -> None:
+    """Raises: VerifyException for what a running mean cannot keep of itself."""
+    require(0 <= share.value.data < 1, f"{name} must be in [0, 1)", share.value.data)
+
+
+def check_epsilon(epsilon: Double) -> None:
+    """Raises: VerifyException for what does not keep a divisor from zero."""
+    require(epsilon.value.data > 0, "epsilon must be > 0", epsilon.value.data)
+
+
+def require(holds: bool, rule: str, found: float) -> None:
+    """Raises: VerifyException naming the rule."""
+    if not holds:
+        raise VerifyException(f"{rule}, got {found}")

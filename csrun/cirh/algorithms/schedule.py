@@ -1,0 +1,94 @@
+"""Learning rates over the steps, as attributes: schedules, and numbers that come with each step."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from xdsl.dialects import builtin
+from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.base import Plain, attribute
+
+Number = int | float | tuple[int, ...] | tuple[float, ...]
+
+_LINE = ("initial_learning_rate", "end_learning_rate", "steps", "warmup_steps")
+#: The numbers that each schedule is made of.
+SCHEDULES: Mapping[str, tuple[str, ...]] = {
+    "constant": ("learning_rate", "warmup_steps"),
+    "linear": _LINE,
+    "cosine": _LINE,
+    "polynomial": (*_LINE, "power"),
+    "piecewise_constant": ("boundaries", "values", "warmup_steps"),
+}
+
+
+@irdl_attr_definition
+class ScheduleAttr(ParametrizedAttribute):
+    """A learning rate over the steps: a schedule by name, and its numbers."""
+
+    name = "cirh.schedule"
+    kind: builtin.StringAttr
+    options: builtin.DictionaryAttr
+
+    @classmethod
+    def of(cls, kind: str, options: Mapping[str, Number]) -> Self:
+        plain: Mapping[str, Plain] = options
+        return cls(
+            builtin.StringAttr(kind),
+            builtin.DictionaryAttr({name: attribute(v) for name, v in plain.items()}),
+        )
+
+    @classmethod
+    def constant(cls, learning_rate: float) -> Self:
+        """The same rate at every step."""
+        return cls.of("constant", {"learning_rate": float(learning_rate), "warmup_steps": 0})
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        return {name: _number(value) for name, value in self.options.data.items()}
+
+    def verify(self) -> None:
+        """Raises: VerifyException when the schedule is unknown, or its numbers are not its own."""
+        known, names = SCHEDULES.get(self.kind.data), set(self.options.data)
+        if known is None:
+            raise VerifyException(
+                f"schedule must be one of {', '.join(SCHEDULES)}, got {self.kind.data}"
+            )
+        if names != set(known):
+            raise VerifyException(
+                f"schedule {self.kind.data} has the numbers {', '.join(known)}, "
+                f"got {', '.join(sorted(names))}"
+            )
+
+
+@irdl_attr_definition
+class StepNumberAttr(ParametrizedAttribute):
+    """Number `index` of those that come with each step: what nobody knows before it begins."""
+
+    name = "cirh.step_number"
+    index: builtin.IntAttr
+
+    @classmethod
+    def of(cls, index: int) -> Self:
+        return cls(builtin.IntAttr(index))
+
+    def verify(self) -> None:
+        """Raises: VerifyException for a number before the first."""
+        if self.index.data < 0:
+            raise VerifyException(f"a step's numbers count from 0, got {self.index.data}")
+
+
+Rate = ScheduleAttr | StepNumberAttr
+
+
+def _number(value: Attribute) -> Number:
+    match value:
+        case builtin.IntegerAttr():
+            return value.value.data
+        case builtin.FloatAttr():
+            return float(value.value.data)
+        case builtin.DenseArrayBase():
+            return tuple(value.iter_values())
+        case _:
+            raise VerifyException(f"a schedule is made of numbers, got {value}")

@@ -1,0 +1,95 @@
+"""Which axis of a value carries samples, and what its value is over the minibatches of a step.
+
+An axis that carries samples has one row or several of each, those of the first sample first: after
+[B, T, D] -> [B T, D] a sample has T rows of axis 0. A rule for each operator says what becomes of
+it; an operator without a rule makes a value of the batch as a whole.
+
+The rows that fill up an incomplete batch are to count nowhere: what sums over samples must know
+that they hold zeros.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.base.families import families_of
+from csrun.cirh.batch_axes.base import (
+    FIXED,
+    LOST,
+    MIXED,
+    OF_THE_BATCH,
+    PART,
+    SAME,
+    SAMPLES,
+    Dependence,
+    Found,
+    Over,
+    Rules,
+)
+from csrun.cirh.batch_axes.elementwise import elementwise
+from csrun.cirh.ops.base import ElementwiseOp
+from csrun.cirh.ops.batch import MaskPaddingOp
+
+__all__ = [
+    "FIXED",
+    "LOST",
+    "MIXED",
+    "OF_THE_BATCH",
+    "PART",
+    "SAMPLES",
+    "Dependence",
+    "Dependences",
+    "Over",
+    "dependence_in",
+    "dependence_of",
+    "dependences_of",
+]
+
+Dependences = dict[SSAValue, Dependence]
+
+_FAMILIES = families_of("csrun.cirh.batch_axes", "RULES")
+RULES: Rules = {kind: rule for family in _FAMILIES for kind, rule in family.RULES.items()}
+
+
+def dependences_of(operations: Sequence[Operation]) -> Dependences:
+    """The dependence of every value, from the operators in program order."""
+    found: Dependences = {}
+    for op in operations:
+        of = [found[operand] for operand in op.operands]
+        found.update(zip(op.results, dependence_of(op, of), strict=True))
+    return found
+
+
+def dependence_in(found: Dependences, value: SSAValue) -> Dependence:
+    """The dependence of one value; what it follows from is found, too, where it is not yet."""
+    pending = [value]
+    while pending:
+        op = pending[-1].owner
+        assert isinstance(op, Operation), "a module's values are results"
+        if unknown := [operand for operand in op.operands if operand not in found]:
+            pending += unknown
+            continue
+        of = [found[operand] for operand in op.operands]
+        found.update(zip(op.results, dependence_of(op, of), strict=True))
+        pending.pop()
+    return found[value]
+
+
+def dependence_of(op: Operation, of: Sequence[Dependence]) -> tuple[Dependence, ...]:
+    """The dependence of each result of an operator, from those of its operands."""
+    found = _dependence_of(op, of)
+    each = found if isinstance(found, tuple) else (found,) * len(op.results)
+    if any(one.counts_padding for one in of):
+        each = tuple(replace(one, counts_padding=True) for one in each)
+    return each
+
+
+def _dependence_of(op: Operation, of: Sequence[Dependence]) -> Found:
+    if op.operands and all(one.over is SAME for one in of) and type(op) is not MaskPaddingOp:
+        return FIXED
+    if rule := RULES.get(type(op)):
+        return rule(op, of)
+    if isinstance(op, ElementwiseOp):
+        return elementwise(op, of)
+    return OF_THE_BATCH if all(one.axis is None for one in of) else LOST

@@ -1,0 +1,71 @@
+"""Products of matrices."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.base import (
+    LOST,
+    MIXED,
+    OF_THE_BATCH,
+    PART,
+    SAME,
+    SAMPLES,
+    Dependence,
+    Rules,
+    linear,
+    sum_of_samples,
+)
+from csrun.cirh.batch_axes.elementwise import elementwise
+from csrun.cirh.ops import arithmetic
+from csrun.cirh.types import shape_of, type_of
+
+
+def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Rows of the left matrix, columns of the right one; what is summed over is a part."""
+    left, right = of
+    if (left.axis, right.axis) == (1, 0):
+        return sum_of_samples(left, right) if left.rows == right.rows else LOST
+    if left.axis == 0 and right.axis is None:
+        return replace(left, over=SAMPLES if (left.over, right.over) == (SAMPLES, SAME) else MIXED)
+    if right.axis == 1 and left.axis is None:
+        return replace(right, over=SAMPLES if (left.over, right.over) == (SAME, SAMPLES) else MIXED)
+    if left.axis is None and right.axis is None and {left.over, right.over} == {PART, SAME}:
+        return Dependence(PART)
+    return OF_THE_BATCH if left.axis is right.axis is None else LOST
+
+
+def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Over a leading axis each sample by itself, else as a product of two matrices."""
+    left, right = of
+    ranks = [len(shape_of(type_of(value))) for value in (*op.operands, op.results[0])]
+    places = [
+        None if one.axis is None else one.axis - rank for one, rank in zip(of, ranks, strict=False)
+    ]
+    if any(place is not None and place < -2 for place in places):
+        return elementwise(op, of) if not {-1, -2} & set(places) else LOST
+    if places == [-1, -2] and ranks[2] == 2 and left.rows == right.rows:
+        return sum_of_samples(left, right)
+    if places[0] == -2 and right.over is SAME:
+        return linear(left.on(ranks[2] - 2))
+    if places[1] == -1 and left.over is SAME:
+        return linear(right.on(ranks[2] - 1))
+    return OF_THE_BATCH if left.axis is right.axis is None else LOST
+
+
+def affine(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    bias, *factors = of
+    found = product(op, factors)
+    if bias.axis is None and found.axis is None:
+        return replace(found, over=MIXED)
+    if found.axis == 0 and bias.axis is None:
+        return replace(found, padding=None, over=found.over if bias.over is SAME else MIXED)
+    return LOST
+
+
+RULES: Rules = {
+    arithmetic.MmOp: product,
+    arithmetic.AddmmOp: affine,
+    arithmetic.MatmulOp: products,
+}

@@ -1,0 +1,107 @@
+"""How a value depends on the batch, and what rules are made of."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.ops.model import FullOp
+from csrun.cirh.ops.shape import ExpandOp
+from csrun.cirh.types import shape_of, type_of
+
+
+class Over(Enum):
+    """A value over the minibatches of a step."""
+
+    SAMPLES = auto()  # each sample's rows are of that sample alone
+    SAME = auto()  # it is the same in all of them
+    PART = auto()  # a sum over samples: theirs add up
+    MIXED = auto()  # none of these: of the batch as a whole
+
+
+SAMPLES, SAME, PART, MIXED = Over
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """How a value depends on the batch.
+
+    axis: the one that carries samples, None when none does. rows: that a sample has of it.
+    padding: what the rows of padding hold, where that is known. counts_padding: whether they had
+    a part in it.
+    """
+
+    over: Over
+    axis: int | None = None
+    rows: int = 1
+    padding: float | None = None
+    counts_padding: bool = False
+
+    def on(self, axis: int | None, rows: int | None = None) -> "Dependence":
+        """The same value with its samples on another axis; of the whole batch when on none."""
+        if axis is None:
+            return LOST
+        return replace(self, axis=axis, rows=self.rows if rows is None else rows)
+
+    @property
+    def is_zero_in_padding(self) -> bool:
+        """Whether rows of padding are known to hold zeros."""
+        return self.axis is not None and self.padding == 0
+
+
+FIXED = Dependence(SAME)
+OF_THE_BATCH = Dependence(MIXED)
+LOST = Dependence(MIXED, counts_padding=True)  # which rows are whose, nobody knows any more
+
+Found = Dependence | tuple[Dependence, ...]  # of all results, or of each
+Rule = Callable[[Operation, Sequence[Dependence]], Found]
+Rules = Mapping[type[Operation], Rule]
+
+
+def fixed(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    return FIXED
+
+
+def is_alike(value: SSAValue, axis: int) -> bool:
+    """Whether a value is the same all along an axis, counted from the last one: -1, -2, …"""
+    own = shape_of(type_of(value))
+    if -axis > len(own) or own[axis] == 1 or isinstance(value.owner, FullOp):
+        return True
+    return isinstance(value.owner, ExpandOp) and is_alike(value.owner.x, axis)
+
+
+def linear(one: Dependence) -> Dependence:
+    """Where zeros stay zeros, and other values do not stay."""
+    return replace(one, padding=0 if one.padding == 0 else None)
+
+
+def sum_of_samples(*of: Dependence) -> Dependence:
+    """A sum of products; a part of it is zero where one factor is."""
+    over = PART if all(one.over is SAMPLES for one in of) else MIXED
+    return Dependence(over, counts_padding=not any(one.is_zero_in_padding for one in of))
+
+
+def as_the_gradient(found: Dependence, grad: Dependence) -> Dependence:
+    """What is linear in a gradient is zero where that is."""
+    return replace(found, padding=0) if grad.is_zero_in_padding else found
+
+
+def together(
+    samples: Sequence[Dependence], others: Sequence[Dependence], before: int
+) -> Dependence:
+    """Values that all have their samples on the same axis, one of those before `before`."""
+    if len({(one.axis, one.rows) for one in samples}) > 1:
+        return LOST
+    mixed = any(one.over is not SAMPLES for one in samples)
+    found = by_samples(samples[0], others, before)
+    return replace(found, over=MIXED) if mixed else found
+
+
+def by_samples(one: Dependence, others: Sequence[Dependence], before: int) -> Dependence:
+    if one.axis is None:
+        return OF_THE_BATCH
+    if one.axis >= before or any(other.axis is not None for other in others):
+        return LOST
+    alone = one.over is SAMPLES and all(other.over is SAME for other in others)
+    return Dependence(SAMPLES if alone else MIXED, one.axis, one.rows)

@@ -1,0 +1,47 @@
+"""Batch normalization: everything depends on all samples of the batch, and on no padding.
+
+By minibatch, samples depend on others of their minibatch alone, and gradients of weights and the
+next running statistics are sums of what minibatches give.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.base import (
+    LOST,
+    MIXED,
+    OF_THE_BATCH,
+    PART,
+    SAMPLES,
+    Dependence,
+    Found,
+    Rules,
+    together,
+)
+from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
+
+
+def normalize(op: Operation, of: Sequence[Dependence]) -> Found:
+    return _of_rows(op, of[:1])
+
+
+def backward(op: Operation, of: Sequence[Dependence]) -> Found:
+    own, *others = _of_rows(op, of[:2])
+    return replace(own, padding=0), *others
+
+
+def _of_rows(op: Operation, samples: Sequence[Dependence]) -> tuple[Dependence, ...]:
+    """The first result has the samples, on axis 0; the others are of the batch.
+
+    Mean and rstd are read on the way back alone, by the minibatch that they are of.
+    """
+    found = together(samples, (), 1)
+    parts = "by_minibatch" in op.properties and found.over is SAMPLES
+    over = SAMPLES if parts else MIXED
+    own = LOST if found.axis is None else Dependence(over, found.axis, found.rows)
+    return own, *(Dependence(PART) if parts else OF_THE_BATCH for _ in op.results[1:])
+
+
+RULES: Rules = {NativeBatchNormOp: normalize, NativeBatchNormBackwardOp: backward}

@@ -1,0 +1,43 @@
+"""Convolutions: each image by itself, its weight's gradient the sum over them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.base import (
+    Dependence,
+    Rules,
+    as_the_gradient,
+    by_samples,
+    sum_of_samples,
+    together,
+)
+from csrun.cirh.ops.convolution import (
+    ConvolutionBackwardInputOp,
+    ConvolutionBackwardWeightOp,
+    ConvolutionOp,
+)
+
+
+def convolve(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    x, *weights = of
+    return by_samples(x, weights, 1)
+
+
+def backward_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    grad, weight = of
+    return as_the_gradient(by_samples(grad, (weight,), 1), grad)
+
+
+def backward_weight(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """A sum of products: zero where the gradient is, or the image."""
+    zero = any(one.is_zero_in_padding for one in of)
+    return sum_of_samples(replace(together(of, (), 1), padding=0 if zero else None))
+
+
+RULES: Rules = {
+    ConvolutionOp: convolve,
+    ConvolutionBackwardInputOp: backward_input,
+    ConvolutionBackwardWeightOp: backward_weight,
+}

@@ -1,0 +1,62 @@
+"""Operators that compute each element by itself."""
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.base import (
+    LOST,
+    MIXED,
+    OF_THE_BATCH,
+    PART,
+    SAME,
+    SAMPLES,
+    Dependence,
+    is_alike,
+)
+from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.types import is_float, shape_of, type_of
+
+
+def elementwise(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Operands broadcast; those with samples must have them on the same axis of the result."""
+    out = shape_of(type_of(op.results[0]))
+    found: set[tuple[int, int]] = set()
+    for value, one in zip(op.operands, of, strict=True):
+        if one.axis is not None:
+            own = shape_of(type_of(value))
+            axis = one.axis + len(out) - len(own)
+            if own[one.axis] != out[axis]:
+                return LOST
+            found.add((axis, one.rows))
+    if not found:
+        return Dependence(PART) if _is_linear(op, of) else OF_THE_BATCH
+    if len(found) > 1:
+        return LOST
+    ((axis, rows),) = found
+    alone = all(
+        one.over is SAMPLES or (one.over is SAME and is_alike(value, axis - len(out)))
+        for value, one in zip(op.operands, of, strict=True)
+    )
+    padding = 0 if _is_zero_in_padding(op, of) else None
+    return Dependence(SAMPLES if alone else MIXED, axis, rows, padding)
+
+
+def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:
+    """Whether zeros in padding go in and zeros come out; the other operands are finite there."""
+    assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+    return any(all(of[i].is_zero_in_padding for i in linear) for linear in op.LINEAR_IN)
+
+
+def _is_linear(op: Operation, of: Sequence[Dependence]) -> bool:
+    """Whether parts go in and a part comes out."""
+    assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+    parts = {i for i, one in enumerate(of) if one.over is PART}
+    others = all(one.over is SAME for i, one in enumerate(of) if i not in parts)
+    return others and parts in op.LINEAR_IN and not _rounds(op)
+
+
+def _rounds(op: Operation) -> bool:
+    """Whether the result has no room for fractions that an operand has."""
+    kind = type_of(op.results[0])
+    return not is_float(kind) and any(type_of(value) != kind for value in op.operands)

@@ -1,0 +1,29 @@
+"""Poolings: each image by itself."""
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.base import Dependence, Rules, as_the_gradient, by_samples, together
+from csrun.cirh.ops.pooling import (
+    AvgPool2dBackwardOp,
+    AvgPool2dOp,
+    MaxPool2dBackwardOp,
+    MaxPool2dOp,
+)
+
+
+def pool(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    return by_samples(of[0], (), 2)
+
+
+def backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    return as_the_gradient(together(of, (), 2), of[0])
+
+
+RULES: Rules = {
+    MaxPool2dOp: pool,
+    AvgPool2dOp: pool,
+    MaxPool2dBackwardOp: backward,
+    AvgPool2dBackwardOp: backward,
+}

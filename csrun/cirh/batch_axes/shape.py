@@ -1,0 +1,94 @@
+"""Views and parts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.base import LOST, MIXED, OF_THE_BATCH, Dependence, Rules, linear
+from csrun.cirh.ops import parts, shape
+from csrun.cirh.ops.base import integer, ints
+from csrun.cirh.types import shape_of, type_of
+
+
+def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """The first axis of which each sample has equally many rows, behind as many rows as before."""
+    (one,) = of
+    if one.axis is None:
+        return one
+    old, new = shape_of(type_of(op.operands[0])), shape_of(type_of(op.results[0]))
+    samples, before = old[one.axis] // one.rows, prod(old[: one.axis])
+    fitting = [
+        axis
+        for axis, size in enumerate(new)
+        if prod(new[:axis]) == before and samples and size and size % samples == 0
+    ]
+    if not fitting:
+        return LOST
+    axis = one.axis if one.axis in fitting else fitting[0]  # of one sample any would do
+    return one.on(axis, new[axis] // samples)
+
+
+def expand(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    if one.axis is None:
+        return Dependence(one.over)
+    old, new = shape_of(type_of(op.operands[0])), shape_of(type_of(op.results[0]))
+    axis = one.axis + len(new) - len(old)
+    return one.on(axis if old[one.axis] == new[axis] else None)
+
+
+def permute(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    return one if one.axis is None else one.on(ints(op.properties, "dims").index(one.axis))
+
+
+def transpose(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    return one if one.axis is None else one.on(1 - one.axis)
+
+
+def part(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """A slice, or its gradient: of the batch as a whole when it is cut along the samples."""
+    (one,) = of
+    is_cut = one.axis is not None and one.axis == integer(op.properties, "dim")
+    return LOST if is_cut else linear(one)
+
+
+def selection(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    dim = integer(op.properties, "dim")
+    if one.axis is None:
+        return one
+    return LOST if one.axis == dim else one.on(one.axis - (dim < one.axis))
+
+
+def selection_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    (one,) = of
+    dim = integer(op.properties, "dim")
+    return one if one.axis is None else linear(one.on(one.axis + (dim <= one.axis)))
+
+
+def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """Samples on the same axis of all operands, and not one behind the other."""
+    if len({(one.axis, one.rows) for one in of}) > 1:
+        return OF_THE_BATCH if all(one.axis is None for one in of) else LOST
+    if of[0].axis == integer(op.properties, "dim"):
+        return LOST
+    over = of[0].over if len({one.over for one in of}) == 1 else MIXED
+    padding = of[0].padding if len({one.padding for one in of}) == 1 else None
+    return replace(of[0], over=over, padding=padding)
+
+
+RULES: Rules = {
+    shape.ViewOp: view,
+    shape.ExpandOp: expand,
+    shape.PermuteOp: permute,
+    shape.TransposeOp: transpose,
+    shape.SliceOp: part,
+    shape.SelectOp: selection,
+    shape.SliceBackwardOp: part,
+    shape.SelectBackwardOp: selection_backward,
+    parts.CatOp: cat,
+}

@@ -1,0 +1,180 @@
+"""Batch normalization in training: statistics of the batch's samples, and of all batches so far.
+
+Its results are of the batch as a whole, and no part of it has them alone, unless each minibatch is
+to have its own. What is normalized without training, by the statistics of all batches, is
+arithmetic, and has no operator.
+"""
+
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import BoolAttr, FloatAttr, IntegerAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.backward import Backward, Gradients
+from csrun.cirh.ops.base import (
+    ASSEMBLY,
+    CirhOp,
+    Plain,
+    Properties,
+    Types,
+    integer,
+    number,
+    require_same,
+    require_same_dtype,
+)
+from csrun.cirh.ops.normalization import require_epsilon
+from csrun.cirh.types import Tensor, is_integer, shape_of, text_of
+
+AXES = (0, 2)  # of [N, C, P]: all but the channels
+
+
+@irdl_op_definition
+class NativeBatchNormOp(CirhOp):
+    """(x - mean) rstd weight + bias for each channel, and the running statistics' next values.
+
+    mean and variance are those of the channel over all samples that count and all places; rstd is
+    1 / sqrt(variance + eps). The running statistics go the share `momentum` of the way to them, to
+    the unbiased variance, as ATen's do. A sample has `rows` rows of x; rows behind the last sample
+    that counts are normalized, too, and count nowhere.
+
+    With `by_minibatch` a batch that is split has statistics of each part, and the running ones go
+    towards their mean, weighted by samples: what a part gives is its share of the next values.
+
+    Source: Ioffe and Szegedy 2015, Batch Normalization, algorithms 1 and 2; by_minibatch: Huang et
+    al. 2019, GPipe, section 2.2
+    """
+
+    name = "cirh.native_batch_norm"
+    x = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    bias = operand_def(TensorType)
+    running_mean = operand_def(TensorType)
+    running_var = operand_def(TensorType)
+    samples = operand_def(TensorType)
+    rows = prop_def(IntegerAttr)
+    momentum = prop_def(FloatAttr)
+    eps = prop_def(FloatAttr)
+    by_minibatch = opt_prop_def(BoolAttr)
+    out = result_def(TensorType)
+    mean = result_def(TensorType)
+    rstd = result_def(TensorType)
+    next_mean = result_def(TensorType)
+    next_var = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
+        """x [N, C, P], four of [C], a number of samples -> x's, and four times [C]."""
+        x, weight, *others, samples = types
+        require_channels(x, weight)
+        for other in others:
+            require_same(weight, other)
+        require_samples(x, samples, properties)
+        require_epsilon(properties)
+        if not 0 <= number(properties, "momentum") <= 1:
+            raise VerifyException(f"momentum must be in 0..1, got {number(properties, 'momentum')}")
+        return x, weight, weight, weight, weight
+
+    def gradients(self, back: Backward) -> Gradients:
+        """Of x, weight and bias, from x and the saved mean and rstd."""
+        found = back.emit_all(
+            NativeBatchNormBackwardOp,
+            back.grad,
+            self.x,
+            self.mean,
+            self.rstd,
+            self.weight,
+            self.samples,
+            rows=integer(self.properties, "rows"),
+            **by_minibatch(self.properties),
+        )
+        return [*found, None, None, None]
+
+    def compute(
+        self, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, samples: Any
+    ) -> tuple[Any, ...]:
+        """Statistics of the rows that count."""
+        counted = x[: int(samples) * integer(self.properties, "rows")]
+        mean, variance = counted.mean(AXES), counted.var(AXES)
+        rstd = 1 / np.sqrt(variance + x.dtype.type(number(self.properties, "eps")))
+        count = counted.shape[0] * counted.shape[2]
+        out = (x - mean[:, None]) * (rstd * weight)[:, None] + bias[:, None]
+        unbiased = variance * x.dtype.type(count / max(count - 1, 1))
+        share = x.dtype.type(number(self.properties, "momentum"))
+        running = (
+            (1 - share) * old + share * new
+            for old, new in ((running_mean, mean), (running_var, unbiased))
+        )
+        return out, mean, rstd, *running
+
+
+@irdl_op_definition
+class NativeBatchNormBackwardOp(CirhOp):
+    """The gradients of what is normalized, of the weight and of the bias; 0 in padding."""
+
+    name = "cirh.native_batch_norm_backward"
+    grad = operand_def(TensorType)
+    x = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    rstd = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    samples = operand_def(TensorType)
+    rows = prop_def(IntegerAttr)
+    by_minibatch = opt_prop_def(BoolAttr)
+    x_gradient = result_def(TensorType)
+    weight_gradient = result_def(TensorType)
+    bias_gradient = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
+        """Gradient and x [N, C, P], three of [C], a number of samples -> x's, and twice [C]."""
+        grad, x, mean, rstd, weight, samples = types
+        require_same(grad, x)
+        require_channels(x, weight)
+        require_same(weight, mean)
+        require_same(weight, rstd)
+        require_samples(x, samples, properties)
+        return x, weight, weight
+
+    def compute(
+        self, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, samples: Any
+    ) -> tuple[Any, ...]:
+        """Of the rows that count; those behind them have none."""
+        end = int(samples) * integer(self.properties, "rows")
+        normal = (x[:end] - mean[:, None]) * rstd[:, None]
+        of_weight, of_bias = (grad[:end] * normal).sum(AXES), grad[:end].sum(AXES)
+        count = end * x.shape[2]
+        own = grad[:end] - (of_bias[:, None] + normal * of_weight[:, None]) / count
+        out = np.zeros_like(x)
+        out[:end] = own * (rstd * weight)[:, None]
+        return out, of_weight, of_bias
+
+
+def by_minibatch(properties: Properties) -> dict[str, Plain]:
+    """The option of that name, where it is given."""
+    return {"by_minibatch": True} if "by_minibatch" in properties else {}
+
+
+def require_channels(x: Tensor, weight: Tensor) -> None:
+    """Raises: VerifyException unless x is [N, C, P] and the weight [C], of one type."""
+    require_same_dtype((x, weight))
+    if len(shape_of(x)) != 3 or shape_of(weight) != shape_of(x)[1:2]:
+        raise VerifyException(
+            "x must be [rows, channels, places] and the weight a value for each channel, "
+            f"got {text_of(x)} and {text_of(weight)}"
+        )
+
+
+def require_samples(x: Tensor, samples: Tensor, properties: Properties) -> None:
+    """Raises: VerifyException unless x has whole samples, and their number is one integer."""
+    rows = integer(properties, "rows")
+    if rows < 1 or shape_of(x)[0] % rows:
+        raise VerifyException(f"rows must divide the {shape_of(x)[0]} of the axis, got {rows}")
+    if shape_of(samples) != () or not is_integer(samples):
+        raise VerifyException(f"samples must be one integer, got {samples}")
+
+
+OPS = (NativeBatchNormOp, NativeBatchNormBackwardOp)

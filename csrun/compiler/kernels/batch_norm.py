@@ -1,0 +1,120 @@
+"""Batch normalization in training: a kernel for its operator, and one for its way back."""
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Operation
+
+from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
+from csrun.cirh.types import shape_of, type_of
+from csrun.compiler.array import Array, Shape
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.executable import nbytes_of
+
+DENSE = (NativeBatchNormOp, NativeBatchNormBackwardOp)
+TILE_BYTES = 384 << 10  # of an array's rows: with the two others of a loop they stay in L2
+
+
+@dataclass(frozen=True)
+class BatchNorm(Kernel):
+    """One of the functions of `csrun.executable.batch_norm`, its operands and results.
+
+    Forward: x, weight, bias, running mean and variance -> out, mean, rstd, and what the running
+    ones are next, in the place of a gradient. Backward: grad, x, mean, rstd, weight -> gradients of
+    x, weight and bias. `end` is the text of how many rows count, `share` that of the part of the
+    batch that they are, for forward; the options are those of forward, too.
+
+    Shapes: x, out [N, C, P], all others [C]
+    """
+
+    operands: tuple[Array, ...]
+    results: tuple[Array, ...]
+    end: str
+    share: tuple[str, ...]
+    options: tuple[float, ...]
+    phase: Phase
+
+    kind = "batch_norm"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.operands
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return self.results
+
+    @property
+    def flops(self) -> int:
+        """Of each value as many as there are passes over it."""
+        return prod(self.results[0].shape) * (9 if self.phase is Phase.BACKWARD else 6)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """Sums of a tile's rows, and rows of a number for each channel."""
+        rows, channels, places = self.results[0].shape
+        row_bytes = nbytes_of((channels, places), self.results[0].dtype)
+        tile = max(1, min(rows, TILE_BYTES // max(row_bytes, 1)))
+        numbers = 3 if self.phase is Phase.BACKWARD else 2
+        return (
+            self._own("sums", (tile, channels)),
+            *(self._own(f"numbers_{n}", (channels,)) for n in range(numbers)),
+        )
+
+    def _own(self, what: str, shape: Shape) -> Array:
+        return Array(f"{self.results[0].stem}/{what}", shape, self.results[0].dtype)
+
+    def prepare(self, name: Name) -> list[str]:
+        count = self.results[0].shape[2]
+        return [
+            "from csrun.executable import batch_norm",
+            f"{self._ones} = np.ones({count}, '{self.results[0].dtype}')",
+        ]
+
+    @property
+    def _ones(self) -> str:
+        return f"ones_{self.results[0].shape[2]}"
+
+    def emit(self, name: Name) -> list[str]:
+        """One call."""
+        operands, results, own = (
+            [*map(name, arrays)] for arrays in (self.operands, self.results, self.scratch)
+        )
+        function = "batch_norm_backward"
+        if self.phase is Phase.FORWARD:
+            function = "batch_norm"
+            operands[3:] = [f"({', '.join(operands[3:])})"]
+            results[3:] = [f"({', '.join(results[3:])})"]
+        numbers = f"({', '.join(own[1:])})"
+        others = [self._ones, own[0], numbers, self.end, *self.share, *map(repr, self.options)]
+        return [f"batch_norm.{function}({', '.join([*operands, *results, *others])})"]
+
+
+def match_batch_norm(operation: Operation, graph: Graph) -> Kernel:
+    """The operator alone."""
+    assert isinstance(operation, DENSE)
+    graph.take(operation)
+    samples, rows = graph.number(operation.samples), operation.rows.value.data
+    assert samples is not None, "the number of samples is text"
+    if operation.by_minibatch:  # samples behind it count, too, but in other minibatches
+        samples = f"min({samples}, {shape_of(type_of(operation.x))[0] // rows})"
+    options: tuple[float, ...] = ()
+    share: tuple[str, ...] = ()
+    if isinstance(operation, NativeBatchNormOp):
+        share = (f"{samples} / step.rows" if operation.by_minibatch else "1.0",)
+        options = (operation.momentum.value.data, operation.eps.value.data)
+    return BatchNorm(
+        graph.layer_of(operation),
+        tuple(graph.array(value) for value in operation.operands[:-1]),
+        tuple(graph.array(value) for value in operation.results),
+        samples if rows == 1 else f"{samples} * {rows}",
+        share,
+        options,
+        Phase.FORWARD if options else Phase.BACKWARD,
+    )
+
+
+MATCHERS: dict[str, Matcher] = dict.fromkeys(
+    (NativeBatchNormOp.name, NativeBatchNormBackwardOp.name), match_batch_norm
+)

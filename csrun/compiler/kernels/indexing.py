@@ -1,0 +1,112 @@
+"""Values looked up along an axis: a kernel for each operator."""
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.labels import source_of_labels
+from csrun.cirh.ops.base import integer
+from csrun.cirh.ops.indexing import (
+    GatherBackwardOp,
+    GatherOp,
+    IndexingBackwardOp,
+    IndexingOp,
+    IndexSelectBackwardOp,
+    IndexSelectOp,
+)
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+
+#: They are looked up in flat memory.
+DENSE = (GatherOp,)
+
+FUNCTIONS: dict[str, str] = {
+    GatherOp.name: "gather",
+    GatherBackwardOp.name: "gather_backward",
+    IndexSelectOp.name: "index_select",
+    IndexSelectBackwardOp.name: "index_select_backward",
+}
+
+
+@dataclass(frozen=True)
+class Indexing(Kernel):
+    """One of the functions of `csrun.executable.indexing`; `x` is a gradient on the way back.
+
+    size: of the axis that is looked up along, where nobody has seen that the indices are in it.
+    """
+
+    function: str
+    x: Array
+    indices: Array
+    out: Array
+    dim: int
+    size: int | None
+    phase: Phase
+
+    kind = "indexing"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.x, self.indices
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return (self.out,)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """Where in memory each value is."""
+        places = Array(f"{self.out.name}/places", self.indices.shape, "int64")
+        return (places,) if self.function == "gather" else ()
+
+    @property
+    def flops(self) -> int:
+        """On the way back an addition for each value."""
+        return prod(self.x.shape) if self.function.endswith("backward") else 0
+
+    @property
+    def _mesh(self) -> str | None:
+        """The variable of the indices of all axes, which is bound once."""
+        needs = self.function.startswith("gather")
+        return "_".join(["mesh", *map(str, self.indices.shape)]) if needs else None
+
+    def prepare(self, name: Name) -> list[str]:
+        lines = ["from csrun.executable import indexing"]
+        if self._mesh:
+            lines.append(f"{self._mesh} = indexing.mesh_of{self.indices.shape}")
+        return lines
+
+    def emit(self, name: Name) -> list[str]:
+        """One call, behind a check of indices that nobody has seen."""
+        arrays = map(name, (self.x, self.indices, self.out, *self.scratch))
+        arguments = ", ".join([*arrays, *([self._mesh] if self._mesh else []), str(self.dim)])
+        call = f"indexing.{self.function}({arguments})"
+        if self.size is None:
+            return [call]
+        where = f"layer {self.layer}"
+        return [f"indexing.require_inside({name(self.indices)}, {self.size}, {where!r})", call]
+
+
+def match_indexing(operation: Operation, graph: Graph) -> Kernel:
+    """The operator alone."""
+    assert isinstance(operation, IndexingOp | IndexingBackwardOp)
+    graph.take(operation)
+    x, indices = map(graph.array, operation.operands)
+    dim = integer(operation.properties, "dim")
+    is_forward = isinstance(operation, IndexingOp)
+    is_checked = source_of_labels(operation.indices) is not None
+    return Indexing(
+        graph.layer_of(operation),
+        FUNCTIONS[operation.name],
+        x,
+        indices,
+        graph.array(operation.out),
+        dim,
+        x.shape[dim] if is_forward and not is_checked else None,
+        graph.phase_of(operation),
+    )
+
+
+MATCHERS: dict[str, Matcher] = dict.fromkeys(FUNCTIONS, match_indexing)

@@ -1,0 +1,134 @@
+"""Batch normalization over preallocated arrays, a tile of rows at a time.
+
+Sums over places are products with ones: BLAS adds faster than NumPy's reductions.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def batch_norm(
+    x: Array,
+    weight: Array,
+    bias: Array,
+    running: tuple[Array, Array],
+    out: Array,
+    mean: Array,
+    rstd: Array,
+    following: tuple[Array, Array],
+    ones: Array,
+    sums: Array,
+    scratch: tuple[Array, Array],
+    end: int,
+    share: float,
+    momentum: float,
+    eps: float,
+) -> None:
+    """out = (x - mean) rstd weight + bias, by the statistics of the rows before `end`.
+
+    running, following: mean and unbiased variance over the batches, and `share` of what they are
+    next: that of the batch's samples that these rows are. Without rows that count it is 0.
+
+    Shapes: x, out [N, C, P], ones [P], sums [T, C], all others [C]
+    """
+    counted, centred = x[:end], out[:end]
+    count, (variance, part) = max(len(counted) * len(ones), 1), scratch
+    mean[...] = 0
+    variance[...] = 0
+    for rows in _tiles(end, len(sums)):
+        _add_up(np.matmul(counted[rows], ones, out=_of(sums, counted[rows])), mean, part)
+    np.divide(mean, count, out=mean)
+    for rows in _tiles(end, len(sums)):
+        own = np.subtract(counted[rows], mean[:, None], out=centred[rows])
+        _add_up(_products(own, own, _of(sums, own)), variance, part)
+    np.divide(variance, count, out=variance)
+    np.add(variance, eps, out=rstd)
+    np.sqrt(rstd, out=rstd)
+    np.divide(1, rstd, out=rstd)
+    np.multiply(variance, count / max(count - 1, 1), out=variance)
+    for old, new, following_value in zip(running, (mean, variance), following, strict=True):
+        _go_on(old, new, following_value, momentum, share, part)
+    np.multiply(rstd, weight, out=part)
+    np.subtract(x[end:], mean[:, None], out=out[end:])
+    for rows in _tiles(len(out), len(sums)):
+        np.multiply(out[rows], part[:, None], out=out[rows])
+        np.add(out[rows], bias[:, None], out=out[rows])
+
+
+def batch_norm_backward(
+    grad: Array,
+    x: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array,
+    x_gradient: Array,
+    weight_gradient: Array,
+    bias_gradient: Array,
+    ones: Array,
+    sums: Array,
+    scratch: tuple[Array, Array, Array],
+    end: int,
+) -> None:
+    """The gradients of a batch norm's operands; rows from `end` on are padding, and have none.
+
+    Shapes: grad, x, x_gradient [N, C, P], ones [P], sums [T, C], all others [C]
+    """
+    count, (first, part, scale) = max(end * len(ones), 1), scratch
+    weight_gradient[...] = 0
+    bias_gradient[...] = 0
+    for rows in _tiles(end, len(sums)):
+        slope, centred = grad[rows], x_gradient[rows]
+        np.subtract(x[rows], mean[:, None], out=centred)
+        own = _of(sums, slope)
+        _add_up(np.matmul(slope, ones, out=own), bias_gradient, part)
+        _add_up(_products(slope, centred, own), weight_gradient, part)
+    np.multiply(weight_gradient, rstd, out=weight_gradient)
+    np.divide(bias_gradient, count, out=first)  # what a row's gradient is lessened by,
+    np.multiply(weight_gradient, rstd, out=part)  # and by how much of what is centred
+    np.divide(part, count, out=part)
+    np.multiply(rstd, weight, out=scale)
+    for rows in _tiles(end, len(sums)):
+        own = x_gradient[rows]
+        np.multiply(own, part[:, None], out=own)
+        np.add(own, first[:, None], out=own)
+        np.subtract(grad[rows], own, out=own)
+        np.multiply(own, scale[:, None], out=own)
+    x_gradient[end:] = 0
+
+
+def _tiles(end: int, rows: int) -> list[slice]:
+    return [slice(at, min(at + rows, end)) for at in range(0, end, rows)]
+
+
+def _of(sums: Array, rows: Array) -> Array:
+    return sums[: len(rows)]
+
+
+def _products(a: Array, b: Array, out: Array) -> Array:
+    """The sums over places of a b; of a single place there is nothing to add.
+
+    Shapes: a, b [T, C, P], out [T, C]
+    """
+    if a.shape[2] == 1:
+        return np.multiply(a[..., 0], b[..., 0], out=out)
+    return np.vecdot(a, b, out=out)
+
+
+def _add_up(rows: Array, total: Array, part: Array) -> None:
+    """total += the sum of the rows.
+
+    Shapes: rows [T, C], total, part [C]
+    """
+    np.add.reduce(rows, axis=0, out=part)
+    np.add(total, part, out=total)
+
+
+def _go_on(old: Array, new: Array, out: Array, momentum: float, share: float, part: Array) -> None:
+    """out = share ((1 - momentum) old + momentum new)."""
+    np.multiply(old, (1 - momentum) * share, out=out)
+    np.multiply(new, momentum * share, out=part)
+    np.add(out, part, out=out)

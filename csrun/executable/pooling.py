@@ -1,0 +1,133 @@
+"""Pooling over preallocated arrays, a tile of planes at a time: one pass a pixel of the windows."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.executable.windows import Tap
+
+Array = npt.NDArray[Any]
+Taps = tuple[Tap, ...]
+
+
+def max_pool(
+    x: Array,
+    out: Array,
+    offsets: Array,
+    scratch: tuple[Array, Array, Array],
+    first: Array,
+    taps: Taps,
+    width: int,
+) -> None:
+    """out = the largest value of each window, offsets = which pixel of the window it is.
+
+    Shapes: x [N, H, W], out, offsets [N, H', W'], scratch [T, H', W'] of x's type, of offsets' and
+    of booleans, first [H', W'] as of `first_inside`; width: pixels in a row of a window
+    """
+    for at in range(0, len(x), len(scratch[0])):
+        rows = slice(at, at + len(scratch[0]))
+        planes, largest, taken = x[rows], out[rows], offsets[rows]
+        seen, numbers, chosen = (array[: len(planes)] for array in scratch)
+        largest[...] = -np.inf
+        taken[...] = first
+        for tap in taps:
+            np.greater(_see(planes, tap, seen), largest, out=chosen)
+            _take(taken, chosen, numbers, tap, width)
+            np.maximum(largest, seen, out=largest)  # NaN stays
+        if np.isnan(largest, out=chosen).any():
+            for tap in taps:  # the last NaN of a window is what it took
+                np.isnan(_see(planes, tap, seen), out=chosen)
+                _take(taken, chosen, numbers, tap, width)
+
+
+def _see(planes: Array, tap: Tap, seen: Array) -> Array:
+    """One pixel of all windows, dense: comparing it is then one loop, and not one a row."""
+    places = seen[:, *tap.places]
+    if places.shape != seen.shape:
+        seen[...] = -np.inf
+    places[...] = planes[:, *tap.image]
+    return seen
+
+
+def _take(taken: Array, chosen: Array, numbers: Array, tap: Tap, width: int) -> None:
+    """The pixel's number where it is chosen: it is larger than those of pixels before it."""
+    np.multiply(chosen, _number(tap, width), out=numbers)
+    np.maximum(taken, numbers, out=taken)
+
+
+def _number(tap: Tap, width: int) -> np.int32:
+    return np.int32(tap.pixel[0] * width + tap.pixel[1])
+
+
+def max_pool_backward(
+    grad: Array, offsets: Array, out: Array, scratch: tuple[Array, Array], taps: Taps, width: int
+) -> None:
+    """out = for each pixel the sum over the windows that took it.
+
+    Gradients are selected by their bits: 0 times one that is not finite is no 0.
+
+    Shapes: grad, offsets [N, H', W'], out [N, H, W], scratch [T, H', W'] of grad's type and of
+    integers as large
+    """
+    out[...] = 0
+    for at in range(0, len(out), len(scratch[0])):
+        rows = slice(at, at + len(scratch[0]))
+        planes, bits = out[rows], grad[rows].view(scratch[1].dtype)
+        share, took = (array[: len(planes)] for array in scratch)
+        for tap in taps:
+            np.equal(offsets[rows], _number(tap, width), out=took)
+            np.negative(took, out=took)  # all bits of 1
+            np.bitwise_and(bits, took, out=share.view(took.dtype))
+            pixels = planes[:, *tap.image]
+            np.add(pixels, share[:, *tap.places], out=pixels)
+
+
+def avg_pool(x: Array, out: Array, counts: Array, tile: int, taps: Taps) -> None:
+    """out = the sum over each window, over its count.
+
+    Shapes: x [N, H, W], out [N, H', W'], counts [H', W']
+    """
+    for at in range(0, len(x), tile):
+        planes, means = x[at : at + tile], out[at : at + tile]
+        means[...] = 0
+        for _, (down, right), (below, behind) in taps:
+            total = means[:, below, behind]
+            np.add(total, planes[:, down, right], out=total)
+        np.divide(means, counts, out=means)
+
+
+def avg_pool_backward(grad: Array, out: Array, counts: Array, shares: Array, taps: Taps) -> None:
+    """out = for each pixel the sum of its shares in windows.
+
+    Shapes: grad [N, H', W'], out [N, H, W], counts [H', W'], shares [T, H', W']
+    """
+    out[...] = 0
+    for at in range(0, len(out), len(shares)):
+        planes = out[at : at + len(shares)]
+        own = np.divide(grad[at : at + len(shares)], counts, out=shares[: len(planes)])
+        for _, (down, right), (below, behind) in taps:
+            pixels = planes[:, down, right]
+            np.add(pixels, own[:, below, behind], out=pixels)
+
+
+def first_inside(places: tuple[int, int], taps: Taps, width: int) -> Array:
+    """The first pixel of each window that is no padding, which is taken of nothing but -inf.
+
+    Shapes: int32 [H', W']
+    """
+    first = np.zeros(places, np.int32)
+    for (i, j), _, place in reversed(taps):
+        first[place] = i * width + j
+    return first
+
+
+def counts_inside(places: tuple[int, int], taps: Taps, dtype: str) -> Array:
+    """How many pixels of each window are no padding.
+
+    Shapes: [H', W']
+    """
+    counts = np.zeros(places, dtype)
+    for _, _, place in taps:
+        counts[place] += 1
+    return counts

@@ -1,0 +1,179 @@
+"""A program over the store of another: its plan, as if it had been laid out there.
+
+Programs of one run (a training and its evaluation, a last batch of fewer samples) see the same
+weights and optimizer state. The store is laid out by one of them, its owner; the others find their
+parameters in it by name. Nothing in the arena outlives a step but a store at its front, so that
+buffers of all programs lie over each other behind it.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from csrun.base.errors import CsrunError
+from csrun.base.mode import RunMode
+from csrun.executable.bind import aligned, nbytes_of
+from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, Store, Visit
+
+
+def over_store_of(owner: Plan, plan: Plan) -> Plan:
+    """The plan of a program that uses the store of `owner`.
+
+    A group whose parameters lie apart there travels as several; one that is trained may not, as the
+    text of its update goes over it from end to end.
+
+    Raises: CsrunError where the store does not have what the program needs
+    """
+    _require_alike(owner, plan)
+    theirs = {p.name: p for p in owner.parameters}
+    shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
+    parameters, layers, groups, visits = _regrouped(plan, shift)
+    more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
+    return replace(
+        plan,
+        parameters=tuple(
+            replace(p, offset_bytes=p.offset_bytes + shift[p.name]) for p in parameters
+        ),
+        layers=layers,
+        groups=groups,
+        visits=visits,
+        store=_store(owner, plan),
+        buffers=tuple(_moved(buffer, more) for buffer in plan.buffers),
+        partial_offset_bytes=plan.partial_offset_bytes + more,
+        arena_bytes=plan.arena_bytes + more,
+    )
+
+
+def _require_alike(owner: Plan, plan: Plan) -> None:
+    for name in ("mode", "precision", "store_in_arena"):
+        ours, its = getattr(plan, name), getattr(owner, name)
+        if ours != its:
+            raise _unlike(plan, f"its {name} is {ours}, and that of the run's first is {its}")
+    kinds = {p.name: (p.shape, p.dtype) for p in owner.parameters}
+    for p in plan.parameters:
+        found = kinds.get(p.name)
+        if found is None:
+            remedy = "use it in the training, too, or evaluate in a run of its own"
+            raise _unlike(plan, f"parameter {p.name} is not in the run's store: {remedy}")
+        if found != (p.shape, p.dtype):
+            shapes = f"{p.dtype}{list(p.shape)} here, {found[1]}{list(found[0])} in the run's store"
+            raise _unlike(plan, f"parameter {p.name} is {shapes}")
+    if plan.run_mode is RunMode.TRAIN:
+        _require_training(owner, plan)
+
+
+def _require_training(owner: Plan, plan: Plan) -> None:
+    if owner.run_mode is not RunMode.TRAIN:
+        raise _unlike(
+            plan,
+            "the run's store was laid out by an evaluation, which has no optimizer state: begin "
+            "with a step of the training, or evaluate in a run of its own",
+        )
+    if missing := {s.name for s in plan.store.slots} - {s.name for s in owner.store.slots}:
+        names = ", ".join(sorted(missing))
+        raise _unlike(plan, f"the run's store has no optimizer state {names}: train with one kind")
+    if plan.store.numbers > owner.store.numbers:
+        raise _unlike(plan, "the run's store has no place for the numbers of its steps")
+    ours, its = _window_bytes(plan), _window_bytes(owner)
+    if ours > its:
+        raise _unlike(plan, f"its gradients take {ours:,} bytes, the run's store has {its:,}")
+
+
+def _window_bytes(plan: Plan) -> int:
+    """How far the gradients go in their region."""
+    ends = (
+        g.gradients_offset_bytes + g.nbytes
+        for g in plan.groups
+        if g.gradients_offset_bytes is not None
+    )
+    return max(ends, default=0)
+
+
+def _unlike(plan: Plan, why: str) -> CsrunError:
+    return CsrunError(f"the {plan.run_mode} program of {plan.batch_size} samples a batch: {why}")
+
+
+def _store(owner: Plan, plan: Plan) -> Store:
+    """The owner's, of which an evaluation has the weights alone."""
+    if plan.run_mode is not RunMode.TRAIN:
+        return replace(owner.store, gradients_offset=None, slots=())
+    own = {slot.name for slot in plan.store.slots}
+    return replace(owner.store, slots=tuple(s for s in owner.store.slots if s.name in own))
+
+
+def _moved(buffer: Buffer, more: int) -> Buffer:
+    return replace(buffer, offset_bytes=buffer.offset_bytes + more)
+
+
+_Regrouped = tuple[tuple[Parameter, ...], tuple[Layer, ...], tuple[Group, ...], tuple[Visit, ...]]
+
+
+def _regrouped(plan: Plan, shift: dict[str, int]) -> _Regrouped:
+    """Groups of what lies in one piece in the store, and what names them."""
+    layer_of = {name: layer for layer in plan.layers for name in layer.parameters}
+    names = {p.name: p.layer for p in plan.parameters}
+    groups: list[Group] = []
+    layers: list[Layer] = []
+    pieces_of: dict[int, tuple[int, ...]] = {}
+    for group in plan.groups:
+        first = len(groups)
+        own = [p for p in plan.parameters if layer_of[p.name].group == group.index]
+        pieces = list(_pieces(sorted(own, key=lambda p: p.offset_bytes), shift))
+        if len(pieces) > 1 and plan.run_mode is RunMode.TRAIN:
+            apart = ", ".join(piece[0].name for piece in pieces)
+            raise _unlike(plan, f"{apart} lie apart in the run's store: train the same parameters")
+        for number, piece in enumerate(pieces):
+            index = first + number
+            groups.append(_piece_group(group, index, piece, shift, is_whole=len(pieces) == 1))
+            for layer in dict.fromkeys(layer_of[p.name] for p in piece):
+                # a layer that lies apart is one for each piece
+                name = layer.name if number == 0 else f"{layer.name} ({number + 1})"
+                held = tuple(p.name for p in piece if p.layer == layer.name)
+                layers.append(replace(layer, name=name, group=index, parameters=held))
+                names.update(dict.fromkeys(held, name))
+        pieces_of[group.index] = tuple(range(first, len(groups)))
+    parameters = tuple(replace(p, layer=names[p.name]) for p in plan.parameters)
+    return parameters, tuple(layers), tuple(groups), tuple(_visits(plan, pieces_of))
+
+
+def _pieces(own: Sequence[Parameter], shift: dict[str, int]) -> Iterator[list[Parameter]]:
+    """Parameters of a group in their order, cut where the store has something between two."""
+    piece = list(own[:1])
+    for before, p in pairwise(own):
+        if shift[p.name] != shift[before.name]:
+            yield piece
+            piece = []
+        piece.append(p)
+    yield piece
+
+
+def _piece_group(
+    group: Group, index: int, piece: Sequence[Parameter], shift: dict[str, int], is_whole: bool
+) -> Group:
+    if is_whole:
+        moved = shift[piece[0].name] if piece else 0
+        return replace(group, index=index, offset_bytes=group.offset_bytes + moved)
+    start, last = piece[0].offset_bytes, piece[-1]
+    slot = group.slot_offset_bytes
+    return replace(
+        group,
+        index=index,
+        layers=tuple(dict.fromkeys(p.layer for p in piece)),
+        offset_bytes=start + shift[last.name],
+        nbytes=last.offset_bytes + aligned(nbytes_of(last.shape, last.dtype)) - start,
+        slot_offset_bytes=None if slot is None else slot + start - group.offset_bytes,
+    )
+
+
+def _visits(plan: Plan, pieces_of: dict[int, tuple[int, ...]]) -> Iterator[Visit]:
+    def pieces(groups: Sequence[int]) -> tuple[int, ...]:
+        return tuple(piece for group in groups for piece in pieces_of[group])
+
+    for visit in plan.visits:
+        yield replace(
+            visit,
+            groups=pieces(visit.groups),
+            gradients=pieces(visit.gradients),
+            completes=pieces(visit.completes),
+        )

@@ -1,0 +1,91 @@
+"""Convolution over images [B, C, H, W], channels first."""
+
+from csrun.cirh.ops.convolution import ConvolutionOp
+from csrun.nn.activations import activation as activation_named
+from csrun.nn.errors import TraceError, user_line
+from csrun.nn.initializers import Initializer, glorot_uniform, zeros
+from csrun.nn.tensor import Tensor, require_floats
+from csrun.nn.windows import Sizes, pair_of, require_images
+
+
+class Conv2D:
+    """activation(kernel * x + bias): each place of each filter sees a window of all channels.
+
+    Parameters `<name>/kernel` [filters, C / groups, rows, columns] and `<name>/bias` [filters] are
+    made at each call. Sizes are one number, or one for rows and one for columns. `padding` is a
+    number of zeros on each side, or "same": as many as keep the image's size. Filters of a group
+    see the channels of that group alone.
+
+    Raises: TraceError for a size that is none, or an unknown activation
+    Source: LeCun et al. 1998, section II
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        activation: str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = glorot_uniform,
+        name: str | None = None,
+    ) -> None:
+        self.filters, self.groups = (
+            _positive(what, value) for what, value in (("filters", filters), ("groups", groups))
+        )
+        self.kernel_size = pair_of("Conv2D", "kernel_size", kernel_size)
+        self._options = {
+            "stride": pair_of("Conv2D", "stride", stride),
+            "dilation": pair_of("Conv2D", "dilation", dilation),
+        }
+        same = padding == "same"
+        self._options["padding"] = (
+            self._same() if same else pair_of("Conv2D", "padding", padding, least=0)
+        )
+        self.use_bias = use_bias
+        self.name = name
+        self._activation = activation_named(activation)
+        self._kernel_initializer = kernel_initializer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes: x [B, C, H, W] -> [B, filters, H', W']
+
+        Raises: ShapeError for what are no such images, too small ones, or channels that the groups
+        do not divide
+        """
+        with x.tracer.layer("conv2d", self.name) as scope:
+            require_images(x, scope)
+            shape = (self.filters, x.shape[1] // self.groups, *self.kernel_size)
+            kernel = x.tracer.parameter("kernel", shape, self._kernel_initializer(shape))
+            weights = [kernel]
+            if self.use_bias:
+                size = (self.filters,)
+                weights.append(x.tracer.parameter("bias", size, zeros(size)))
+            images = require_floats(f"layer {scope}", x)
+            out = x.tracer.emit(
+                ConvolutionOp, images, *weights, groups=self.groups, **self._options
+            )
+            return self._activation(out) if self._activation else out
+
+    def _same(self) -> tuple[int, int]:
+        """Half of what a window sees beside its middle.
+
+        Raises: TraceError for a stride, or a window that has no middle
+        """
+        dilation, stride = self._options["dilation"], self._options["stride"]
+        beside = [d * (k - 1) for d, k in zip(dilation, self.kernel_size, strict=True)]
+        if stride != (1, 1) or any(n % 2 for n in beside):
+            raise TraceError(
+                f"{user_line()}: Conv2D: padding 'same' is for a stride of 1 and windows with a "
+                f"middle, got a stride of {list(stride)} and kernel_size {list(self.kernel_size)}"
+            )
+        return beside[0] // 2, beside[1] // 2
+
+
+def _positive(what: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TraceError(f"{user_line()}: Conv2D: {what} must be a positive integer, got {value!r}")
+    return value

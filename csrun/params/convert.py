@@ -1,0 +1,254 @@
+"""The command line of a reference model's convert.py: Hugging Face's folders and model_dir.
+
+python convert.py from_huggingface FOLDER --params configs/params_small.yaml
+python convert.py to_huggingface FOLDER --params model_dir/params.yaml
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+import yaml
+
+from csrun.base import files
+from csrun.base.errors import CsrunError, UsageError
+from csrun.data import Dataset
+from csrun.estimator.trace import ModelFunction, trace_model
+from csrun.executable import RunMode
+from csrun.params.arguments import load
+from csrun.records import checkpoints, huggingface, log_lines, model_dir
+from csrun.records.huggingface import Folder, Rule
+from csrun.records.tensor_files import Array
+
+log = logging.getLogger("csrun")
+
+PARAMS_FILE = "params.yaml"
+SHOWN = 20  # names in a line of the log
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How a reference model's params and tensors are those of a class of transformers.
+
+    schema, default_params: of its params file. model_fn; example: a data set of its features.
+    model_type: config.json's. sizes: config.json's keys, and those of the params' section model.
+    fixed: keys of config.json that the model has at one value, when they are there.
+    alike: keys that have another's value in the model, which is told where they have not there.
+    rules: of its tensors. prefix: what base classes' names go without. spellings: endings of older
+    files. ignored: endings of tensors that hold no weight. tied: tensors that are others again.
+    may_lack: beginnings of names of weights that may be drawn.
+    from_config: more of the params' section model; to_config: more of config.json.
+    """
+
+    schema: type[Any]
+    default_params: Path
+    model_fn: ModelFunction
+    example: Callable[[Any], Dataset]
+    model_type: str
+    sizes: Mapping[str, str]
+    fixed: Mapping[str, Any]
+    rules: Mapping[str, Rule]
+    from_config: Callable[[Mapping[str, Any], Any], dict[str, Any]]
+    to_config: Callable[[Any], dict[str, Any]]
+    prefix: str = ""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    alike: Mapping[str, str] = field(default_factory=dict)
+    may_lack: tuple[str, ...] = ()
+
+    def spelled(self, name: str) -> list[str]:
+        """What one of their tensors may be called."""
+        older = (name.replace(now, then) for now, then in self.spellings.items())
+        names = dict.fromkeys((name, *older))
+        return [*names, *(one.removeprefix(self.prefix) for one in names)]
+
+
+def convert(conversion: Conversion) -> None:
+    """Do what the command line says; a user's mistake ends the process with one line."""
+    log_lines.configure()
+    group = click.Group("convert.py", help="Convert checkpoints from and to Hugging Face's layout.")
+    for name, function in (("from_huggingface", _from), ("to_huggingface", _to)):
+        command = click.command(name)(partial(function, conversion))
+        for option in reversed(_OPTIONS[name]):
+            command.params.insert(0, option)
+        command.help = function.__doc__
+        group.add_command(command)
+    try:
+        group.main(sys.argv[1:], prog_name=Path(sys.argv[0]).name)
+    except CsrunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+_FOLDER = click.Argument(["folder"], type=click.Path(path_type=Path))
+_PARAMS = click.Option(["-p", "--params", "file"], type=click.Path(path_type=Path))
+_MODEL_DIR = click.Option(["-o", "--model_dir", "target"], type=click.Path(path_type=Path))
+_OPTIONS: dict[str, list[click.Parameter]] = {
+    "from_huggingface": [_FOLDER, _PARAMS, _MODEL_DIR],
+    "to_huggingface": [
+        _FOLDER,
+        _PARAMS,
+        _MODEL_DIR,
+        click.Option(["--checkpoint_path"], type=click.Path(path_type=Path)),
+        click.Option(["--max_shard_size"], default="5GB", show_default=True),
+    ],
+}
+
+
+def _from(conversion: Conversion, folder: Path, file: Path | None, target: Path | None) -> None:
+    """Make a checkpoint of the model in FOLDER, and a params file that trains it.
+
+    Sizes are those of its config.json; all else in the params file is that of --params.
+    """
+    params = load(conversion.schema, file or conversion.default_params)
+    from_huggingface(conversion, folder, params, target or Path(params.runconfig.model_dir))
+
+
+def _to(
+    conversion: Conversion,
+    folder: Path,
+    file: Path | None,
+    target: Path | None,
+    checkpoint_path: Path | None,
+    max_shard_size: str,
+) -> None:
+    """Write the newest checkpoint into FOLDER, as transformers' from_pretrained reads a model."""
+    params = load(conversion.schema, file or conversion.default_params)
+    place = checkpoint_path or target or Path(params.runconfig.model_dir)
+    most = huggingface.size_in_bytes(max_shard_size)
+    to_huggingface(conversion, folder, params, checkpoints.open_checkpoint(place), most)
+
+
+def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Path) -> Any:
+    """Make a checkpoint of a saved model; the params with its sizes, as written beside it.
+
+    Raises: UsageError naming what does not fit; CsrunError for damage
+    """
+    if checkpoints.kept_steps(target):
+        raise UsageError(f"{target}: has checkpoints already: choose another model_dir")
+    folder = huggingface.open_folder(path)
+    params = _sized(conversion, folder, params, target)
+    shapes, dtype = _weights(conversion, params)
+    found = huggingface.from_theirs(
+        folder, conversion.rules, shapes, dtype, conversion.spelled, conversion.may_lack
+    )
+    _require_tied(conversion, folder)
+    with model_dir.opened(target), model_dir.locked(target, "convert.py"):
+        identity = checkpoints.converted_identity(path.resolve().name, found.absent)
+        written = checkpoints.write(target, 0, found.tensors, identity, 1)
+        text = yaml.safe_dump(msgspec.to_builtins(params), sort_keys=False)
+        files.write_whole(target / PARAMS_FILE, text.encode())
+    log.info(f"{len(found.tensors)} tensors of {path}: {written}; params: {target / PARAMS_FILE}")
+    passed = (*conversion.ignored, *conversion.tied)
+    if unused := [name for name in found.unused if not name.endswith(passed)]:
+        log.warning(f"{path}: not of this model, and left out: {_shown(unused)}")
+    for line in _unlike(conversion, folder.config):
+        log.warning(f"{path}: {line}")
+    if found.absent:
+        log.warning(f"{path}: lacks what a training will draw: {_shown(found.absent)}")
+    return params
+
+
+def to_huggingface(
+    conversion: Conversion,
+    path: Path,
+    params: Any,
+    checkpoint: checkpoints.Checkpoint,
+    max_shard_bytes: int,
+) -> None:
+    """Write a checkpoint as a model of transformers.
+
+    Raises: UsageError when it is none of these params' model, or there is a model already
+    """
+    shapes, dtype = _weights(conversion, params)
+    if lines := checkpoint.unlike({name: (shape, dtype.name) for name, shape in shapes.items()}):
+        raise UsageError(f"{checkpoint.path}: {len(lines)} tensors differ: {'; '.join(lines)}")
+
+    def read(name: str) -> Array:
+        return checkpoint.tensor(name)
+
+    tensors = huggingface.to_theirs(read, conversion.rules, shapes, dtype)
+    config = {
+        "model_type": conversion.model_type,
+        **{theirs: getattr(params.model, ours) for theirs, ours in conversion.sizes.items()},
+        **conversion.fixed,
+        **conversion.to_config(params.model),
+        "dtype": dtype.name,
+    }
+    names = huggingface.write_folder(path, config, tensors, max_shard_bytes)
+    log.info(f"{len(tensors)} tensors of {checkpoint.path}: {path}, {', '.join(names)}")
+
+
+def _weights(conversion: Conversion, params: Any) -> tuple[dict[str, tuple[int, ...]], Any]:
+    """The shapes of the model's weights, and their type."""
+    precision = params.runconfig.precision
+    dataset = conversion.example(params)
+    traced = trace_model(conversion.model_fn, dataset, RunMode.PREDICT, params, precision)
+    return {name: array.shape for name, array in traced.weights().items()}, np.dtype(precision)
+
+
+def _sized(conversion: Conversion, folder: Folder, params: Any, target: Path) -> Any:
+    """The params with the sizes of a config.json.
+
+    Raises: UsageError for another model, or what the model cannot be
+    """
+    config, where = folder.config, folder.path / "config.json"
+    wanted = {"model_type": conversion.model_type, **conversion.fixed}
+    lines = [f"{key} is missing" for key in conversion.sizes if key not in config]
+    lines += [
+        f"{key} must be {_plain(value)}, got {_plain(config[key])}"
+        for key, value in wanted.items()
+        if config.get(key, value) != value
+    ]
+    if lines:
+        raise UsageError(f"{where}: {'; '.join(lines)}")
+    sizes = {ours: config[theirs] for theirs, ours in conversion.sizes.items()}
+    sizes |= conversion.from_config(config, params.model)
+    raw = msgspec.to_builtins(params)
+    raw["model"] |= sizes
+    raw["runconfig"]["model_dir"] = str(target)
+    try:
+        return msgspec.convert(raw, conversion.schema)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _unlike(conversion: Conversion, config: Mapping[str, Any]) -> list[str]:
+    """What is another there than it will be here."""
+    return [
+        f"{key} is {_plain(config[key])}, and will be {_plain(config[other])}: "
+        f"the model has one number for it and {other}"
+        for key, other in conversion.alike.items()
+        if config.get(key) not in (None, config[other])
+    ]
+
+
+def _require_tied(conversion: Conversion, folder: Folder) -> None:
+    """Raises: UsageError where a tensor differs from the one that stands for it in the model"""
+    for name, other in conversion.tied.items():
+        spelled = (one for one in conversion.spelled(other) if one in folder.tensors)
+        model_has = next(spelled, None)
+        if name not in folder.tensors or model_has is None:
+            continue
+        first, second = (folder.tensors[one].read().raw for one in (name, model_has))
+        if not np.array_equal(first, second):
+            raise UsageError(
+                f"{folder.path}: {name} differs from {other}, and the model has one for both"
+            )
+
+
+def _plain(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,10 @@
+// expect: momentum must be in 0..1, got 1.5
+builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} {
+  %x = cirh.input "x" : tensor<4x3x5xf64>
+  %n = cirh.valid_samples : tensor<i64>
+  %gamma = cirh.parameter "bn/gamma" {scope = "bn", initializer = #cirh.initializer<"ones", 0.000000e+00 : f64>} : tensor<3xf64>
+  %beta = cirh.parameter "bn/beta" {scope = "bn", initializer = #cirh.initializer<"zeros", 0.000000e+00 : f64>} : tensor<3xf64>
+  %mean = cirh.state "bn/running_mean" {scope = "bn", initializer = #cirh.initializer<"zeros", 0.000000e+00 : f64>} : tensor<3xf64>
+  %var = cirh.state "bn/running_var" {scope = "bn", initializer = #cirh.initializer<"ones", 0.000000e+00 : f64>} : tensor<3xf64>
+  %y, %m, %r, %next_mean, %next_var = cirh.native_batch_norm %x, %gamma, %beta, %mean, %var, %n {scope = "bn", rows = 1 : i64, momentum = 1.500000e+00 : f64, eps = 1.000000e-05 : f64} : (tensor<4x3x5xf64>, tensor<3xf64>, tensor<3xf64>, tensor<3xf64>, tensor<3xf64>, tensor<i64>) -> (tensor<4x3x5xf64>, tensor<3xf64>, tensor<3xf64>, tensor<3xf64>, tensor<3xf64>)
+}

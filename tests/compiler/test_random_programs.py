@@ -1,0 +1,159 @@
+"""Seeded random programs over csrun.nn against PyTorch: modes, minibatches, padding, updates."""
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import pytest
+from support.random_programs.draw import random_program
+from support.random_programs.functions import Ours, Theirs
+from support.random_programs.program import CLASSES, FEATURES, TOKENS, minimized
+from support.steps import Case, Training, parameters_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the programs")
+
+SIZE = 12  # samples of a batch
+GROUP = 50  # programs of a test
+RTOL = {"float64": 1e-8, "float32": 2e-3}
+ATOL = {"float64": 1e-9, "float32": 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def _no_page(monkeypatch):
+    """Hundreds of compiles whose page nobody looks at."""
+    monkeypatch.setattr("csrun.compiler.compile.render", lambda report: "")
+
+
+#: Whose epsilon keeps the rounding of gradients that are 0 from becoming updates.
+OPTIMIZERS = {
+    "SGD": (nn.SGD(0.01, 0.9, nesterov=True), {"lr": 0.01, "momentum": 0.9, "nesterov": True}),
+    "Adam": (nn.Adam(0.01, epsilon=0.1), {"lr": 0.01, "eps": 0.1}),
+    "AdamW": (
+        nn.AdamW(0.01, epsilon=0.1, weight_decay=0.1),
+        {"lr": 0.01, "eps": 0.1, "weight_decay": 0.1},
+    ),
+    "RMSprop": (nn.RMSProp(0.01, 0.9, 0.1), {"lr": 0.01, "alpha": 0.9, "eps": 0.1}),
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a program is run, drawn from its seed."""
+
+    mode: ExecutionMode
+    minibatches: int
+    rows: tuple[int, ...]  # the valid ones of each step
+    precision: str
+    optimizer: str
+
+    def __str__(self):
+        return (
+            f"{self.mode}, {self.minibatches} minibatches, {' + '.join(map(str, self.rows))} rows, "
+            f"{self.optimizer}, {self.precision}"
+        )
+
+
+def way_of(program):
+    """Batches that are normalized are not split, and have samples to differ."""
+    random = np.random.default_rng(program.seed)
+    is_normalized = bool(program.numbers_of("batch_norm"))
+    minibatches = int(random.choice([1, 2, 3, 4]))
+    minibatches = 1 if is_normalized else minibatches
+    streamed = program.seed % 2 and minibatches == 1
+    precision = "float32" if program.seed % 5 == 0 else "float64"
+    # rounding of single precision grows from step to step
+    steps = 3 if precision == "float64" and random.integers(3) == 0 else 1
+    rows = tuple(int(n) for n in random.integers(1 + is_normalized, SIZE + 1, steps))
+    mode = ExecutionMode.WEIGHT_STREAMING if streamed else ExecutionMode.PIPELINED
+    kinds = list(OPTIMIZERS)[: 1 if precision == "float32" else None]  # the others divide by noise
+    return Way(mode, minibatches, rows, precision, str(random.choice(kinds)))
+
+
+def batch_of(program, way, index):
+    random = np.random.default_rng((program.seed, index))
+    rows = way.rows[index]
+    features = random.standard_normal((rows, FEATURES)).astype(way.precision)
+    return features, random.integers(0, CLASSES, (rows, TOKENS)).astype(np.int32)
+
+
+def complaint(program, root):
+    """What of some steps is not as PyTorch has it on the valid samples, or ''."""
+    way = way_of(program)
+    try:
+        return next((f"{way}: {name} differs" for name in differences(program, way, root)), "")
+    except Exception as error:
+        return f"{way}: {error!r}"
+
+
+def differences(program, way, root):
+    """Of each step the loss, outputs and gradients, and the weights and statistics after it."""
+    model = lambda x, y: program.run(Ours(), x, y)  # noqa: E731
+    optimizer, options = OPTIMIZERS[way.optimizer]
+    how = {"precision": way.precision, "optimizer": optimizer}
+    case = Case(model, batch_of(program, way, 0), way.minibatches, SIZE, way.mode, **how)
+    training = Training(case.compile(root))
+    exact = {n: v.astype("float64") for n, v in parameters_of(training.plan).items()}
+    peer = Theirs(torch, exact)
+    trained = [tensor for tensor in peer.tensors.values() if tensor.requires_grad]
+    updates = getattr(torch.optim, way.optimizer)(trained, **options)
+    tolerance = {"rtol": RTOL[way.precision], "atol": ATOL[way.precision], "equal_nan": True}
+    for index in range(len(way.rows)):
+        batch = batch_of(program, way, index)
+        stepped = training.step(batch, index)
+        theirs = peer_step(program, peer, updates, batch, stepped.result.outputs)
+        ours = {"loss": np.asarray(stepped.result.loss), **stepped.result.outputs}
+        ours |= {f"{name}'s gradient": value for name, value in stepped.gradients.items()}
+        ours |= {f"{name} after it": training.state[name] for name in peer.tensors}
+        for name in theirs:
+            is_alike = ours[name].shape == theirs[name].shape
+            if not is_alike or not np.allclose(ours[name], theirs[name], **tolerance):
+                yield f"{name} in step {index}"
+
+
+def peer_step(program, peer, updates, batch, outputs):
+    """What PyTorch has of a step by their names; it drops what our outputs have dropped."""
+    for number in program.numbers_of("dropout"):
+        kept = torch.tensor(outputs[f"v{number}"] != 0).double()
+        peer.masks[number] = kept / (1 - program.statements[number].options[0])
+    features, labels = (torch.tensor(array) for array in batch)
+    updates.zero_grad()
+    loss, values = program.run(peer, features.double(), labels)
+    loss.backward()
+    trained = {name: tensor for name, tensor in peer.tensors.items() if tensor.requires_grad}
+    found = {"loss": loss, **values}
+    found |= {f"{name}'s gradient": tensor.grad for name, tensor in trained.items()}
+    updates.step()
+    found |= {f"{name} after it": tensor for name, tensor in peer.tensors.items()}
+    return {name: value.detach().numpy() for name, value in found.items()}
+
+
+def kind_of(found):
+    """An error's class, or that something differs: a smaller program must fail alike."""
+    return "differs" if found.endswith("differs") else found.partition("(")[0].rpartition(": ")[2]
+
+
+def check(seeds, root):
+    folders = (root / str(number) for number in count())
+
+    def of(program):
+        return complaint(program, next(folders))
+
+    for program in map(random_program, seeds):
+        if found := of(program):
+            kind = kind_of(found)
+            least = minimized(program, lambda smaller: kind_of(of(smaller)) == kind)  # noqa: B023
+            pytest.fail(f"{found}\n{program}\nminimized: {of(least)}\n{least}")
+
+
+@pytest.mark.parametrize("first", range(0, 300, GROUP))
+def test_random_programs_give_what_pytorch_gives(tmp_path, first):
+    check(range(first, first + GROUP), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(300, 3300, 500))
+def test_more_random_programs_give_what_pytorch_gives(tmp_path, first):
+    check(range(first, first + 500), tmp_path)
