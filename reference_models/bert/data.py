@@ -4,6 +4,8 @@ A sample is [CLS] a [SEP] b [SEP] and padding; b follows a in the text, or is fr
 is drawn for a sample is drawn by a generator of its own, keyed by the seed and the sample's number:
 whoever makes it, and whenever, makes the same.
 
+Where the model has classes, a sample is [CLS] a [SEP], of one of several texts.
+
 Source: Devlin et al. 2018, BERT, sections 3.1 and A.2, and the code published with it
 """
 
@@ -28,21 +30,26 @@ Arrays = dict[str, np.ndarray]
 def train_input_fn(params: Params) -> Dataset:
     """Endless shuffled batches of features and labels."""
     options = params.train_input
-    pairs = pairs_of(options, params)
+    samples = samples_of(options, params)
     return (
-        Dataset.from_arrays(pairs.numbers(options.duplicates))
+        Dataset.from_arrays(samples.numbers(options.duplicates))
         .shuffle(seed=options.shuffle_seed)
         .repeat()
         .batch(options.batch_size, drop_remainder=True)
-        .map(pairs.batch)
+        .map(samples.batch)
     )
 
 
 def eval_input_fn(params: Params) -> Dataset:
     """The samples of the validation text once, in order; the last batch may be smaller."""
     options = params.eval_input
-    pairs = pairs_of(options, params)
-    return Dataset.from_arrays(pairs.numbers()).batch(options.batch_size).map(pairs.batch)
+    samples = samples_of(options, params)
+    return Dataset.from_arrays(samples.numbers()).batch(options.batch_size).map(samples.batch)
+
+
+def samples_of(options: Input, params: Params) -> "Pairs | Texts":
+    """The samples that the model is trained with."""
+    return texts_of(options, params) if params.model.classes else pairs_of(options, params)
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,12 @@ class Pairs:
         """Features and labels of the samples with these numbers.
 
         Shapes: numbers [B] -> input_ids, segment_ids, masked_lm_labels [B, T] int32, mask [B, T]
-        float32, next_sentence [B] int32
+        bool, next_sentence [B] int32
         """
         rows, length = len(numbers), self.windows.shape[1] + SPECIAL
         ids = np.full((rows, length), self.special.pad, np.int32)
         segments = np.zeros((rows, length), np.int32)
-        mask = np.zeros((rows, length), np.float32)
+        mask = np.zeros((rows, length), np.bool_)
         labels = np.full((rows, length), IGNORED, np.int32)
         follows = np.empty(rows, np.int32)
         for row, number in enumerate(numbers.tolist()):
@@ -80,7 +87,7 @@ class Pairs:
             end = SPECIAL + len(a) + len(b)
             ids[row, :end] = self.joined(a, b)
             segments[row, len(a) + 2 : end] = 1
-            mask[row, :end] = 1
+            mask[row, :end] = True
             places = self.places(random, len(a), len(b))
             labels[row, places] = ids[row, places]
             ids[row, places] = self.hidden(random, ids[row, places])
@@ -121,12 +128,71 @@ class Pairs:
         return np.where(kind < MASKED, self.special.mask, shown)
 
 
+@dataclass(frozen=True)
+class Texts:
+    """Samples of several texts, each a class: windows of the first one, then those of the next.
+
+    Shapes: windows [N, T - 2] of each text
+    """
+
+    windows: tuple[np.ndarray, ...]
+    special: SpecialTokens
+
+    def numbers(self, duplicates: int = 1) -> np.ndarray:
+        """Of all samples; nothing is drawn for them, so that each is there once."""
+        return np.arange(sum(map(len, self.windows)))
+
+    def batch(self, numbers: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        """Features and classes of the samples with these numbers.
+
+        Shapes: numbers [B] -> input_ids, segment_ids [B, T] int32, mask [B, T] bool, and [B]
+        """
+        ends = np.cumsum([len(part) for part in self.windows])
+        classes = np.searchsorted(ends, numbers, side="right").astype(np.int32)
+        ids = np.empty((len(numbers), self.windows[0].shape[1] + 2), np.int32)
+        ids[:, 0], ids[:, -1] = self.special.cls, self.special.sep
+        for row, (number, text) in enumerate(zip(numbers, classes, strict=True)):
+            ids[row, 1:-1] = self.windows[text][number - ends[text]]  # counted from the text's end
+        mask = np.ones(ids.shape, np.bool_)
+        return {"input_ids": ids, "segment_ids": np.zeros_like(ids), "mask": mask}, classes
+
+
+def texts_of(options: Input, params: Params) -> Texts:
+    """The samples of a token file a class.
+
+    Raises: DataError as `pairs_of`, and for another number of files
+    """
+    model, some = params.model, options.file
+    require_special_tokens(params)
+    if isinstance(some, str) or len(some) != model.classes:
+        count = 1 if isinstance(some, str) else len(some)
+        raise DataError(
+            f"file must be a list of {model.classes} files, one of each class, got {count}"
+        )
+    form = Tokens(model.sequence_length - 2, vocabulary=model.vocabulary)
+    return Texts(tuple(form.arrays(found(one))[0] for one in some), params.special_tokens)
+
+
 def pairs_of(options: Input, params: Params) -> Pairs:
     """The samples of a token file.
 
     Raises: DataError when there is no such file, it is for another vocabulary, or a special token
     is none of the model's
     """
+    model = params.model
+    require_special_tokens(params)
+    if not isinstance(options.file, str):
+        raise DataError(
+            f"file must be one file where there is no model.classes, got {options.file}"
+        )
+    path = found(options.file)
+    windows, _ = Tokens(model.sequence_length - SPECIAL, vocabulary=model.vocabulary).arrays(path)
+    text, _ = Tokens(1).arrays(path)
+    return Pairs(windows, text[:, 0], options, params.special_tokens, model.vocabulary)
+
+
+def require_special_tokens(params: Params) -> None:
+    """Raises: DataError for one that is none of the model's"""
     model, special = params.model, params.special_tokens
     for name in special.__struct_fields__:
         if (token := getattr(special, name)) >= model.vocabulary:
@@ -134,10 +200,6 @@ def pairs_of(options: Input, params: Params) -> Pairs:
                 f"special_tokens.{name} must be below model.vocabulary {model.vocabulary}, "
                 f"got {token}"
             )
-    path = found(options.file)
-    windows, _ = Tokens(model.sequence_length - SPECIAL, vocabulary=model.vocabulary).arrays(path)
-    text, _ = Tokens(1).arrays(path)
-    return Pairs(windows, text[:, 0], options, special, model.vocabulary)
 
 
 def found(file: str) -> Path:

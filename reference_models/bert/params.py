@@ -24,13 +24,14 @@ class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A text, a file of token ids, and how samples are drawn from it.
+    """A text, a file of token ids, and how samples are drawn from it; of each class one, where the
+    model has classes.
 
     masked_share: of the tokens of a sample, those that are to be found. short_share: of the
     samples, those whose length is drawn; the others have the model's.
     """
 
-    file: str
+    file: str | tuple[str, ...]
     batch_size: Positive
     masked_share: Share = 0.15
     short_share: Share = 0.1
@@ -45,7 +46,11 @@ class TrainInput(Input, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The sizes of the network; dropout is that of embeddings and of what each block adds."""
+    """The sizes of the network; dropout is that of embeddings and of what each block adds,
+    attention_dropout that of attention's weights.
+
+    classes: of texts that are to be told apart; without it, masked tokens and second segments are.
+    """
 
     vocabulary: Positive
     max_position_embeddings: Positive
@@ -55,6 +60,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     num_heads: Positive
     sequence_length: Annotated[int, msgspec.Meta(ge=8)]
     dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    classes: Annotated[int, msgspec.Meta(ge=2)] | None = None
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -3,24 +3,27 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from params import Params
 
 from csrun.data import Batch, DataError, Dataset
 from csrun.data.formats import idx
 
 IMAGE_SHAPE = (28, 28)
-SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # rows down, columns right
+SHIFTS = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])  # rows down, columns right
 
 
 def train_input_fn(params: Params) -> Dataset:
     """Endless shuffled batches: float32 [B, 28, 28] in 0..1, int32 [B]."""
     options = params.train_input
     images, labels = read_digits(options.data_dir, "train")
+    shifted = shifts_of(images)
     variants = len(SHIFTS) if options.shift_images else 1
 
     def load(elements: np.ndarray) -> Batch:
         variant, sample = np.divmod(elements, len(images))
-        return scaled(shifted(images[sample], variant)), labels[sample].astype(np.int32)
+        down, right = SHIFTS[variant].T
+        return scaled(shifted[sample, 1 - down, 1 - right]), labels[sample].astype(np.int32)
 
     return (
         Dataset.from_arrays(np.arange(variants * len(images)))
@@ -63,16 +66,13 @@ def find_folder(data_dir: str) -> Path:
     return here if here.is_dir() else Path(__file__).parent / data_dir
 
 
-def shifted(images: np.ndarray, variant: np.ndarray) -> np.ndarray:
-    """Move each image by the shift that its variant names; the margins of digits are blank.
+def shifts_of(images: np.ndarray) -> np.ndarray:
+    """A view of each image moved by up to a pixel; what leaves it comes in at the other side.
 
-    Shapes: images [B, 28, 28], variant [B] -> [B, 28, 28]
+    Shapes: [N, 28, 28] -> [N, 3, 3, 28, 28], at 1 - rows down and 1 - columns right
     """
-    moved = np.empty_like(images)
-    for number, shift in enumerate(SHIFTS):
-        chosen = variant == number
-        moved[chosen] = np.roll(images[chosen], shift, axis=(1, 2))
-    return moved
+    wrapped = np.pad(images, ((0, 0), (1, 1), (1, 1)), mode="wrap")
+    return sliding_window_view(wrapped, IMAGE_SHAPE, axis=(1, 2))
 
 
 def scaled(images: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners
 from math import sqrt
 from typing import Any
 
+import msgspec
 import numpy as np
 from params import Model, Params
 
@@ -43,18 +44,18 @@ def gpt2(tokens: nn.Tensor, model: Model, mode: str) -> nn.Tensor:
 
     Shapes: tokens [B, T] -> [B, T, V]
     """
-    dropout = model.dropout if mode == nn.TRAIN else 0.0
+    model = of_mode(model, mode)
     table = nn.Embedding(model.vocabulary, model.hidden_size, name="wte")
     x = table(tokens)  # [B, T, D]
     x = nn.PositionEmbedding(model.max_position_embeddings, name="wpe")(x)
-    x = dropped(x, dropout)
+    x = dropped(x, model.dropout)
     for number in range(model.num_hidden_layers):
         with nn.scope("h"), nn.scope(number):
-            x = block(x, model, dropout)
+            x = block(x, model)
     return table.attend(nn.LayerNorm(EPSILON, name="ln_f")(x))
 
 
-def block(x: nn.Tensor, model: Model, dropout: float) -> nn.Tensor:
+def block(x: nn.Tensor, model: Model) -> nn.Tensor:
     """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
     Shapes: [B, T, D] -> [B, T, D]
@@ -67,13 +68,21 @@ def block(x: nn.Tensor, model: Model, dropout: float) -> nn.Tensor:
         kernel_initializer=small,
         output_initializer=into_residual,
         name="attn",
+        dropout=model.attention_dropout,
     )
-    x = x + dropped(attention(nn.LayerNorm(EPSILON, name="ln_1")(x)), dropout)
+    x = x + dropped(attention(nn.LayerNorm(EPSILON, name="ln_1")(x)), model.dropout)
     h = nn.LayerNorm(EPSILON, name="ln_2")(x)
     with nn.scope("mlp"):
         h = nn.Dense(4 * model.hidden_size, "gelu_tanh", kernel_initializer=small, name="up")(h)
         h = nn.Dense(model.hidden_size, kernel_initializer=into_residual, name="down")(h)
-    return x + dropped(h, dropout)
+    return x + dropped(h, model.dropout)
+
+
+def of_mode(model: Model, mode: str) -> Model:
+    """The model, which drops values in training only."""
+    if mode == nn.TRAIN:
+        return model
+    return msgspec.structs.replace(model, dropout=0.0, attention_dropout=0.0)
 
 
 def dropped(x: nn.Tensor, rate: float) -> nn.Tensor:

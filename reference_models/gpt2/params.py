@@ -28,7 +28,9 @@ class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The sizes of the network; dropout is that of embeddings and of what each block adds."""
+    """The sizes of the network; dropout is that of embeddings and of what each block adds,
+    attention_dropout that of attention's weights.
+    """
 
     vocabulary: Positive
     max_position_embeddings: Positive
@@ -37,6 +39,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     num_heads: Positive
     sequence_length: Positive
     dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

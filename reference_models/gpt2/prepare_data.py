@@ -31,7 +31,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data")
     options = parser.parse_args()
     encode, vocabulary = tokenizer(options.tokenizer)
-    files = list(found(options.texts or [standard_library()], options.suffix))
+    places = options.texts or [standard_library()]
+    if missing := [str(place) for place in places if not place.exists()]:
+        sys.exit(f"error: there is no {', no '.join(missing)}")
+    files = list(found(places, options.suffix))
     if len(files) < EVERY:
         sys.exit(f"error: {len(files)} files found; {EVERY} are needed, one of them for validation")
     options.out.mkdir(parents=True, exist_ok=True)

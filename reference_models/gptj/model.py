@@ -6,6 +6,7 @@ Source: Wang and Komatsuzaki 2021, GPT-J-6B: 6B JAX-Based Transformer; the posit
 
 from typing import Any
 
+import msgspec
 import numpy as np
 from params import Model, Params
 
@@ -43,17 +44,17 @@ def gptj(tokens: nn.Tensor, model: Model, mode: str) -> nn.Tensor:
 
     Shapes: tokens [B, T] -> [B, T, V]
     """
-    dropout = model.dropout if mode == nn.TRAIN else 0.0
+    model = of_mode(model, mode)
     x = nn.Embedding(model.vocabulary, model.hidden_size, name="wte")(tokens)  # [B, T, D]
-    x = dropped(x, dropout)
+    x = dropped(x, model.dropout)
     for number in range(model.num_hidden_layers):
         with nn.scope("h"), nn.scope(number):
-            x = block(x, model, dropout)
+            x = block(x, model)
     x = nn.LayerNorm(EPSILON, name="ln_f")(x)
     return nn.Dense(model.vocabulary, kernel_initializer=INITIAL, name="lm_head")(x)
 
 
-def block(x: nn.Tensor, model: Model, dropout: float) -> nn.Tensor:
+def block(x: nn.Tensor, model: Model) -> nn.Tensor:
     """x + attention(norm(x)) + feed-forward(norm(x)), one norm for both.
 
     Shapes: [B, T, D] -> [B, T, D]
@@ -64,7 +65,7 @@ def block(x: nn.Tensor, model: Model, dropout: float) -> nn.Tensor:
     with nn.scope("mlp"):
         up = nn.Dense(4 * model.hidden_size, "gelu_tanh", kernel_initializer=INITIAL, name="up")(h)
         down = nn.Dense(model.hidden_size, kernel_initializer=INITIAL, name="down")(up)
-    return x + dropped(attended, dropout) + dropped(down, dropout)
+    return x + dropped(attended, model.dropout) + dropped(down, model.dropout)
 
 
 def attention(x: nn.Tensor, model: Model) -> nn.Tensor:
@@ -75,7 +76,9 @@ def attention(x: nn.Tensor, model: Model) -> nn.Tensor:
     query, key, value = (heads(projected(x, name), model.num_heads) for name in "qkv")
     query, key = (nn.rotary_embedding(part, model.rotary_dim, axis=1) for part in (query, key))
     by_head = (nn.transpose(part, (0, 2, 1, 3)) for part in (query, key, value))  # [B, H, T, E]
-    attended = nn.scaled_dot_product_attention(*by_head, is_causal=True)
+    attended = nn.scaled_dot_product_attention(
+        *by_head, is_causal=True, dropout=model.attention_dropout
+    )
     return projected(nn.reshape(nn.transpose(attended, (0, 2, 1, 3)), x.shape), "out")
 
 
@@ -87,6 +90,13 @@ def projected(x: nn.Tensor, name: str) -> nn.Tensor:
 def heads(x: nn.Tensor, count: int) -> nn.Tensor:
     """Shapes: [B, T, D] -> [B, T, H, E]"""
     return nn.reshape(x, (*x.shape[:2], count, -1))
+
+
+def of_mode(model: Model, mode: str) -> Model:
+    """The model, which drops values in training only."""
+    if mode == nn.TRAIN:
+        return model
+    return msgspec.structs.replace(model, dropout=0.0, attention_dropout=0.0)
 
 
 def dropped(x: nn.Tensor, rate: float) -> nn.Tensor:

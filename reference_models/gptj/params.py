@@ -28,7 +28,8 @@ class EvalInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The sizes of the network; dropout is that of embeddings and of what each block adds.
+    """The sizes of the network; dropout is that of embeddings and of what each block adds,
+    attention_dropout that of attention's weights.
 
     rotary_dim: how many of each head's hidden_size / num_heads values turn with the position.
     """
@@ -40,6 +41,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     rotary_dim: Positive
     sequence_length: Positive
     dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

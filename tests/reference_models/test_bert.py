@@ -1,4 +1,4 @@
-"""bert in csrun against the same network in PyTorch: losses, gradients, training; and its data."""
+"""bert: its padding, evaluations, classes and data; its steps are in test_steps.py."""
 
 from itertools import islice
 from math import sqrt
@@ -8,141 +8,51 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.programs import Machine, options_of
-from support.torch_bert import DECAYED, TorchBert
+from support.reference_models import (
+    BATCH,
+    SMALL_MODELS,
+    TEXT,
+    VOCABULARY,
+    batches,
+    changed,
+    traced,
+)
+from support.torch_bert import TorchBert
 
-from csrun import nn
-from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
-from csrun.compiler import compile_model
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import DataError
 from csrun.data.formats import write_tokens
 from csrun.estimator import CerebrasEstimator, CSRunConfig
-from csrun.estimator.trace import trace_model
 from csrun.nn.errors import ShapeError
-from csrun.params import load
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models")
 
-TEXT = 57  # ids of the text; the special ones are behind
-PAD, CLS, SEP, MASK = range(TEXT, TEXT + 4)
-SIZES = {
-    "vocabulary": TEXT + 4,
-    "max_position_embeddings": 24,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_heads": 4,
-    "sequence_length": 16,
-}
-RATE, CLIP = 1e-2, 0.5
-BATCH, STEPS = 4, 6
+SMALL = SMALL_MODELS["bert"]
+PAD, CLS, SEP, MASK = range(TEXT, VOCABULARY)
+STEPS = 6
 LAST = f"model-ckpt-{STEPS}.safetensors"
 
 
 @pytest.fixture
 def params(bert: Path, tmp_path: Path) -> msgspec.Struct:
-    """Small sizes, half the samples short, and a text in which each token tells its place."""
-    from params import Params, SpecialTokens
-
-    file = tmp_path / "text.bin"
-    write_tokens(file, [np.arange(9000) % TEXT], TEXT)
-    params = load(Params, bert / "configs" / "params.yaml")
-    options = {"file": str(file), "batch_size": BATCH, "short_share": 0.5}
-    return msgspec.structs.replace(
-        params,
-        train_input=msgspec.structs.replace(params.train_input, **options),
-        eval_input=msgspec.structs.replace(params.eval_input, **options),
-        special_tokens=SpecialTokens(pad=PAD, cls=CLS, sep=SEP, mask=MASK),
-        model=msgspec.structs.replace(params.model, **SIZES),
-        optimizer=nn.AdamW(RATE, weight_decay=DECAYED, clip_norm=CLIP),
-    )
-
-
-def changed(params, section, **values):
-    part = msgspec.structs.replace(getattr(params, section), **values)
-    return msgspec.structs.replace(params, **{section: part})
-
-
-def traced(params, precision="float32"):
-    from data import train_input_fn
-    from model import model_fn
-
-    return trace_model(model_fn, train_input_fn(params), RunMode.TRAIN, params, precision).module
-
-
-def machine_of(root, params, precision="float64", mode=ExecutionMode.WEIGHT_STREAMING):
-    options = options_of(mode, group_bytes=1 << 14)
-    executable = compile_model(traced(params, precision), root, options).executable
-    random = np.random.default_rng(5)
-    weights = {}
-    for p in executable.plan.parameters:
-        drawn = 0.1 * random.standard_normal(p.shape) + p.name.endswith("gamma")
-        weights[p.name] = drawn.astype(p.dtype)
-    return Machine(executable, weights)
-
-
-def batches(params, count, precision="float64"):
-    """Flat, as the wafer gets them, and nested."""
-    from data import train_input_fn
-
-    dataset = train_input_fn(params)
-    for flat in islice(dataset, count):
-        typed = [a.astype(precision) if a.dtype.kind == "f" else a for a in flat]
-        yield typed, dataset.nested(typed)
-
-
-def weights_of(machine):
-    return {p.name: machine.state[p.name].copy() for p in machine.plan.parameters}
-
-
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_step_is_pytorchs(tmp_path, params, precision):
-    machine = machine_of(tmp_path, params, precision)
-    peer = TorchBert(torch, weights_of(machine), params.model)
-    ((flat, nested),) = batches(params, 1, precision)
-    assert len({int(row.sum()) for row in nested[0]["mask"]}) > 1  # lengths differ
-    loss, slopes = peer.step(nested)
-    ours, gradients = machine.train(flat)
-    limit = 1e-5 if precision == "float32" else 1e-12
-    assert ours == pytest.approx(loss, rel=limit)
-    assert gradients.keys() == slopes.keys()
-    overall = sqrt(sum(float(np.sum(s.astype("d") ** 2)) for s in slopes.values()))
-    for name, slope in slopes.items():
-        least = 1e-2 * overall / sqrt(len(slopes))
-        distance = np.linalg.norm(gradients[name].astype("d") - slope)
-        assert distance <= 10 * limit * max(np.linalg.norm(slope), least), name
-
-
-def test_a_training_follows_pytorchs(tmp_path, params):
-    machine = machine_of(tmp_path, params)
-    peer = TorchBert(torch, weights_of(machine), params.model)
-    some = list(batches(params, 20))
-    ours = [machine.train(flat)[0] for flat, _ in some]
-    expected = peer.train([nested for _, nested in some], RATE, CLIP)
-    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=0)
-
-
-def test_both_modes_give_the_same_bits(tmp_path, params):
-    machines = [machine_of(tmp_path, params, "float32", mode) for mode in ExecutionMode]
-    for flat, _ in batches(params, 3, "float32"):
-        first, second = (machine.train(flat)[0] for machine in machines)
-        assert first == second
-    for name, value in machines[0].state.items():
-        np.testing.assert_array_equal(value, machines[1].state[name], err_msg=name)
+    """A text in which each token tells its place; half the samples are short."""
+    params = SMALL.params(tmp_path)
+    write_tokens(Path(params.train_input.file), [np.arange(9000) % TEXT], TEXT)
+    return changed(params, "eval_input", batch_size=BATCH, short_share=0.5)
 
 
 def test_what_is_padding_changes_nothing(tmp_path, params):
-    machine = machine_of(tmp_path, params)
+    machine = SMALL.machine(tmp_path, params)
     ((flat, (features, _)),) = batches(params, 1)
     before = machine.evaluate(flat)
-    padding = features["mask"] == 0
+    padding = ~features["mask"]
     assert padding.any()
     features["input_ids"][padding], features["segment_ids"][padding] = 3, 1
     assert machine.evaluate(flat) == before
 
 
 def test_the_tied_table_adds_no_group(tmp_path, params):
-    plan = machine_of(tmp_path, params).plan
+    plan = SMALL.machine(tmp_path, params).plan
     assert not [p.name for p in plan.parameters if p.name == "masked_lm/out/kernel"]
     (table,) = [group for group in plan.groups if "embeddings/word" in group.layers]
     visits = [visit for visit in plan.visits if table.index in visit.groups]
@@ -159,17 +69,8 @@ def trained(folder, params, **config):
     return estimator
 
 
-def test_minibatches_are_the_whole_batch(own_folder, params):
-    some = changed(params, "model", dropout=0.2)
-    for name, count in (("whole", 1), ("split", 4)):
-        trained(own_folder / name, some, minibatches_in_flight=count)
-    whole, split = (load_file(own_folder / name / LAST) for name in ("whole", "split"))
-    for name, value in whole.items():
-        np.testing.assert_allclose(split[name], value, rtol=1e-9, atol=1e-10, err_msg=name)
-
-
 def test_evaluations_and_predictions_are_pytorchs(own_folder, params):
-    """Of 77 samples, the last batch has one: batches count by their samples."""
+    """Of 77 samples, the last batch has one: both losses are means over their own labels."""
     from data import eval_input_fn
 
     write_tokens(params.eval_input.file, [np.arange(1002) % TEXT], TEXT)
@@ -178,25 +79,29 @@ def test_evaluations_and_predictions_are_pytorchs(own_folder, params):
     results, predictions = estimator.evaluate(eval_input_fn), estimator.predict(eval_input_fn)
     weights = load_file(own_folder / LAST)
     peer = TorchBert(torch, weights, params.model)
-    totals, right, masked, follows = [], 0, 0, 0
+    total, samples, right, masked, follows = np.zeros(2), 0, 0, 0, 0
+    cross_entropy = torch.nn.functional.cross_entropy
     for flat in dataset:
         features, labels = dataset.nested(
             [a.astype("d") if a.dtype.kind == "f" else a for a in flat]
         )
-        rows = len(flat[0])
-        totals += [peer.loss(features, labels).item()] * rows
-        logits, next_logits = (part.detach().numpy() for part in peer.logits(features))
-        wanted = labels["masked_lm_labels"]
+        rows, found = len(flat[0]), peer.logits(features)
+        wanted = [torch.from_numpy(labels[n]).long() for n in ("masked_lm_labels", "next_sentence")]
+        for place, (one, of) in enumerate(zip(found, wanted, strict=True)):
+            flat_logits = one.reshape(-1, one.shape[-1])
+            total[place] += cross_entropy(flat_logits, of.flatten(), reduction="sum").item()
+        logits, next_logits = (part.detach().numpy() for part in found)
+        wanted, samples = labels["masked_lm_labels"], samples + rows
         masked += np.sum(wanted != IGNORE_INDEX)
         right += np.sum(logits.argmax(-1) == wanted)
         follows += np.sum(next_logits.argmax(-1) == labels["next_sentence"])
-        for row, prediction in enumerate(predictions[len(totals) - rows : len(totals)]):
+        for row, prediction in enumerate(predictions[samples - rows : samples]):
             np.testing.assert_array_equal(prediction["token"], logits[row].argmax(-1))
             assert prediction["next_sentence"] == next_logits[row].argmax()
-    assert len(totals) == len(predictions) == 77
-    assert results["loss"] == pytest.approx(np.mean(totals), rel=1e-9)
+    assert samples == len(predictions) == 77
+    assert results["loss"] == pytest.approx(total[0] / masked + total[1] / samples, rel=1e-9)
     assert results["masked_accuracy"] == pytest.approx(right / masked)
-    assert results["next_sentence_accuracy"] == pytest.approx(follows / len(totals))
+    assert results["next_sentence_accuracy"] == pytest.approx(follows / samples)
 
 
 def test_a_sequence_longer_than_the_positions_is_refused(params):
@@ -221,11 +126,11 @@ def test_a_sample_is_two_segments_and_padding(params):
     features, labels = many(params, 2000)
     found = labels["masked_lm_labels"]
     whole = np.where(found == IGNORE_INDEX, features["input_ids"], found)  # before masking
-    lengths = features["mask"].sum(axis=1).astype(int)
+    lengths = features["mask"].sum(axis=1)
     steps = []
     for row, ids in enumerate(whole):
         end = lengths[row]
-        assert features["mask"][row].tolist() == [1] * end + [0] * (16 - end)
+        assert features["mask"][row].tolist() == [True] * end + [False] * (16 - end)
         (middle, last) = np.flatnonzero(ids == SEP)
         assert (ids[0], last, set(ids[end:])) == (CLS, end - 1, {PAD} if end < 16 else set())
         a, b = ids[1:middle], ids[middle + 1 : last]

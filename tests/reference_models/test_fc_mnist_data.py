@@ -91,15 +91,23 @@ def test_one_pass_holds_every_image_once(data: ModuleType, params: msgspec.Struc
     assert np.allclose(np.sort(sums), np.sort(expected.sum(axis=(1, 2)) / 255), rtol=1e-5)
 
 
-@pytest.mark.parametrize("variant", range(5))
-def test_shifts_move_by_one_pixel(data: ModuleType, variant: int) -> None:
-    images = np.zeros((3, 28, 28), np.uint8)
-    images[:, 10, 20] = 9
-    moved = data.shifted(images, np.array([variant, 0, variant]))
-    down, right = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)][variant]
-    assert moved[0, 10 + down, 20 + right] == 9
-    assert moved[1, 10, 20] == 9
-    assert np.array_equal(moved[0], moved[2])
+@pytest.mark.parametrize("shift", [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+def test_shifts_move_by_one_pixel(data: ModuleType, shift: tuple[int, int]) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (3, 28, 28), np.uint8)
+    assert shift in set(map(tuple, data.SHIFTS.tolist()))
+    down, right = shift
+    found = data.shifts_of(images)[:, 1 - down, 1 - right]
+    assert np.array_equal(found, np.roll(images, shift, axis=(1, 2)))
+
+
+def test_an_epoch_has_each_image_in_each_place(data: ModuleType, params: msgspec.Struct) -> None:
+    made = data.train_input_fn(with_train(params, shift_images=True, batch_size=5 * TRAIN))
+    images, _ = next(made.batches())
+    first, _ = data.read_digits("data", "train")
+    moved = [np.roll(first, shift, axis=(1, 2)) for shift in data.SHIFTS]
+    expected = np.concatenate(moved).reshape(5 * TRAIN, -1)
+    pixels = np.rint(images * 255).astype(np.uint8).reshape(5 * TRAIN, -1)
+    assert sorted(map(bytes, pixels)) == sorted(map(bytes, expected))
 
 
 def test_test_images_come_once_and_in_order(data: ModuleType, params: msgspec.Struct) -> None:

@@ -1,0 +1,107 @@
+"""A BERT's whole way: trained on a text, to Hugging Face's layout and from it, and fine-tuned."""
+
+import subprocess
+import sys
+import sysconfig
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from support.reference_models import MODELS, SMALL_MODELS, changed, one_thread, over
+
+from csrun.estimator import CerebrasEstimator
+from csrun.params import load
+from csrun.params.convert import from_huggingface, to_huggingface
+from csrun.records import checkpoints
+
+torch = pytest.importorskip("torch", reason="PyTorch computes transformers' models")
+transformers = pytest.importorskip("transformers", reason="its model reads what is fine-tuned here")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+WARM, PRETRAINED, TUNED = 50, 300, 150  # steps
+LEAST = 0.15  # above the share of the largest class
+COMPARED = 4  # batches
+WHOLE = 10**9  # bytes: one file
+
+
+def prepared(out: Path, *texts: Path) -> None:
+    command = [sys.executable, MODELS / "gpt2" / "prepare_data.py", "--out", out, *texts]
+    subprocess.run([*map(str, command)], check=True, capture_output=True)
+
+
+def of_steps(params: Any, steps: int) -> Any:
+    """The params with a learning rate that ends with a training of so many steps."""
+    numbers = {"warmup_steps": WARM, "steps": steps - WARM}
+    rate = msgspec.structs.replace(params.optimizer.learning_rate, **numbers)
+    return changed(params, "optimizer", learning_rate=rate)
+
+
+def trained(folder: Path, params: Any, steps: int) -> CerebrasEstimator:
+    estimator = CerebrasEstimator(
+        import_module("model").model_fn, folder, config=params.runconfig, params=params
+    )
+    estimator.train(import_module("data").train_input_fn, max_steps=steps)
+    return estimator
+
+
+def pretrained(folder: Path) -> tuple[Any, Path]:
+    """The params and the model_dir of the tiny BERT after some steps on Python's own library."""
+    prepared(folder / "library")
+    files = [folder / "library" / f"{part}.bin" for part in ("train", "validation")]
+    params = of_steps(over(SMALL_MODELS["bert"].shipped(files[0]), *files), PRETRAINED)
+    estimator = trained(folder / "pretrained", params, PRETRAINED)
+    assert estimator.evaluate(import_module("data").eval_input_fn, 10)["masked_accuracy"] > 0.2
+    return params, folder / "pretrained"
+
+
+def classes_of(folder: Path) -> Any:
+    """The params of the packages that are to be told apart, over their token files."""
+    params = load(import_module("params").Params, MODELS / "bert/configs/params_classes.yaml")
+    for part in ("train_input", "eval_input"):
+        files = tuple(str(folder / file) for file in getattr(params, part).file)
+        params = changed(params, part, file=files)
+    for file in params.train_input.file:
+        place = Path(file).parent
+        prepared(place, Path(sysconfig.get_paths()["stdlib"]) / place.name)
+    return of_steps(params, TUNED)
+
+
+def test_a_bert_learns_a_text_goes_through_huggingface_and_learns_classes(own_folder, bert):
+    conversion, data = import_module("convert").CONVERSION, import_module("data")
+    with one_thread(torch):
+        params, model_dir = pretrained(own_folder)
+        found = checkpoints.latest(model_dir)
+        to_huggingface(conversion, own_folder / "theirs", params, found, WHOLE)
+        given = classes_of(own_folder)
+        params = from_huggingface(conversion, own_folder / "theirs", given, own_folder / "tuned")
+        accuracy = trained(own_folder / "tuned", params, TUNED).evaluate(data.eval_input_fn)
+    windows = [len(part) for part in data.samples_of(params.eval_input, params).windows]
+    assert accuracy["accuracy"] > max(windows) / sum(windows) + LEAST
+    found = checkpoints.latest(own_folder / "tuned")
+    to_huggingface(conversion, own_folder / "back", params, found, WHOLE)
+    assert_same_classes(params, own_folder)
+
+
+def assert_same_classes(params: Any, folder: Path) -> None:
+    """transformers' model of the checkpoint finds the classes that csrun predicts."""
+    data, model_fn = import_module("data"), import_module("model").model_fn
+    kind = transformers.BertForSequenceClassification
+    theirs = kind.from_pretrained(folder / "back").eval()
+    estimator = CerebrasEstimator(model_fn, folder / "tuned", params=params)
+    ours = [each["class"] for each in estimator.predict(data.eval_input_fn, COMPARED)]
+    dataset, logits = data.eval_input_fn(params), []
+    for flat in islice(dataset, COMPARED):
+        features, _ = dataset.nested([torch.from_numpy(array).long() for array in flat])
+        with torch.no_grad():
+            out = theirs(
+                features["input_ids"],
+                token_type_ids=features["segment_ids"],
+                attention_mask=features["mask"],
+            )
+        logits.append(out.logits.numpy())
+    assert len(set(ours)) > 1 or len(set(np.concatenate(logits).argmax(-1))) == 1
+    np.testing.assert_array_equal(ours, np.concatenate(logits).argmax(-1))

@@ -1,0 +1,124 @@
+"""The reference models as jobs: killed, on one streamer and five, and by the original's command."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import yaml
+from support.jobs import Workplace, gone, until
+from support.pages import blocks
+from support.reference_models import MODELS, SMALL_MODELS, SmallModel, changed
+
+from csrun.params import load
+
+STEPS, EVERY = 120, 20
+LAYOUTS = {1: ("3", "1"), 5: ("3", "5")}  # nodes, and tasks on each: streamers, chief and MemoryX
+
+
+@dataclass(frozen=True)
+class ModelPlace(Workplace):
+    """A user's folder with params.yaml, for a reference model."""
+
+    model: str = "gpt2"
+
+    @property
+    def script(self) -> str:  # type: ignore[override]
+        return str(MODELS / self.model / "run.py")
+
+    def arguments(self, model_dir: str) -> list[str]:
+        return [self.script, "--params", "params.yaml", "-o", model_dir]
+
+    def layout(self, streamers: int) -> list[str]:
+        nodes, tasks = LAYOUTS[streamers]
+        shape = ["--total-nodes", nodes, "--tasks-per-node", tasks, "--cpus-per-task", "1"]
+        return [*shape, "python-ws"]
+
+    def checkpoints(self, model_dir: str) -> dict[str, bytes]:
+        found = sorted((self.path / model_dir).glob("model-ckpt-*.safetensors"))
+        return {path.name: path.read_bytes() for path in found}
+
+
+def small_params(name: str, folder: Path) -> Any:
+    """A small model's params, with dropout."""
+    if name == "cnn_mnist":
+        from params import Params
+
+        params = load(Params, MODELS / name / "configs" / "params.yaml")
+        params = changed(params, "train_input", batch_size=16)
+        return changed(params, "model", dropout=0.1, filters=(4, 5), hidden_size=8)
+    model: SmallModel = SMALL_MODELS[name]
+    return model.params(folder, dropout=0.1, attention_dropout=0.1)
+
+
+@pytest.fixture(params=[*SMALL_MODELS, "cnn_mnist"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ModelPlace:
+    request.getfixturevalue(request.param)
+    params = small_params(request.param, tmp_path)
+    params = changed(
+        params,
+        "runconfig",
+        max_steps=STEPS,
+        save_checkpoints_steps=EVERY,
+        keep_checkpoint_max=STEPS,
+        log_steps=1,
+    )
+    plain: Any = msgspec.to_builtins(params)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(plain))
+    return ModelPlace(tmp_path, model=request.param)
+
+
+@pytest.mark.slow
+def test_any_number_of_streamers_and_a_kill_give_the_same_bits(place: ModelPlace) -> None:
+    done = place.run("--total-nodes", "1", "python", *place.arguments("alone"))
+    assert done.returncode == 0, done.stderr
+    expected = place.checkpoints("alone")
+    assert len(expected) == 1 + STEPS // EVERY
+    done = place.run("--total-nodes", "3", "python", *place.arguments("pipelined"))
+    assert done.returncode == 0, done.stderr
+    assert place.checkpoints("pipelined") == expected
+    for count in LAYOUTS:
+        done = place.run(*place.layout(count), *place.arguments(f"streamers_{count}"))
+        assert done.returncode == 0, done.stderr
+        assert f"Waiting for {count} streamer(s)" in done.stdout
+        assert place.checkpoints(f"streamers_{count}") == expected
+    with place.start(*place.layout(5), *place.arguments("killed")) as launcher:
+        until((place.path / "killed" / f"model-ckpt-{EVERY}.safetensors").exists)
+        pids = [child.pid for child in psutil.Process(launcher.pid).children(recursive=True)]
+        launcher.send_signal(signal.SIGKILL)
+        assert gone(pids)
+    assert place.checkpoints("killed").keys() < expected.keys()
+    done = place.run(*place.layout(5), *place.arguments("killed"))
+    assert done.returncode == 0, done.stderr
+    assert "Restoring parameters from killed/model-ckpt-" in done.stdout
+    assert place.checkpoints("killed") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_command_of_98_tasks_trains_gptj_as_it_stands(tmp_path: Path) -> None:
+    """In a copy of the model's folder, over the standard library's sources."""
+    folder = tmp_path / "gptj"
+    shutil.copytree(MODELS / "gptj", folder, ignore=shutil.ignore_patterns("data", "__pycache__"))
+    prepare = [sys.executable, str(MODELS / "gpt2" / "prepare_data.py"), "--out", "data"]
+    subprocess.run(prepare, cwd=folder, check=True, capture_output=True)
+    lines = [
+        line for block in blocks((folder / "README.md").read_text()) for line in block.split("\n")
+    ]
+    (command,) = [line.split() for line in lines if "--total-nodes 14" in line]
+    place = Workplace(folder)
+    with place.start(*command[1:], command=command[0]) as process:
+        out, err = process.communicate(timeout=280)
+    assert process.returncode == 0, err
+    assert "Waiting for 96 streamer(s)" in out
+    trained = re.search(r"Loss for final step: ([\d.]+)\.", out)
+    assert trained
+    assert float(trained[1]) < 3.0  # a table of bytes has 3.2 nats, one of pairs of them 2.5
+    assert (folder / "model_dir" / "model-ckpt-300.safetensors").exists()

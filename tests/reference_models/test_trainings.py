@@ -1,0 +1,96 @@
+"""The tiny transformers as they are shipped, trained on the standard library's sources."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from support.programs import Machine
+from support.reference_models import (
+    MODELS,
+    SMALL_MODELS,
+    SmallModel,
+    assert_same_step,
+    batches,
+    changed,
+    one_thread,
+    over,
+    small_groups,
+    traced,
+    weights_of,
+)
+from support.trainings import beside, text_of, trigram_nats
+
+from csrun.base.mode import ExecutionMode
+from csrun.compiler import compile_model
+from csrun.estimator import CerebrasEstimator
+from csrun.runtime.step.weights import initialize
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+FOLLOWED = 100  # steps beside PyTorch
+WINDOWS = 2000  # of the validation text
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread(torch):
+        yield
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train.bin and validation.bin, byte by byte."""
+    folder = tmp_path_factory.mktemp("library")
+    prepare = [sys.executable, str(MODELS / "gpt2" / "prepare_data.py"), "--out", str(folder)]
+    subprocess.run(prepare, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(params=SMALL_MODELS)
+def model(request: pytest.FixtureRequest) -> SmallModel:
+    request.getfixturevalue(request.param)  # its folder on the import path
+    return SMALL_MODELS[request.param]
+
+
+def shipped(model: SmallModel, library: Path) -> Any:
+    """The params as they are shipped, over these texts."""
+    params = model.shipped(library / "train.bin")
+    return over(params, library / "train.bin", library / "validation.bin")
+
+
+def test_the_curve_is_pytorchs_and_so_is_the_step_behind_it(tmp_path, model, library):
+    """From the same weights and batches, each loss within 2 %, of which little is used."""
+    params = shipped(model, library)
+    options = small_groups(ExecutionMode.WEIGHT_STREAMING)
+    machine = Machine(compile_model(traced(params), tmp_path, options).executable, {})
+    initialize(machine.plan, machine.state, params.runconfig.seed)
+    peer = model.peer(torch, weights_of(machine), params.model)
+    *some, last = batches(params, FOLLOWED + 1, "float32")
+    ours = [machine.train(flat)[0] for flat, _ in some]
+    theirs = beside(peer, params, [nested for _, nested in some])
+    np.testing.assert_allclose(ours, theirs, rtol=0.02, atol=0)
+    assert np.mean(ours[-10:]) < 0.8 * ours[0]  # it learns
+    peer = model.peer(torch, weights_of(machine), params.model)
+    assert_same_step(machine, peer, last, 1e-5, 1e-4)
+
+
+def test_the_tiny_gpt2_knows_more_than_a_table_of_triples(own_folder, gpt2, library):
+    from data import eval_input_fn, train_input_fn
+    from model import model_fn
+
+    params = changed(shipped(SMALL_MODELS["gpt2"], library), "eval_input", batch_size=20)
+    config = msgspec.structs.replace(params.runconfig, save_checkpoints_steps=3000, log_steps=500)
+    estimator = CerebrasEstimator(model_fn, own_folder / "model_dir", config=config, params=params)
+    estimator.train(train_input_fn, max_steps=300)
+    assert estimator.evaluate(eval_input_fn, WINDOWS // 20)["loss"] < 2.6
+    estimator.train(train_input_fn, max_steps=3000)
+    loss = estimator.evaluate(eval_input_fn, WINDOWS // 20)["loss"]
+    length = WINDOWS * params.model.sequence_length
+    text = text_of(library / "validation.bin")[: length + 1]
+    assert loss < trigram_nats(text_of(library / "train.bin"), text)
