@@ -20,6 +20,8 @@ OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventp
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' children need Ctrl-C
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _processes() -> set[tuple[int, float]]:
@@ -112,6 +114,13 @@ def gpt2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def gptj(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of gptj, on the import path."""
     with _on_path(monkeypatch, "gptj") as folder:
+        yield folder
+
+
+@pytest.fixture
+def cnn_mnist(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of cnn_mnist, on the import path."""
+    with _on_path(monkeypatch, "cnn_mnist") as folder:
         yield folder
 
 

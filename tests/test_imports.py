@@ -21,6 +21,7 @@ NOUNS = frozenset({"cirh", "executable", "records", "context", "site"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": EVERYTHING,
     "params": NOUNS | {"estimator", "nn", "data"},
+    "pytorch": NOUNS | {"estimator", "advice", "compiler", "runtime", "jobs", "system", "data"},
     "estimator": NOUNS | {"nn", "advice", "compiler", "runtime", "jobs", "system", "data"},
     "nn": NOUNS | {"runtime"},
     "advice": NOUNS | {"launch", "compiler", "runtime", "jobs", "system", "data"},
@@ -59,6 +60,13 @@ def rooms_imported(text: str) -> set[str]:
     return {part[1] for part in parts if part[0] == "csrun" and len(part) > 1}
 
 
+def packages_imported(node: ast.stmt) -> set[str]:
+    """Packages that a statement imports from."""
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+
+
 def reads_environment(text: str) -> bool:
     """True when a module's text mentions os.environ or os.getenv."""
     for node in ast.walk(ast.parse(text)):
@@ -74,6 +82,17 @@ def modules_named(text: str) -> set[str]:
     strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
     names = {str(value) for value in strings if re.fullmatch(r"csrun(\.\w+)+", str(value))}
     return names - {A_PROTOBUF_PACKAGE}
+
+
+def test_torch_is_imported_by_its_own_front_end_alone() -> None:
+    """Not at a module's import: an adapter may, when it is given what is torch's."""
+    importing = [
+        path.relative_to(ROOT).parts[0]
+        for path in ROOT.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if "torch" in packages_imported(node)
+    ]
+    assert set(importing) <= {"pytorch"}
 
 
 def test_every_room_has_a_row() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from csrun.pytorch.torch_version import TESTED
+
 CHECKOUT = Path(__file__).parents[1]
 SETUP = ConfigParser()
 SETUP.read(CHECKOUT / "setup.cfg")
@@ -35,6 +37,13 @@ def test_files_that_are_no_code_lie_where_the_packaging_says(package: str) -> No
     assert list(folder_of(package).glob(DATA[package]))
 
 
+def test_what_is_packaged_beside_csrun_is_there_and_pytorch_an_extra() -> None:
+    top = {name.split(".")[0] for name in SETUP["options.packages.find"]["include"].split()}
+    assert top == {path.parent.name for path in CHECKOUT.glob("c*/__init__.py")}
+    assert SETUP["options.extras_require"]["torch"].split() == [f"torch>={TESTED}"]
+    assert "torch" not in SETUP["options"]["install_requires"]
+
+
 def test_the_license_is_the_one_that_the_packaging_names() -> None:
     assert SETUP["metadata"]["license"] == "Apache-2.0"
     text = (CHECKOUT / SETUP["metadata"]["license_files"]).read_text()
@@ -49,7 +58,15 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("csrun", "site_configs", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in (
+        "cerebras_torch",
+        "csrun",
+        "site_configs",
+        "setup.cfg",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    ):
         subprocess.run(["cp", "-r", CHECKOUT / name, source], check=True)
     wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "-w", tmp_path, source], check=True)
@@ -58,3 +75,4 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
     files = [p for package, wanted in DATA.items() for p in folder_of(package).glob(wanted)]
     assert {str(path.relative_to(CHECKOUT)) for path in files} <= held
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
+    assert {"cerebras_torch/__init__.py", "csrun/pytorch/__init__.py"} <= held

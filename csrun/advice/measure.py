@@ -38,8 +38,9 @@ LOOK_MS = 200  # how often the deadline is looked at
 READY = b"ready"
 FAILED = b"failed: "  # and what a user is told
 START_AFTER_S = 0.05  # all workers know by then when to begin
+READINGS = 5  # of the clocks, less than 0.1 ms each: a time slice ends in hardly one of them
 LONGEST_BATCHES = 4  # intervals, or times of a first batch, that a worker has for its next one
-
+LEAST_PATIENCE_S = 30.0  # with it all the same: quick batches, too, wait where the machine stops
 FIRST_S = 30.0  # a wait for a first batch as long as this is worth a line
 
 log = logging.getLogger("csrun")
@@ -55,6 +56,16 @@ class _Share(msgspec.Struct, frozen=True):
     cpu_s: float
     starved_s: float
     stages: tuple[StageCost, ...]
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What a worker's clocks show at one moment, and how long reading them took."""
+
+    wall_s: float
+    cpu_s: float
+    starved_s: float
+    took_s: float
 
 
 class Handoff(Protocol):
@@ -101,13 +112,15 @@ def measure(
     workers: list[Worker] = []
     with closing(handoff(tasks)) as hands:
         try:
-            for task in range(tasks):
-                shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
-                workers.append(_fork(make, hands, shard, its_cpus))
+            # Before the fork: set in a worker, OpenBLAS would start threads there, which spin.
+            with threadpool_limits(min(cpus, len(real_cpus)), user_api="blas"):
+                for task in range(tasks):
+                    shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
+                    workers.append(_fork(make, hands, shard, its_cpus))
             forked = perf_counter()
             _answers(workers, hands, None)
             start = perf_counter() + START_AFTER_S
-            longest_s = LONGEST_BATCHES * max(seconds, start - forked)
+            longest_s = max(LEAST_PATIENCE_S, LONGEST_BATCHES * max(seconds, start - forked))
             for worker in workers:
                 with suppress(ConnectionError):  # of one that has failed, which its answer tells
                     worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
@@ -148,7 +161,6 @@ def _be_worker(
     with suppress(KeyboardInterrupt, BrokenPipeError, EOFError):
         try:
             os.sched_setaffinity(0, cpus)
-            threadpool_limits(len(cpus), user_api="blas")
             threadpool_limits(1, user_api="openmp")  # a forked process has lost its threads
             with sharded_as(*shard):
                 hands.join(shard[0])
@@ -178,14 +190,20 @@ def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection)
     start, seconds = msgspec.json.decode(pipe.recv_bytes(), type=tuple[float, float])
     sleep(max(0.0, start - perf_counter()))
     reader.forget_times()
-    began = perf_counter()  # later than `start` where the last batch took long
-    samples, cpu_s, starved_s = 0, process_time(), _starved_s()
-    while (now := perf_counter()) < began + seconds or not samples:
+    began = _moment()  # later than `start` where the last batch took long
+    samples = 0
+    while perf_counter() < began.wall_s + seconds or not samples:
         samples += reader.feed_one()
         _require(parent)
-    cpu_s, starved_s = process_time() - cpu_s, _starved_s() - starved_s
+    ended = _moment()
     return msgspec.json.encode(
-        _Share(samples, now - began, cpu_s, starved_s, reader.costs(samples))
+        _Share(
+            samples,
+            ended.wall_s - began.wall_s,
+            ended.cpu_s - began.cpu_s,
+            ended.starved_s - began.starved_s,
+            reader.costs(samples),
+        )
     )
 
 
@@ -246,6 +264,19 @@ class _Reader:
         self._clocks.append(dataset.clock)
         self._before_s: dict[str, float] = {}  # what the clock had counted at the last batch
         self._feed = self._hands.fed_by(dataset, Numbers(*self._shard))
+
+
+def _moment() -> _Moment:
+    """The three clocks as near to one moment as they can be read.
+
+    A worker that loses its CPU between two of them reads them anew: a wait would be in one only.
+    """
+    return min((_read() for _ in range(READINGS)), key=lambda moment: moment.took_s)
+
+
+def _read() -> _Moment:
+    wall_s = perf_counter()
+    return _Moment(wall_s, process_time(), _starved_s(), perf_counter() - wall_s)
 
 
 def _starved_s() -> float:

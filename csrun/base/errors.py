@@ -12,24 +12,33 @@ def shell_code(exit_code: int) -> int:
 
 
 LONGEST_MESSAGE = 4000  # characters: a few paths, each as long as Linux lets it be, are not hurt
+_HEAD, _TAIL = 3000, 900  # of one that is longer; a cause is often its last line
 _LONGEST_WORD = 1000
 _KEPT = 200
+_ENDLESS = re.compile(rf"\S{{{_LONGEST_WORD},}}")
+_CUT = re.compile(r"… \(([\d,]+) characters more\)(?: …)?")
 
 
 def brief(message: str) -> str:
     """A message that a person can read: of a word without end, as a damaged file has it, the start.
 
-    All that is longer than LONGEST_MESSAGE is cut as well.
+    Of all that is longer than LONGEST_MESSAGE the middle is cut out. A message that was made of one
+    that is cut already says how much is missing in all.
     """
-    text = _ENDLESS.sub(lambda word: _cut(word[0], _KEPT), message)
-    return text if len(text) <= LONGEST_MESSAGE else _cut(text, LONGEST_MESSAGE)
+    text = _ENDLESS.sub(lambda word: _start_of(word[0]), message)
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    return f"{text[:_HEAD]}{_cut(text[_HEAD:-_TAIL])} …{text[-_TAIL:]}"
 
 
-_ENDLESS = re.compile(rf"\S{{{_LONGEST_WORD},}}")
+def _start_of(word: str) -> str:
+    return f"{word[:_KEPT]}{_cut(word[_KEPT:])}"
 
 
-def _cut(text: str, kept: int) -> str:
-    return f"{text[:kept]}… ({len(text) - kept:,} characters more)"
+def _cut(text: str) -> str:
+    """What stands in its place."""
+    earlier = sum(int(found[1].replace(",", "")) for found in _CUT.finditer(text))
+    return f"… ({len(_CUT.sub('', text)) + earlier:,} characters more)"
 
 
 class CsrunError(Exception):

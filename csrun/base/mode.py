@@ -19,4 +19,3 @@ class RunMode(StrEnum):
 
 
 GRACE_S = 30.0  # from the word to end to the kill, where a site says nothing else
-IGNORE_INDEX = -100  # the label of what no loss counts, as ATen has it

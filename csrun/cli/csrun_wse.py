@@ -73,8 +73,8 @@ def csrun_wse(
 ) -> int:
     """Run CMD as the tasks of one job.
 
-    The interpreter decides the execution mode: python-ws streams weights, python is layer
-    pipelined. Defaults are the site's.
+    The interpreter decides the execution mode: python-ws streams weights; python and python-pt,
+    that of PyTorch scripts, are layer pipelined. Defaults are the site's.
 
     Standard output gets what the tasks write, to standard output and standard error alike: for
     csrun's interpreters the chief's, for another CMD all tasks'. Standard error gets csrun_wse's

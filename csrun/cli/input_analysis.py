@@ -136,8 +136,9 @@ def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
     measured = Measurements.read(folder)
     if measured is None:
         raise CsrunError(
-            f"{command}: left no measurements: it must be a script, run by python or python-ws,"
-            " that calls compile or validate of a CerebrasEstimator, as csrun.params.run does"
+            f"{command}: left no measurements: it must be a script, run by python, python-pt or"
+            " python-ws, that calls compile or validate of a CerebrasEstimator, as"
+            " csrun.params.run does"
         )
     if not measured.points or min(point.samples_per_s for point in measured.points) <= 0:
         raise CsrunError(f"{command}: its input pipeline delivered no samples")

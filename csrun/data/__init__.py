@@ -1,11 +1,13 @@
 """Input pipelines: lazy chains of operations, of which a task reads the batches it is to stream."""
 
 from csrun.data import formats
-from csrun.data.dataset import AUTOTUNE, ArraySpec, Dataset, as_dataset
+from csrun.data.dataset import AUTOTUNE, Dataset
 from csrun.data.errors import DataError
 from csrun.data.formats import idx
+from csrun.data.returned import as_dataset
 from csrun.data.samples import Batch
 from csrun.data.sharding import Sharding, shard_info
+from csrun.data.spec import ArraySpec
 
 __all__ = [
     "AUTOTUNE",

@@ -5,17 +5,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from csrun.data.adapters import describe, indexed, passes
 from csrun.data.delivery import Delivery, arrays_of, keep_freed_memory
 from csrun.data.errors import DataError, require
 from csrun.data.files import FileSet, Paths, found
 from csrun.data.flow import BatchesFlow, Flow, Opening, Source
 from csrun.data.formats.base import Format
-from csrun.data.indexed import Indexed, Range, batches_of
-from csrun.data.operators import Level, Operator, StageClock, call_site, name_of
+from csrun.data.indexed import Indexed, Range, batches_of, nonempty
+from csrun.data.operators import Level, Operator, StageClock, call_site, name_of, why_in_turn
 from csrun.data.ops.batch import batched, padding_of
 from csrun.data.ops.cache import cached
 from csrun.data.ops.filter import filtered
@@ -26,16 +23,10 @@ from csrun.data.ops.shard import sharded
 from csrun.data.ops.shuffle import shuffled
 from csrun.data.samples import Batch, from_arrays
 from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
+from csrun.data.spec import ArraySpec, specs_of
 from csrun.data.structure import Elements
 
 AUTOTUNE = -1  # as many calls at a time as the task has CPUs
-
-
-class ArraySpec(msgspec.Struct, frozen=True):
-    """Shape and dtype of one array of a batch."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -107,9 +98,10 @@ class Dataset:
         A tuple, or a dict of these keys, has `features` and `labels`; each may be a tuple or dict
         of arrays. A dict of other keys is features alone.
 
-        A grain MapDataset is read by number, as long as it is not filtered; all others are read in
-        turn. A torch DataLoader that shuffles without a seed has one order in all tasks, another
-        one each pass: those of the run's seed.
+        A grain MapDataset is read by number, as long as it is not filtered, and so is a torch
+        DataLoader of torch's own samplers, without workers; all others are read in turn. A torch
+        DataLoader that shuffles without a seed has one order in all tasks, another one each pass:
+        those of the run's seed.
         """
         options = {"iterable": type(batches).__name__}
         operator = Operator("from_batches", Level.BATCH, options, call_site())
@@ -295,21 +287,11 @@ class Dataset:
 
     def _first_spec(self) -> tuple[ArraySpec, ...]:
         if isinstance(self._source, Indexed):
-            source = self._nonempty(self._source)
+            source = nonempty(self._source)
             first = arrays_of(source.read(source.number_of(0), self.clock), self.clock)
         else:
             _, first = self._opening.first(self._batched(self._source), self.clock)
-        names = self.names(len(first))
-        shapes = [array.shape for array in first]
-        alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
-        rule = "a batch is arrays of equally many samples, as batch() makes them"
-        named = (f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
-        require(alike, "input_fn", rule, f"shapes {', '.join(named)}")
-        for name, array in zip(names, first, strict=True):
-            are_numbers = array.dtype.kind in "biufc"
-            rule = f"{name} of a batch must hold numbers"
-            require(are_numbers, "input_fn", rule, array.dtype.name)
-        return tuple(ArraySpec(array.shape, array.dtype.name) for array in first)
+        return specs_of(first, self.names(len(first)))
 
     def names(self, arrays: int) -> list[str]:
         """The names of a batch's arrays, so many: `features`, `features/ids`, `labels`, …
@@ -337,10 +319,10 @@ class Dataset:
         source = self._source
         clock = clock or self.clock
         if isinstance(source, Indexed):
-            self._nonempty(source)
+            nonempty(source)
             return source.deliveries(start, stride, self._threads, self._ahead, clock)
         if start or stride > 1:
-            self._opening.warn_of_replay(*self._unindexed())
+            self._opening.warn_of_replay(*why_in_turn(self.operators))
         flow = self._batched(source)
         return self._opening.deliveries(flow, start, stride, self._ahead, clock)
 
@@ -374,51 +356,6 @@ class Dataset:
         if self._level is Level.SAMPLE:
             raise DataError("the data set has no batches: call .batch(batch_size) in input_fn")
         return flow
-
-    def _unindexed(self) -> tuple[str, str]:
-        """What makes the chain a stream, and what to do about it."""
-        source = self.operators[0]
-        if "iterable" in source.options:
-            return f"it gave a {source.options['iterable']}", "return a csrun.data.Dataset instead"
-        causes = [op.name for op in self.operators if op.name in ("filter", "shuffle")]
-        what = f"{source.options['format']} files" if source.name == "from_files" else causes[0]
-        return f"its chain has {what}", "let each streamer read its own part: shard_files or shard"
-
-    @staticmethod
-    def _nonempty(source: Indexed) -> Indexed:
-        if source.cardinality == 0:
-            raise DataError(
-                f"the data set is empty: {source.order.length} samples of {len(source.samples)} "
-                f"give no batch of {source.batch_size}: lower batch_size, keep the remainder, or "
-                "use fewer shards"
-            )
-        return source
-
-
-def as_dataset(data: Any) -> Dataset:
-    """What an input function returned, as a Dataset.
-
-    Raises: DataError for anything but a Dataset or an iterable of batches.
-    """
-    if isinstance(data, Dataset):
-        return data
-    iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
-    rule = "must return a csrun.data.Dataset or an iterable of batches"
-    fine = iterable and not isinstance(data, str | bytes | type)
-    require(fine, "input_fn", rule, type(data).__name__)
-    if _is_data(data):
-        raise DataError(
-            f"input_fn: {rule}, got data that is not in batches, as {type(data).__name__}: "
-            "Dataset.from_arrays(features, labels).batch(batch_size) makes them"
-        )
-    return Dataset.from_batches(data)
-
-
-def _is_data(data: Any) -> bool:
-    """Whether it is arrays themselves, or a tuple or dict of them: data, or one batch."""
-    if isinstance(data, tuple):
-        return bool(data) and all(isinstance(part, np.ndarray) for part in data)
-    return isinstance(data, Mapping | np.ndarray)
 
 
 def _cpus() -> int:

@@ -106,10 +106,9 @@ class Indexed:
 
         Several threads make a batch each; otherwise one thread reads `ahead` batches, or none does.
         """
-        end = self.cardinality
         positions: Iterator[int] = count(start, stride)
-        if end is not None:
-            positions = takewhile(lambda position: position < end, positions)
+        if self.cardinality is not None:  # which may grow, of an order that is told pass by pass
+            positions = takewhile(lambda position: position < (self.cardinality or 0), positions)
         if threads == 1 and not ahead:
             return (self._deliver(position, clock) for position in positions)
 
@@ -193,3 +192,17 @@ class ItemReader:
         """The batch with this number, which may lie beyond the length: no remainder is taken."""
         (batch,) = chain.samples.each(np.array([number]), clock)
         return batch
+
+
+def nonempty(source: Indexed) -> Indexed:
+    """The source.
+
+    Raises: DataError for one without a batch
+    """
+    if source.cardinality == 0:
+        raise DataError(
+            f"the data set is empty: {source.order.length} samples of {len(source.samples)} "
+            f"give no batch of {source.batch_size}: lower batch_size, keep the remainder, or "
+            "use fewer shards"
+        )
+    return source

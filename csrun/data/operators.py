@@ -1,7 +1,7 @@
 """What an input pipeline is made of, as its author wrote it, and what each stage of it costs."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -123,3 +123,13 @@ class Timed:
     def __exit__(self, *raised: object) -> None:
         wall_s, cpu_s = perf_counter() - self._wall_s, thread_time() - self._cpu_s
         self._clock.add(self._stage, wall_s, cpu_s)
+
+
+def why_in_turn(operators: Sequence[Operator]) -> tuple[str, str]:
+    """What makes a chain of these a stream, and what to do about it."""
+    source = operators[0]
+    if "iterable" in source.options:
+        return f"it gave a {source.options['iterable']}", "return a csrun.data.Dataset instead"
+    causes = [op.name for op in operators if op.name in ("filter", "shuffle")]
+    what = f"{source.options['format']} files" if source.name == "from_files" else causes[0]
+    return f"its chain has {what}", "let each streamer read its own part: shard_files or shard"

@@ -120,7 +120,7 @@ class JoinedSamples:
     def _by_part(self, rows: Rows) -> list[tuple[int, Rows]]:
         """The files that rows lie in, each with the places of its rows among these."""
         parts = np.searchsorted(self._ends, rows, "right")
-        return [(part, np.flatnonzero(parts == part)) for part in np.unique(parts).tolist()]
+        return [(part, np.flatnonzero(parts == part)) for part in sorted(set(parts.tolist()))]
 
     def _place(self, row: int) -> tuple[int, int]:
         part = bisect_right(self._ends, row)

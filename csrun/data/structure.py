@@ -16,14 +16,16 @@ from csrun.data.formats.base import Array, Sample
 Tree = None | tuple["Tree", ...] | dict[str, "Tree"]
 NAMES = ("features", "labels")  # of what model_fn takes, and of a dict of both
 SEPARATOR = "/"
+_PLAIN = (np.ndarray, np.generic, int, float)  # what is one array, at a glance
+_ARRAYS = {np.ndarray}
 
 
 def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
     """The arrays of a value, and how they nest; `path` is the value's name in messages.
 
-    What is neither dict nor tuple is an array, as NumPy makes it; so is a tuple of numbers.
+    What is neither dict nor tuple is an array, as NumPy makes it: a list of numbers is a vector.
 
-    Raises: DataError for a dict whose keys cannot be part of a name, or without any
+    Raises: DataError for a dict whose keys cannot be part of a name, or for nothing at all in it
     """
     if isinstance(value, np.ndarray):
         return None, [value]
@@ -33,6 +35,8 @@ def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
         parts = [flatten(value[key], f"{path}{SEPARATOR}{key}") for key in keys]
         trees: Tree = {key: tree for key, (tree, _) in zip(keys, parts, strict=True)}
     elif _nests(value):
+        if not value:
+            raise DataError(f"input_fn: {path}: a tuple must have a part, got none")
         parts = [flatten(part, f"{path}{SEPARATOR}{i}") for i, part in enumerate(value)]
         trees = tuple(tree for tree, _ in parts)
     else:
@@ -71,31 +75,42 @@ class Elements:
     """
 
     def __init__(self, trees: tuple[Tree, ...] | None = None) -> None:
+        self._know(trees)
+
+    def _know(self, trees: tuple[Tree, ...] | None) -> None:
         self._trees = trees
+        #: How many arrays there are when none nests: most elements, and there are many of them.
+        self._flat = len(trees) if trees and all(tree is None for tree in trees) else 0
 
     def taken(self, value: Any) -> Sample:
         """What a user's function or iterable gave, flat.
 
         Raises: DataError for an element that nests otherwise than the first one
         """
+        if type(value) is tuple and len(value) == self._flat:
+            kinds = {*map(type, value)}
+            if kinds == _ARRAYS:
+                return value
+            if all(issubclass(kind, _PLAIN) for kind in kinds):
+                return tuple(map(np.asarray, value))
         parts = [flatten(part, name) for part, name in _arguments(value)]
         trees = tuple(tree for tree, _ in parts)
         if self._trees is None:
-            self._trees = trees
+            self._know(trees)
         elif trees != self._trees:
             raise DataError(f"input_fn: {_difference(self._trees, trees)}")
         return tuple(array for _, arrays in parts for array in arrays)
 
     def given(self, sample: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments that a flat element is."""
-        if self._trees is None:
+        if self._flat or self._trees is None:
             return tuple(sample)
         leaves = iter(sample)
         return tuple(unflatten(tree, leaves) for tree in self._trees)
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of these elements, as one of flat ones."""
-        return lambda *sample: function(*self.given(sample))
+        return lambda *sample: function(*(sample if self._flat else self.given(sample)))
 
     def results_of(self, function: Callable[..., Any]) -> Callable[..., Sample]:
         """A function that gives these elements, as one that gives them flat."""
@@ -122,12 +137,10 @@ def _arguments(value: Any) -> list[tuple[Any, str]]:
 
 
 def _nests(value: Any) -> bool:
-    """Whether it is a tuple of arrays; torch makes lists of them when it puts samples together."""
+    """Whether it is a tuple; torch makes lists of tensors of them when it puts samples together."""
     if isinstance(value, list):
         return bool(value) and all(type(x).__module__.split(".")[0] == "torch" for x in value)
-    return isinstance(value, tuple) and any(
-        isinstance(part, Mapping | tuple) or getattr(part, "ndim", 0) for part in value
-    )
+    return isinstance(value, tuple)
 
 
 def _require_keys(value: Mapping[Any, Any], path: str) -> None:

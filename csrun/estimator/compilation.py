@@ -18,7 +18,9 @@ from csrun.compiler import (
     Stage,
     Watch,
     choose_replicas,
+    chosen_before,
     compile_model,
+    question_of,
 )
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
@@ -53,13 +55,13 @@ def compile_run(
     options = compile_options(run.config, run_mode, target)
     traced = trace_run(run, options)
     if run.config.multireplica:
-        options = with_replicas(traced.module, options)
+        options = with_replicas(traced.module, options, run.model_dir)
         if options.replicas > 1:
             traced = trace_run(run, options)
     if run.params is not None:
         model_dir.write_params(run.model_dir, run_mode, run.params)
     with compile_display(run.context) as begin:
-        compiled = _compile_traced(traced, run.model_dir, options, begin)
+        compiled = compile_traced(traced, run.model_dir, options, begin)
     wanted = compiled.executable.plan.estimate.samples_per_sec
     pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
     run.reports.give(pipeline, compiled.executable.directory)
@@ -118,17 +120,29 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
     )
 
 
-def with_replicas(module: ModuleOp, options: CompileOptions) -> CompileOptions:
-    """The options with as many replicas as pay of the module, which was traced for one."""
-    choice = choose_replicas(module, options, Watch(verify=verifies()))
-    log.info(f"Multireplica: {_text(choice)}")
-    return msgspec.structs.replace(options, replicas=choice.replicas)
+def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) -> CompileOptions:
+    """The options with as many replicas as pay of the module, which was traced for one.
+
+    A compile that lies there has the number, if it was chosen for such a module and such options.
+    """
+    question = question_of(module, options)
+    replicas = chosen_before(question, model_dir, _private())
+    if replicas is None:
+        choice = choose_replicas(module, options, Watch(verify=verifies()))
+        log.info(f"Multireplica: {_text(choice)}")
+        replicas = choice.replicas
+    else:
+        log.info(f"Multireplica: {_replicas(replicas)}, as chosen before")
+    return msgspec.structs.replace(options, replicas=replicas, chosen_for=question)
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replicas of the model" if count > 1 else "one replica of the model"
 
 
 def _text(choice: Choice) -> str:
     if choice.replicas > 1:
-        replicas = f"{choice.replicas} replicas of the model"
-        return f"{replicas}, estimated {choice.gain:.2f} x as fast as one"
+        return f"{_replicas(choice.replicas)}, estimated {choice.gain:.2f} x as fast as one"
     if choice.most > 1:
         return (
             f"one replica of the model: up to {choice.most} fit, and none is estimated to be faster"
@@ -158,7 +172,7 @@ def verifies() -> bool:
     return debug_level() >= DebugLevel.PASSES
 
 
-def _compile_traced(
+def compile_traced(
     traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
     """Compile, or take the artifacts of an equal compile from model_dir.
@@ -167,7 +181,7 @@ def _compile_traced(
     name of each stage that begins.
     """
     started = perf_counter()
-    private = cache_dir() / "compiles"
+    private = _private()
     result = compile_model(traced.module, model_dir, options, watch_of(begin), private)
     seconds = perf_counter() - started
     folder = result.executable.directory
@@ -186,6 +200,11 @@ def _compile_traced(
     else:
         log.info(f"Compiled in {seconds:.2f} seconds: {folder}")
     return Compiled(result.executable, seconds, traced)
+
+
+def _private() -> Path:
+    """This account's own folder of compiles."""
+    return cache_dir() / "compiles"
 
 
 def link_report(compiled: Path) -> None:

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,19 @@ from csrun.context import (
     Preparation,
     Role,
     TaskContext,
-    TaskEntry,
     analysis_dir,
     current,
     preparation,
 )
-from csrun.context.job import RUNS_DIR, ended_file
 from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
-from csrun.estimator import evaluate, prepare, train
+from csrun.estimator import evaluate, prepare, roles, train
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.run import Run
 from csrun.estimator.trace import ModelFunction
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
-from csrun.runtime.roles import memoryx, streamer
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire import rendezvous
 from csrun.runtime.wire.messages import Results
@@ -39,8 +35,6 @@ log = logging.getLogger("csrun")
 
 InputFunction = Callable[[Any], Any]
 Prediction = dict[str, npt.NDArray[Any]]
-
-_run_numbers = count()  # every task runs the same script, so all count their runs alike
 
 
 class CerebrasEstimator:
@@ -228,18 +222,12 @@ class CerebrasEstimator:
 
     def _role(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
         context = current()
-        folder = _run_folder(context) if context and context.mode else None
-        role = _role_in_training(context)
-        if folder is None or role is Role.CHIEF:
+        folder, role = roles.next_run(context), roles.role_in_training(context)
+        if context is None or folder is None or role is Role.CHIEF:
             return _led(folder, lambda: lead(self._given(input_fn, context, folder)))
-        if role is Role.MEMORYX:
-            return rendezvous.take_part(folder, rendezvous.MEMORYX, memoryx.serve)
-        dataset = as_dataset(input_fn(self._params))
-        name = rendezvous.streamer_name(context.rank if context else 0)
-        cpus = context.streaming_cpus if context else ()
-        return rendezvous.take_part(
-            folder, name, lambda channel: streamer.serve(channel, dataset, cpus)
-        )
+        streams = role is Role.STREAMER
+        datasets = [as_dataset(input_fn(self._params))] if streams else []
+        return roles.serve(context, folder, datasets)
 
     def _given(
         self,
@@ -265,8 +253,8 @@ class CerebrasEstimator:
     def _learn(self, find: Callable[[], Results]) -> Results:
         """What the chief finds, in every task: a run that needs no machine."""
         context = current()
-        folder = _run_folder(context) if context and context.mode else None
-        if context is None or folder is None or _role_in_training(context) is Role.CHIEF:
+        folder = roles.next_run(context)
+        if context is None or folder is None or roles.role_in_training(context) is Role.CHIEF:
             return _led(folder, find)
         return rendezvous.learn(folder, f"rank {context.rank}")
 
@@ -293,33 +281,3 @@ def _require_positive(method: str, **limits: int | None) -> None:
     for name, value in limits.items():
         if value is not None and value < 1:
             raise UsageError(f"{method}: {name} must be at least 1, got {value}")
-
-
-def _role_in_training(context: TaskContext | None) -> Role:
-    if context is None:
-        return Role.CHIEF
-    if context.role is Role.TASK:
-        return _role_of_plain_task(context)
-    return context.role
-
-
-def _role_of_plain_task(context: TaskContext) -> Role:
-    """A command that is no interpreter of csrun's trains on the CPU when it is alone."""
-    tasks = len(context.job.tasks)
-    if tasks > 1:
-        raise UsageError(
-            f"{context.job.command[0]}: only tasks of python and python-ws train together, got "
-            f"{tasks} tasks; run the script with one of them, or with csrun_cpu"
-        )
-    return Role.CHIEF
-
-
-def _run_folder(context: TaskContext) -> rendezvous.RunFolder:
-    path = context.job_dir / RUNS_DIR / str(next(_run_numbers))
-    ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
-    return rendezvous.RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
-
-
-def _peer_name(task: TaskEntry) -> str:
-    names = {Role.CHIEF: rendezvous.CHIEF, Role.MEMORYX: rendezvous.MEMORYX}
-    return names.get(task.role) or rendezvous.streamer_name(task.rank)

@@ -12,7 +12,7 @@ from csrun.estimator.run import Run
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
 from csrun.runtime.roles import loop
-from csrun.runtime.roles.loop import Machine
+from csrun.runtime.roles.machine import Machine
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
 
@@ -28,7 +28,8 @@ def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
         compiled = compile_run(run, RunMode.EVAL, target, batches)
     with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
         found = _restore(run, machine, path)
-        results = loop.evaluate(machine, found.step, batches, compiled.traced.host, show)
+        traced = compiled.traced
+        results = loop.evaluate(machine, found.step, batches, traced.host, show, traced.losses)
         machine.close(results)
     log.info(log_lines.evaluated(results))
     _write_events(run.model_dir, results)

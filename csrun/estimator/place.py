@@ -18,7 +18,7 @@ from csrun.executable import Executable
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.roles.loop import Machine
+from csrun.runtime.roles.machine import Machine
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.rendezvous import RunFolder, streamer_name
 from csrun.site import Site, System
@@ -116,27 +116,45 @@ def on_freest(target: Target) -> Target:
 
 @contextmanager
 def machine_for(
-    run: Run, executable: Executable, target: Target, first: int, last: int | None
+    run: Run,
+    executable: Executable,
+    target: Target,
+    first: int,
+    last: int | None,
+    told: bytes = b"",
+    batch: int | None = None,
 ) -> Iterator[tuple[Machine, Show]]:
-    """The Executable loaded, ready to run from step `first`, and what shows how far that is."""
+    """The Executable loaded, ready to run from step `first`, and what shows how far that is.
+
+    told: what streamers must know of the order of the run's data set. batch: the one that comes
+    first, if its number is not the step's.
+    """
     target = on_freest(target)
     in_job = target.context if target.site else None
-    told_in, arena_bytes = in_job.told_in if in_job else None, executable.plan.arena_bytes
+    told_in, name = in_job.told_in if in_job else None, target.system.name
     with (
         progress_display(run.context) as show,
-        loaded_machine(run, executable, target, first, last) as machine,
-        telemetry_published(show, told_in, target.system.name, arena_bytes) as show_everywhere,
+        loaded_machine(run, executable, target, first, last, told, batch) as machine,
+        telemetry_published(show, told_in, name, lambda: machine.arena_bytes) as show_everywhere,
     ):
         yield machine, show_everywhere
 
 
 @contextmanager
 def loaded_machine(
-    run: Run, executable: Executable, target: Target, first: int, last: int | None
+    run: Run,
+    executable: Executable,
+    target: Target,
+    first: int,
+    last: int | None,
+    told: bytes,
+    batch: int | None,
 ) -> Iterator[Machine]:
     """The Executable on its system, which is leased meanwhile, or in this process."""
     if target.site is None or target.context is None or run.folder is None:
-        yield CpuMachine(executable, run.dataset, run.settings, first)
+        sram_bytes = target.system.sram_bytes
+        first = first if batch is None else batch
+        yield CpuMachine(executable, run.dataset, run.settings, first, sram_bytes)
         return
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.told_in)
@@ -147,7 +165,7 @@ def loaded_machine(
         stack.enter_context(lease)
         stack.enter_context(uses.held())
         cluster = cluster_for(stack, run, target)
-        request = run_request(run, executable, target, first, last)
+        request = run_request(run, executable, target, first, last, told, batch)
         yield cluster.start(request, partial(_spawn_wafer, target, run.folder), log.info)
 
 
@@ -158,13 +176,19 @@ def cluster_for(stack: ExitStack, run: Run, target: Target) -> Cluster:
         raise ValueError("a cluster needs a job")
     cluster = Cluster(run.folder)  # listens from here on: a streamer waits for that without end
     if context.rank in context.streamers:
-        stack.enter_context(OwnStreamer(run.folder, run.dataset))
+        stack.enter_context(OwnStreamer(run.folder, run.datasets))
     # left first: that ends the streamer, which is waited for
     return stack.enter_context(cluster)
 
 
 def run_request(
-    run: Run, executable: Executable, target: Target, first: int, last: int | None
+    run: Run,
+    executable: Executable,
+    target: Target,
+    first: int,
+    last: int | None,
+    told: bytes = b"",
+    batch: int | None = None,
 ) -> RunRequest:
     """What a cluster must know of the run."""
     context = _context(target)
@@ -181,6 +205,10 @@ def run_request(
         ),
         target.system.name,
         target.system.usable_cores,
+        target.system.sram_bytes,
+        told,
+        run.data,
+        batch,
     )
 
 

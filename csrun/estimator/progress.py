@@ -102,11 +102,12 @@ def _seldom(show: Show) -> Show:
 
 @contextmanager
 def telemetry_published(
-    show: Show, job_dir: Path | None, system: str, arena_bytes: int
+    show: Show, job_dir: Path | None, system: str, arena_bytes: Callable[[], int]
 ) -> Iterator[Show]:
     """A function that shows progress and leaves it in the job's folder, too, if there is one.
 
-    There the admin shell of the system finds it, while the run holds the system.
+    There the admin shell of the system finds it, while the run holds the system. arena_bytes: those
+    of the wafer by then.
     """
     if job_dir is None:
         yield show
@@ -128,7 +129,7 @@ def telemetry_published(
 class _Meter:
     """Progress now and then as telemetry, with the rate since the time before."""
 
-    def __init__(self, system: str, arena_bytes: int) -> None:
+    def __init__(self, system: str, arena_bytes: Callable[[], int]) -> None:
         self._system = system
         self._arena_bytes = arena_bytes
         self._last: tuple[int, float] | None = None  # step, time
@@ -147,7 +148,7 @@ class _Meter:
             step=progress.done,
             last_step=progress.total or None,
             step_rate_per_s=rate,
-            arena_bytes=self._arena_bytes,
+            arena_bytes=self._arena_bytes(),
             detail=progress.text,
             updated_s=now,
         )

@@ -26,7 +26,9 @@ class Run:
     """What the chief was given; each mode is a function of it.
 
     context, folder: None without a launcher. reports: what the estimator's runs have said of their
-    input functions. dataset: what input_fn gave; make: makes it anew.
+    input functions. dataset: what input_fn gave; make: makes it anew. others: further data sets,
+    for programs that are loaded later. data: the number of the first one's among all, which are in
+    one order in all tasks.
     """
 
     model_fn: ModelFunction
@@ -38,6 +40,13 @@ class Run:
     reports: InputReports
     dataset: Dataset
     make: Callable[[], Dataset]
+    others: tuple[Dataset, ...] = ()
+    data: int = 0
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """All of them, in the order that all tasks have them in."""
+        return (*self.others[: self.data], self.dataset, *self.others[self.data :])
 
     @property
     def settings(self) -> RunSettings:

@@ -19,7 +19,7 @@ from csrun.estimator.run import Run
 from csrun.executable import Plan
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
-from csrun.runtime.roles.loop import Machine
+from csrun.runtime.roles.machine import Machine
 from csrun.runtime.step.weights import initialize
 
 log = logging.getLogger("csrun")
@@ -37,6 +37,9 @@ def load_weights(
     started = perf_counter()
     if found is not None:
         log.info(log_lines.restoring(found.path))
+        if found.manifest.is_converted:
+            _begin(run, machine, found)
+            return
         _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
         log.info(log_lines.weights_loaded(perf_counter() - started))
@@ -46,6 +49,17 @@ def load_weights(
     if warm is not None:
         count = warm.take(machine.state)
         log.info(f"Warm start: {count} tensors from {warm.checkpoint.path}")
+
+
+def _begin(run: Run, machine: Machine, found: Checkpoint) -> None:
+    """Weights of another program's model; first values for what it has none of, told by name."""
+    started = perf_counter()
+    initialize(machine.plan, machine.state, run.config.seed)
+    found.begin(machine.state)
+    log.info(log_lines.weights_loaded(perf_counter() - started))
+    log.info(f"{found.name} is converted: the optimizer's state starts anew")
+    if undrawn := found.manifest.undrawn:
+        log.warning(f"not in {found.path}, and drawn by the seed: {', '.join(undrawn)}")
 
 
 def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:

@@ -9,10 +9,11 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import UsageError
-from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.ops.model import StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.data import Dataset
 from csrun.estimator.config import CSEstimatorSpec
+from csrun.estimator.loss_parts import loss_parts
 from csrun.executable import RunMode
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tracer import Tracer
@@ -23,18 +24,20 @@ ModelFunction = Callable[..., CSEstimatorSpec]
 
 @dataclass(frozen=True)
 class TracedModel:
-    """The CIRH of a model and the host's part of it."""
+    """The CIRH of a model and the host's part of it.
+
+    losses: of an evaluation whose loss has means over labels of different kinds, these means
+    """
 
     module: ModuleOp
     host: HostCall | None
     summaries: tuple[Summary, ...] = ()
+    losses: HostCall | None = None
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """An array like each weight tensor, by its name; it takes no memory and has no values."""
         kinds = {
-            op.symbol.data: type_of(op.out)
-            for op in self.module.walk()
-            if isinstance(op, ParameterOp)
+            op.symbol.data: type_of(op.out) for op in self.module.walk() if isinstance(op, StoredOp)
         }
         return {
             name: np.broadcast_to(np.zeros((), dtype_of(kind)), shape_of(kind))
@@ -79,9 +82,12 @@ def trace_model(
                 output = f"summary_{index}"
                 outputs.append((output, tensor))
                 summaries.append(Summary(name, output, kind is SummaryKind.HISTOGRAM))
+        evaluated = spec.loss if run_mode is RunMode.EVAL else None
+        parts = None if evaluated is None else loss_parts(evaluated)
+        outputs += parts.outputs if parts else []
         module = tracer.finish(run_mode, spec.loss, spec.train_op, outputs)
     host = HostCall(function, names) if function else None
-    return TracedModel(module, host, tuple(summaries))
+    return TracedModel(module, host, tuple(summaries), parts.means if parts else None)
 
 
 def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:
@@ -112,10 +118,12 @@ def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:
-    """Floats get the run's precision; others a signed integer, which holds the padding label."""
+    """Floats get the run's precision; integers are signed, which holds the padding label."""
     if dtype.kind == "f":
         return precision
-    if dtype.kind in "biu" and dtype.itemsize < 4:
+    if dtype.kind == "b":
+        return "bool"
+    if dtype.kind in "iu" and dtype.itemsize < 4:
         return "int32"
     return "int64" if dtype.kind == "u" else dtype.name
 

@@ -12,7 +12,7 @@ from csrun.estimator.run import Run
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines, model_dir
-from csrun.runtime.roles.loop import LoopOptions, Training
+from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")
@@ -50,7 +50,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
         log.info(_nothing_to_train(run.model_dir, first, last))
         return {"global_step": float(first)}
     split = DataSplit.of(run.dataset)
-    if found is not None:
+    if found is not None and not found.manifest.is_converted:
         split.require_same(found, target)
     compiled = compile_run(run, RunMode.TRAIN, target, last)
     start = run.config.warm_start if found is None else None

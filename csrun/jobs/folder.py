@@ -148,7 +148,11 @@ def create(jobs_dir: Path, job_id: int, holder: str) -> tuple[JobFolder, FileLoc
     folder = JobFolder(jobs_dir / str(job_id))
     make_private(jobs_dir)
     folder.path.mkdir(0o700)
-    return folder, lock(folder.path / LIVE_LOCK, holder)
+    try:
+        return folder, lock(folder.path / LIVE_LOCK, holder)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def job_ids(jobs_dir: Path) -> list[int]:

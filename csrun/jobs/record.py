@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from csrun.base.errors import EXIT_INTERRUPTED, CsrunError
 from csrun.context.job import SystemUse, now
+from csrun.jobs.signals import EndedBySignalError
 from csrun.jobs.time_limit import format_duration, when
 
 
@@ -53,6 +55,17 @@ class Outcome(msgspec.Struct, frozen=True):
     state: RecordState
     exit_code: int
     cause: str = ""
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """How a job ended whose launcher was stopped by an error, whatever its tasks had done."""
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome(RecordState.CANCELLED, EXIT_INTERRUPTED, "SIGINT")
+    if isinstance(error, EndedBySignalError):
+        return Outcome(RecordState.CANCELLED, error.exit_code, str(error))
+    if isinstance(error, CsrunError):
+        return Outcome(RecordState.FAILED, error.exit_code, str(error))
+    return Outcome(RecordState.FAILED, 1, f"{type(error).__name__}: {error}")
 
 
 class JobRecord(msgspec.Struct, frozen=True):

@@ -114,9 +114,15 @@ def prune(site: Site) -> None:
     with_folder = set(job_ids(jobs_dir(site)))
     for job_id in record_ids(site)[:-KEPT_RECORDS]:
         if job_id not in with_folder:
-            (_folder(site) / f"{job_id}.json").unlink(missing_ok=True)
-            if site.shared:
-                shutil.rmtree(board_of(site, job_id), ignore_errors=True)
+            remove(site, job_id)
+
+
+def remove(site: Site, job_id: int) -> None:
+    """Forget a job of this account, as far as its files let themselves be removed."""
+    with suppress(OSError):
+        (_folder(site) / f"{job_id}.json").unlink(missing_ok=True)
+    if site.shared:
+        shutil.rmtree(board_of(site, job_id), ignore_errors=True)
 
 
 def _as_it_is(site: Site, record: JobRecord) -> JobRecord:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from csrun.base import stored
-from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, UsageError
+from csrun.base.errors import UsageError
 from csrun.base.files import account_name, make_private
 from csrun.context import account_state_dir, site_state_dir, state_dir
 from csrun.context.job import now, read_uses
@@ -28,9 +28,9 @@ from csrun.jobs.folder import (
     show_on_board,
     told_in,
 )
-from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved
+from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
 from csrun.jobs.request import JobOptions, name_of
-from csrun.jobs.signals import DeferredSignals, EndedBySignalError
+from csrun.jobs.signals import DeferredSignals
 from csrun.site import Site
 from csrun.system import FileLock, lock, make_site_folders
 
@@ -124,7 +124,7 @@ def registered(
                     yield job
             except BaseException as error:
                 if job.record.is_active:
-                    job.end(_outcome_of(error))
+                    job.end(outcome_of(error))
                 raise
             finally:
                 _leave(job)
@@ -178,22 +178,25 @@ def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
 def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
     """Draw an id, make and lock the folder, write the record: in one go, under the register's lock.
 
-    So nobody takes a folder for a dead job's between its making and its locking.
+    So nobody takes a folder for a dead job's between its making and its locking. Nothing is left of
+    what could not be registered.
     """
     folders = jobs_dir(site)
     job_id = _next_number(site)
     holder = f"job {job_id} (process {os.getpid()})"
-    folder, live = create(folders, job_id, holder)
-    shown = show_on_board(site, job_id, holder) if site.shared else None
-    logs = str(folder.path / "logs") if keeps_logs else None
-    record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)
-    try:
+    with ExitStack() as undo:
+        folder, live = create(folders, job_id, holder)
+        undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
+        undo.callback(live.release)
+        undo.callback(register.remove, site, job_id)
+        shown = None
+        if site.shared:
+            shown = show_on_board(site, job_id, holder)
+            undo.callback(shown.release)
+        logs = str(folder.path / "logs") if keeps_logs else None
+        record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)
         register.write(site, record)
-    except BaseException:
-        for held in filter(None, (live, shown)):
-            held.release()
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
+        undo.pop_all()
     prune(folders, lambda dead: register.settle(site, dead))
     register.prune(site)
     return RegisteredJob(site, folder, live, record, shown)
@@ -231,13 +234,3 @@ def _number_in(counter: Path) -> int:
     with suppress(FileNotFoundError, stored.DamagedError):
         return stored.read(counter, Counter, "the number of the last job").last_job
     return 0
-
-
-def _outcome_of(error: BaseException) -> Outcome:
-    if isinstance(error, KeyboardInterrupt):
-        return Outcome(RecordState.CANCELLED, EXIT_INTERRUPTED, "SIGINT")
-    if isinstance(error, EndedBySignalError):
-        return Outcome(RecordState.CANCELLED, error.exit_code, str(error))
-    if isinstance(error, CsrunError):
-        return Outcome(RecordState.FAILED, error.exit_code, str(error))
-    return Outcome(RecordState.FAILED, 1, f"{type(error).__name__}: {error}")

@@ -32,7 +32,7 @@ class JobRequest:
     a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
     `detach` lets a job of this machine go on without its terminal. `max_restarts` is how often the
     tasks start again after a failure. `new_job` asks a cluster for a job beside the one that
-    csrun_wse runs in.
+    csrun_wse runs in. `params` is the text of a params file that was a pipe.
     """
 
     command: tuple[str, ...]
@@ -52,6 +52,7 @@ class JobRequest:
     detach: bool = False
     max_restarts: int = 0
     new_job: bool = False
+    params: bytes | None = None
 
     @property
     def name(self) -> str:

@@ -2,11 +2,14 @@
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.command import check_command, check_mounts, check_working_dir, require_command
+from csrun.launch.piped_params import taken
 from csrun.launch.process.output_files import check_pattern
+from csrun.launch.script_imports import heavy_imports
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     Raises: UsageError before anything runs, when the request, the command or the site is wrong
     """
     backend, job_plan = _checked(request, site)
+    heavy = heavy_imports(request.command)
+    request = replace(taken(request), preload=(*request.preload, *heavy))
     on_checked()
     return backend.run(request, job_plan)
 

@@ -4,13 +4,11 @@ import difflib
 import os
 import shlex
 import shutil
-import stat
 import sys
 from pathlib import Path
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.base.version import VERSION
 from csrun.context import Preparation
 from csrun.site import Site
 
@@ -20,10 +18,10 @@ MODES: dict[str, ExecutionMode] = {
     "python": ExecutionMode.PIPELINED,
     "python3": ExecutionMode.PIPELINED,
     VERSIONED: ExecutionMode.PIPELINED,
+    "python-pt": ExecutionMode.PIPELINED,
     "python-ws": ExecutionMode.WEIGHT_STREAMING,
 }
 OWN_COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun_cpu", "csrun_wse")
-NOT_YET = frozenset({"python-pt"})  # the original's, which this version does not have
 
 
 def mode_of(command: tuple[str, ...]) -> ExecutionMode | None:
@@ -101,18 +99,21 @@ def check_command(command: tuple[str, ...]) -> None:
         raise UsageError(
             f"--params: {params}: cannot be read: No such file in {where}; name another"
         )
-    if _is_pipe(params):
-        raise UsageError(
-            f"--params: {params}: is a pipe, which gives its text to one reader, and each task of"
-            " the job reads its params: name a file"
-        )
 
 
-def _is_pipe(path: str) -> bool:
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except (OSError, ValueError):  # that it is not there, its reader tells
-        return False
+def params_of(command: tuple[str, ...]) -> str | None:
+    """The params file that the words of a Python of csrun's name."""
+    return None if mode_of(command) is None else option(command[2:], _PARAMS)
+
+
+def with_params(command: tuple[str, ...], path: str) -> tuple[str, ...]:
+    """The command with this params file in the place of its own."""
+    words = []
+    for word, before in zip(command, ("", *command), strict=False):
+        name, equals, _ = word.partition("=")
+        is_named = name in _PARAMS and bool(equals)
+        words.append(f"{name}={path}" if is_named else path if before in _PARAMS else word)
+    return (*command[:2], *words[2:])
 
 
 def named_system(command: tuple[str, ...]) -> str | None:
@@ -123,13 +124,8 @@ def named_system(command: tuple[str, ...]) -> str | None:
 def check_program(program: str, path: str | None = None) -> None:
     """The program by name, in `path` (else PATH), or by its own path.
 
-    Raises: UsageError when there is none, or none that can be run, or csrun has none yet
+    Raises: UsageError when there is none, or none that can be run
     """
-    if own_name(program) in NOT_YET:
-        raise UsageError(
-            f"{program} is not available yet in csrun {VERSION}: use python (layer pipelined) or"
-            " python-ws (weight streaming)"
-        )
     if shutil.which(program, path=path) is None:
         raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}{_meant(program)}")
 

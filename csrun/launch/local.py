@@ -23,6 +23,7 @@ from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.backend import Backend
 from csrun.launch.command import named_system
 from csrun.launch.life.job_loop import JobLoop, ending_signals, say
+from csrun.launch.piped_params import kept
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe, sharing_of
 from csrun.launch.process import job_logs
@@ -158,6 +159,7 @@ class _Running:
         """Run the job under a fork server."""
         with refusal_of_unwritable_state(self._site):
             require_room(self._job.folder.path, len(self._file.tasks))
+            self._file = kept(self._request, self._file, self._job.folder.path)
             self._job.folder.prepare(self._file)
         self._job.start(self._allocation.nodes)
         modules = self._request.preload if self._file.mode is not None else ()
@@ -166,11 +168,8 @@ class _Running:
         with ending_signals() as signals, own_files:
             output = task_output(self._file, self._job, self._request.label)
             server = start_server(self._job.folder, modules, self._locks)
-            limit_s = self._request.options.time_limit_s
-            folder = self._job.folder
-            return JobLoop(
-                self._file, folder, server, signals, output, limit_s, self._job.restarted
-            ).run()
+            folder, on_restart = self._job.folder, self._job.restarted
+            return JobLoop(self._file, folder, server, signals, output, on_restart).run()
 
     def in_foreground(self) -> Outcome:
         """Run its one command with the user's terminal."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import zlib
 from pathlib import Path
 
@@ -104,3 +105,18 @@ def test_a_message_without_end_is_cut() -> None:
     assert str(CsrunError(f"a: {'x' * 5000}; b")) == f"a: {'x' * 200}… (4,801 characters more) b"
     assert len(str(CsrunError("word " * 50_000))) < 5000
     assert brief("a line of usual length") == "a line of usual length"
+
+
+def test_a_long_message_keeps_its_end_and_says_once_how_much_is_missing() -> None:
+    lines = "\n".join(f"  line {number}" for number in range(9000))
+    message = f"srun ended:\n{lines}\n  THE CAUSE"
+    inner = str(CsrunError(message))
+    outer = str(CsrunError(f"job 7: {CsrunError(f'node1: {inner}')}; start it again"))
+    for text, added in ((inner, ""), (outer, "job 7: node1: ; start it again")):
+        assert "THE CAUSE" in text
+        assert len(text) <= 4000
+        (missing,) = re.findall(r"… \(([\d,]+) characters more\) …", text)
+        kept = len(re.sub(r"… .* …", "", text))
+        assert kept + int(missing.replace(",", "")) == len(message) + len(added)
+    for text in (inner, outer, "word " * 50_000, "x" * 10_000, f"a {'x' * 2000} b {'y' * 5000}"):
+        assert brief(brief(text)) == brief(text)

@@ -56,7 +56,7 @@ def streamed(dataset: Dataset, inputs: tuple[InputSpec, ...]) -> Iterator[RingSo
     pid = os.fork()
     if not pid:
         chief.close()
-        streamer.serve(control, dataset)
+        streamer.serve(control, [dataset])
         os._exit(0)
     control.close()
     try:

@@ -10,21 +10,34 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from ffn import FACTOR, FeedForward
 from processes import with_and_without_openblas
 from result import Result, interleaved
 from threadpoolctl import threadpool_limits
 
-from csrun.compiler.kernels.activation_code import CODES
+from csrun.compiler.kernels.activation_code import CODES, CUBE, INNER
+from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
+from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
 from csrun.compiler.kernels.wide_cross_entropy import TILE_BYTES as LOSS_TILE_BYTES
-from csrun.executable import attention, cross_entropy, normalization, special
+from csrun.executable import attention, convolution, normalization, softmax, special
+from csrun.executable.cross_entropy import row_gradients, row_losses
+from csrun.executable.windows import taps
 
 ROUNDS = 21
+LEAST_ROWS = 32  # of three arrays of 1536 or 3072 columns: what is best of 8 to 64
+PEAK_SIZE = 2048  # of the product that tells the machine's peak
+COPY_BYTES = 64 << 20
+ADAMW_BYTES = 7 * 4  # a weight: reads it, its gradient and two moments, writes all but the gradient
 Call = Callable[[], Any]
 
 
 def report(
-    workload: str, side: str, baseline: str, calls: Mapping[str, Call], limit: float
+    workload: str,
+    side: str,
+    baseline: str,
+    calls: Mapping[str, Call],
+    limit: float | None = None,
 ) -> None:
     """Print the time of one call over that of another."""
     times = interleaved({name: lambda run=run: seconds(run) for name, run in calls.items()}, ROUNDS)
@@ -111,11 +124,11 @@ def loss_calls(torch: Any, rows: int, classes: int) -> dict[str, Call]:
     logits, labels = normal(rows, classes), np.random.default_rng(1).integers(0, classes, rows)
     losses, sums, gradient = normal(rows), normal(rows), np.empty_like(logits)
     ignored, tile = np.zeros(rows, bool), max(1, LOSS_TILE_BYTES // 4 // classes)
-    scratch = normal(tile, classes)
+    scratch, own = normal(tile, classes), (np.arange(rows), np.empty(rows, np.int64))
 
     def ours() -> None:
-        cross_entropy.row_losses(logits, labels, losses, sums, scratch)
-        cross_entropy.row_gradients(logits, labels, sums, ignored, 1 / rows, gradient, tile)
+        row_losses(logits, labels, losses, sums, scratch, *own, 0.0)
+        row_gradients(logits, labels, sums, ignored, 1 / rows, gradient, *own, tile, 0.0)
 
     leaf, wanted = torch.from_numpy(logits).requires_grad_(), torch.from_numpy(labels)
 
@@ -125,24 +138,152 @@ def loss_calls(torch: Any, rows: int, classes: int) -> dict[str, Call]:
     return {"csrun": ours, "PyTorch eager": theirs}
 
 
+def softmax_calls(torch: Any, name: str, rows: int, classes: int) -> dict[str, Call]:
+    """Softmax or log-softmax along rows, and its gradient."""
+    x, grad = normal(rows, classes, 1), normal(rows, classes, 1)
+    out, dx, tile = np.empty_like(x), np.empty_like(x), max(1, SOFTMAX_TILE_BYTES // 4 // classes)
+    scratch = normal(tile, classes, 1), normal(tile, 1), np.ones(classes, "float32")
+
+    def ours() -> None:
+        getattr(softmax, name)(x, out, *scratch)
+        getattr(softmax, f"{name}_backward")(grad, out, dx, *scratch)
+
+    leaf, slope = torch.from_numpy(x[:, :, 0]).requires_grad_(), torch.from_numpy(grad[:, :, 0])
+
+    def theirs() -> None:
+        torch.autograd.grad(getattr(torch, name)(leaf, 1), leaf, slope)
+
+    return {"csrun": ours, "PyTorch eager": theirs}
+
+
+def convolution_calls(
+    torch: Any, samples: int, channels: int, size: int, maps: int
+) -> dict[str, Call]:
+    """Convolution by windows of 3 by 3 at every pixel, and its gradients."""
+    x, weight = normal(samples, channels, size, size), normal(maps, channels, 3, 3)
+    around = taps((size, size), (size, size), (3, 3), (1, 1), (1, 1), (1, 1))
+    out, grad = np.empty((2, samples, 1, maps, size * size), "float32")
+    grad[...] = normal(*grad.shape)
+    dx, dw, part = np.empty_like(x), np.empty_like(weight), normal(1, maps, channels * 9)
+    columns, back = (
+        normal(min(samples, max(1, COLUMN_BYTES // (36 * n * size**2))), n, 3, 3, size, size)
+        for n in (channels, maps)
+    )
+    turned, images = normal(1, channels, maps, 3, 3), grad.reshape(samples, maps, size, size)
+    of_group, of_pixels = weight.reshape(1, maps, -1), dx.reshape(samples, 1, channels, size**2)
+
+    def ours() -> None:
+        convolution.convolve(x, of_group, None, out, columns, around)
+        convolution.backward_turned(images, weight, of_pixels, back, turned, around)
+        convolution.backward_weight(grad, x, dw, columns, part, around)
+
+    leaves, slope = [torch.from_numpy(a).requires_grad_() for a in (x, weight)], images
+
+    def theirs() -> None:
+        y = torch.nn.functional.conv2d(*leaves, padding=1)
+        torch.autograd.grad(y, leaves, torch.from_numpy(slope))
+
+    return {"csrun": ours, "PyTorch eager": theirs}
+
+
 def gelu_calls(count: int = 1 << 15) -> dict[str, Call]:
     """Exact gelu and its form by tanh, forward and backward, over a tile that the cache holds."""
-    x, grad = normal(count), np.empty(count, "float32")
-    arrays = {"x": x, "g": grad, "y": np.empty_like(x), **{n: np.empty_like(x) for n in "fhk"}}
+    x = normal(count)
+    arrays = {"x": x, **{name: np.empty_like(x) for name in ("cdf", "y", "slope", "g", "f", "h")}}
     scope = {**vars(np), "special": special, **arrays}
 
-    def call(forward: str, backward: str) -> Call:
-        lines = ["g.fill(1)"]
-        for name, operands in ((forward, "xy"), (backward, "gx")):
-            code = CODES[name]
-            lines += code.text({}, *operands, *"fhk"[: len(code.scratch)])
+    def call(form: str) -> Call:
+        cdf, slope = CODES[f"gelu_cdf{form}"], CODES[f"gelu_slope{form}"]
+        lines = [
+            *cdf.text({}, "x", "cdf", *"fh"[: len(cdf.scratch)]),
+            "multiply(x, cdf, out=y)",
+            *slope.text({}, "x", "cdf", "y", "slope", "f"),
+            "multiply(x, slope, out=g)",
+        ]
         program = compile("\n".join(lines), "gelu", "exec")
         return lambda: exec(program, scope)
 
-    return {
-        "exact": call("gelu", "gelu_backward"),
-        "by tanh": call("gelu_tanh", "gelu_backward_tanh"),
-    }
+    return {"exact": call(""), "by tanh": call("_tanh")}
+
+
+def activation_calls(torch: Any, block: FeedForward) -> dict[str, Call]:
+    """Bias and gelu by tanh, and their gradients."""
+    shape = block.rows, FACTOR * block.size
+    leaves = [torch.from_numpy(a).requires_grad_() for a in (normal(*shape), normal(shape[1]))]
+    slope = torch.from_numpy(normal(*shape))
+
+    def theirs() -> None:
+        y = torch.nn.functional.gelu(leaves[0] + leaves[1], approximate="tanh")
+        torch.autograd.grad(y, leaves, slope)
+
+    return {"csrun": block.activation(), "PyTorch eager": theirs}
+
+
+def least_activation(block: FeedForward) -> Call:
+    """What no form of bias and tanh-gelu in NumPy goes without, in tiles that the cache holds.
+
+    The sum, the inner polynomial, tanh, the factor of gelu, gelu; an array for the way back is
+    written, here at no cost; there the gradient is changed by it, and added up for the bias.
+    """
+    rows, size = block.rows, FACTOR * block.size
+    x, grad, bias, out = normal(rows, size), normal(rows, size), normal(size), normal(rows, size)
+    u, f, part, total = normal(LEAST_ROWS, size), normal(LEAST_ROWS, size), normal(size), bias * 0
+    first, second, half = (np.array(n, "float32") for n in (INNER * CUBE, INNER, 0.5))
+    cuts = [slice(at, at + LEAST_ROWS) for at in range(0, rows, LEAST_ROWS)]
+    tiles, ones = [(x[cut], out[cut], grad[cut]) for cut in cuts], np.ones(LEAST_ROWS, "float32")
+
+    def run() -> None:
+        for saved, y, _ in tiles:
+            np.add(saved, bias, out=u)
+            np.multiply(u, u, out=f)
+            np.multiply(f, first, out=f)
+            np.add(f, second, out=f)
+            np.multiply(f, u, out=f)
+            np.tanh(f, out=f)
+            np.multiply(f, half, out=f)
+            np.add(f, half, out=f)
+            np.multiply(u, f, out=y)
+            np.multiply(u, f, out=saved)
+        for saved, _, g in tiles:
+            np.add(g, saved, out=g)  # as a product takes, whose numbers would not stay finite
+            np.dot(ones, g, out=part)
+            np.add(total, part, out=total)
+
+    return run
+
+
+def measure_products(block: FeedForward, settings: str) -> None:
+    """Print the FLOP/s of a block's products over those of one large product."""
+    a, b = normal(PEAK_SIZE, PEAK_SIZE), normal(PEAK_SIZE, PEAK_SIZE)
+    out, products = np.empty_like(a), block.products()
+    rates = interleaved(
+        {
+            "products": lambda: block.flops / seconds(products),
+            "peak": lambda: 2 * PEAK_SIZE**3 / seconds(lambda: np.matmul(a, b, out=out)),
+        },
+        ROUNDS,
+    )
+    Result(
+        "kernels", f"feed-forward {block.shapes}, {settings}", "products", "GFLOP/s",
+        rates["products"] / 1e9, "peak", rates["products"] / rates["peak"], ROUNDS, at_least=0.85,
+    ).print()  # fmt: skip
+
+
+def measure_adamw(block: FeedForward, settings: str) -> None:
+    """Print the bytes a second of an update over those of a copy; each byte moved counts once."""
+    source, target = np.ones((2, COPY_BYTES), np.uint8)
+    update, nbytes = block.update(), block.weights * ADAMW_BYTES
+    rates = interleaved(
+        {
+            "AdamW": lambda: nbytes / seconds(update),
+            "copy": lambda: 2 * COPY_BYTES / seconds(lambda: np.copyto(target, source)),
+        },
+        ROUNDS,
+    )
+    Result(
+        "kernels", f"update of {block.weights / 1e6:.1f} M weights, {settings}", "AdamW", "GB/s",
+        rates["AdamW"] / 1e9, "np.copyto", rates["AdamW"] / rates["copy"], ROUNDS, at_least=0.6,
+    ).print()  # fmt: skip
 
 
 def measure(settings: str) -> None:
@@ -159,7 +300,22 @@ def measure(settings: str) -> None:
             report(workload, "csrun", "PyTorch eager", norm_calls(torch, rows, size), 3.0)
         workload = f"cross entropy [512, 50257], {settings}"
         report(workload, "csrun", "PyTorch eager", loss_calls(torch, 512, 50257), 1.0)
+        for name, rows, size in (("softmax", 8192, 128), ("softmax", 2048, 1024)):
+            workload = f"{name} [{rows}, {size}], {settings}"
+            report(workload, "csrun", "PyTorch eager", softmax_calls(torch, name, rows, size))
+            calls = softmax_calls(torch, f"log_{name}", rows, size)
+            report(f"log-{workload}", "csrun", "PyTorch eager", calls)
+        for shape in ((32, 16, 28, 32), (32, 64, 7, 64), (16, 64, 28, 64)):
+            workload = f"convolution {list(shape[:3])} to {shape[3]} maps, {settings}"
+            report(workload, "csrun", "PyTorch eager", convolution_calls(torch, *shape))
         report(f"gelu, {settings}", "exact", "by tanh", gelu_calls(), 2.0)
+        for block in (FeedForward(1024, 384), FeedForward(512, 768)):
+            measure_products(block, settings)
+            workload = f"bias and tanh-gelu of {block.shapes}, {settings}"
+            calls = activation_calls(torch, block) | {"least passes": least_activation(block)}
+            report(workload, "csrun", "PyTorch eager", calls, 0.6)
+            report(workload, "least passes", "PyTorch eager", calls)
+        measure_adamw(FeedForward(64, 1024), settings)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,22 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return sum(times.user + times.system for times in (psutil.Process(p).cpu_times() for p in pids))
 
 
+def rss_mb() -> float:
+    """Resident memory of this process. Units: MiB"""
+    return _status_kb("VmRSS") / 1024
+
+
+def peak_rss_mb() -> float:
+    """The most that this process has had resident. Units: MiB. Source: proc(5), status"""
+    return _status_kb("VmHWM") / 1024
+
+
+def _status_kb(name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
 def family(pid: int) -> list[int]:
     """A process and all that descends from it."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]

@@ -1,18 +1,29 @@
 """Published throughput of CS-2 systems, and what the performance model says of it.
 
-FC-MNIST goes through the compiler. Transformers, which it cannot take yet, are counted by formula.
+For the fit, FC-MNIST goes through the compiler and transformers are counted by formula. Beside it
+stand estimates of the reference models' own graphs, at batches that fit.
 """
 
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import geometric_mean
 
+from xdsl.dialects.builtin import ModuleOp
+
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileOptions, compile_model
+from csrun.compiler.arena import alive_in, with_samples, with_store
+from csrun.compiler.compile import inputs_of
+from csrun.compiler.footprint import footprint
+from csrun.compiler.layers import lay_out
+from csrun.compiler.matching import validate_model
+from csrun.compiler.memory_plan import place
 from csrun.compiler.performance import Constants, Work, estimate
+from csrun.compiler.slots import place_groups
 from csrun.estimator.trace import trace_model
 from csrun.executable import Layer, nbytes_of
 from csrun.params import load
@@ -21,6 +32,7 @@ from csrun.site import load as load_site
 CONFIGS = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "configs"
 SYSTEM = load_site("local").systems[0]
 HALF_BYTES, TOKEN_BYTES = 2, 4
+TRACED = 2  # samples of the graphs: all that samples have is a multiple
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,9 @@ def transformer(model: Transformer, batch: int, mode: ExecutionMode) -> Work:
 def _layer(name: str, rows: int, weights: int, attention: int, width: int) -> Layer:
     flops = rows * (2 * weights + attention)
     crossing = 2 * rows * width * HALF_BYTES
-    return Layer(name, "block", 0, (), flops, 2 * flops, weights * HALF_BYTES, crossing)
+    return Layer(
+        name, "block", 0, (), flops, 2 * flops, weights * HALF_BYTES, crossing, crossing, loads=2
+    )
 
 
 BERT_LARGE = Transformer(blocks=24, width=1024, tokens=128)  # its output layer sees masked tokens
@@ -149,3 +163,66 @@ ROWS = (
         partial(transformer, GPT_J, 130 // 2, ExecutionMode.WEIGHT_STREAMING),
         systems=2, informs="efficiency"),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A published figure of a reference model, whose own graph is estimated.
+
+    systems: CS-2s that share the batch.
+    """
+
+    model: str
+    config: str
+    mode: ExecutionMode
+    batch: int
+    samples_per_sec: float
+    systems: int = 1
+    sizes: tuple[tuple[str, int], ...] = ()
+
+
+GRAPHS = (
+    Graph("bert", "params_large.yaml", ExecutionMode.PIPELINED, 1024, 6_370,
+          sizes=(("sequence_length", 128),)),
+    Graph("gptj", "params_6B.yaml", ExecutionMode.WEIGHT_STREAMING, 130, 21.96, systems=2),
+)  # fmt: skip
+
+
+def fitting(graph: Graph, module: ModuleOp) -> list[Work]:
+    """The work of a system at batches that fit it, up to its share of the published one.
+
+    They are the powers of two and, last, the largest. module: traced for a batch of TRACED samples;
+    everything else is scaled from there
+    """
+    options = CompileOptions(mode=graph.mode, run_mode=RunMode.TRAIN, system=SYSTEM)
+    model = validate_model(module)
+    layout, store = with_store(lay_out(model, options.group_bytes), model, options)
+    alive, layers = alive_in(layout, model), footprint(layout, store, options)
+    front = store.nbytes
+    if graph.mode is ExecutionMode.WEIGHT_STREAMING:
+        order = [group for function in layout.functions for group in function.visit.groups]
+        _, front = place_groups([group.nbytes for group in layout.groups], order)
+
+    def nbytes(samples: int) -> int:
+        scaled = with_samples(alive, model, TRACED, samples)
+        return max(front + place(scaled, 0)[1], layers.needed_bytes(scaled))
+
+    def work(samples: int) -> Work:
+        plan = layers.floor_plan(with_samples(alive, model, TRACED, samples))
+        inputs = sum(nbytes_of(spec.shape, spec.dtype) for spec in inputs_of(model))
+        return Work(
+            layers=layout.layers,
+            pes={region.layer: region.rectangle.pes for region in plan},
+            input_bytes=inputs * samples // TRACED,
+            batch_size=samples,
+            minibatches=samples / TRACED,  # what a layer counts is of TRACED samples
+            mode=graph.mode,
+            run_mode=RunMode.TRAIN,
+            system=SYSTEM,
+            itemsize=4,
+        )
+
+    most = range(1, graph.batch // graph.systems + 1)
+    largest = bisect_right(most, SYSTEM.sram_bytes, key=nbytes)
+    powers = [2**power for power in range(largest.bit_length()) if 2**power < largest]
+    return [work(samples) for samples in (*powers, largest)]

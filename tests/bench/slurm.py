@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own support
 
 from launch import FC_MNIST, MARK
 from result import Result, interleaved
-from support.testbed import IS_INSTALLED, Testbed, new_testbed, site_file
+from support.testbed import IS_INSTALLED, Testbed, running_testbed, site_file
 
 from csrun.launch.srun import Resources, srun_words
 from csrun.site import JobLayout
@@ -117,12 +117,7 @@ def _environment(testbed: Testbed, folder: Path) -> dict[str, str]:
 if __name__ == "__main__":
     if not IS_INSTALLED:
         sys.exit("slurm: slurmctld and munged are not installed: apt-get install slurm-wlm munge")
-    cluster = new_testbed(NODES)
-    try:
-        cluster.start()
-        with tempfile.TemporaryDirectory() as place:
-            for measure in (first_lines, streamers):
-                for result in measure(cluster, Path(place)):
-                    result.print()
-    finally:
-        cluster.stop()
+    with running_testbed(NODES) as cluster, tempfile.TemporaryDirectory() as place:
+        for measure in (first_lines, streamers):
+            for result in measure(cluster, Path(place)):
+                result.print()

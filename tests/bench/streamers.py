@@ -1,8 +1,10 @@
 """Training with 1, 4 and 96 streamers: steps a second, and the processor time of a step.
 
 The machine is the same, so that more streamers can make nothing faster here where one feeds the
-wafer; the promise is how little they make slower. Processor time is that of all processes of the
-job, between two log lines; on a busy machine it says more than the steps a second.
+wafer; the promise is how little they make slower. All jobs are there at once, and all but one of
+them stopped: they go on in turn, for a second each, so that who else uses the machine disturbs all
+alike. Processor time is that of all processes of a job; on a busy machine it says more than the
+steps a second.
 """
 
 import os
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +23,12 @@ from processes import cpu_seconds, family
 from result import Result
 from workloads import MODEL
 
-FROM, TO = 2000, 4000  # steps: with 96 streamers each has made its first 20 batches
+FROM = 2000  # steps: with 96 streamers each has made its first 20 batches
+LOG_STEPS = 250
+STALE = 2  # log lines: one may have been on its way while the job was stopped
+MEASURED = 4  # further ones
 MANY_STEPS = 10**7
-ROUNDS = 3
+ROUNDS = 9
 STREAMERS = (1, 4, 96)
 STEPS_PROMISED = 0.85  # of those with one streamer
 BINARIES = Path(sys.executable).parent
@@ -39,25 +45,58 @@ class Rate:
     cpu_us: float
 
 
-def measure(mode: str, streamers: int) -> Rate:
-    """One run of fc_mnist, from its step FROM to its step TO."""
-    with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
+class Job:
+    """One training of fc_mnist, which is stopped but for its turns. A context manager."""
+
+    def __init__(self, mode: str, streamers: int) -> None:
+        self._command = _command(mode, streamers)
+
+    def __enter__(self) -> "Job":
+        self._folder = tempfile.TemporaryDirectory(prefix="csrun-bench-")
+        folder = self._folder.name
         params = (MODEL / "configs" / "params.yaml").read_text()
-        for key, value in (("log_steps", FROM), ("save_checkpoints_steps", MANY_STEPS)):
+        for key, value in (("log_steps", LOG_STEPS), ("save_checkpoints_steps", MANY_STEPS)):
             params = re.sub(f"{key}: .*", f"{key}: {value}", params)
         Path(folder, "params.yaml").write_text(params)
         options = ["--params", "params.yaml", "--max_steps", str(MANY_STEPS)]
-        with subprocess.Popen(
-            [*_command(mode, streamers), str(MODEL / "run.py"), *options],
+        self._launcher = subprocess.Popen(
+            [*self._command, str(MODEL / "run.py"), *options],
             cwd=folder, env={**os.environ, "CSRUN_STATE_DIR": f"{folder}/state"}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        ) as launcher:  # fmt: skip
-            began = _at_step(launcher, FROM)
-            ended = _at_step(launcher, TO)
-            launcher.send_signal(signal.SIGINT)
-            launcher.communicate()
-    wall_s, cpu_s = (after - before for before, after in zip(began, ended, strict=True))
-    return Rate((TO - FROM) / wall_s, cpu_s / (TO - FROM) * 1e6)
+        )  # fmt: skip
+        for _ in range(FROM // LOG_STEPS):
+            self._line()
+        self._signal(signal.SIGSTOP)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._signal(signal.SIGCONT)
+        self._launcher.send_signal(signal.SIGINT)
+        self._launcher.communicate()
+        self._folder.cleanup()
+
+    def turn(self) -> Rate:
+        """Go on for a while."""
+        self._signal(signal.SIGCONT)
+        for _ in range(STALE):
+            began = self._line()
+        for _ in range(MEASURED):
+            ended = self._line()
+        self._signal(signal.SIGSTOP)
+        wall_s, cpu_s = (after - before for before, after in zip(began, ended, strict=True))
+        steps = MEASURED * LOG_STEPS
+        return Rate(steps / wall_s, cpu_s / steps * 1e6)
+
+    def _line(self) -> tuple[float, float]:
+        """The clock, and the job's processor seconds, when the log says how far it is."""
+        assert self._launcher.stdout is not None
+        next(line for line in self._launcher.stdout if "global_step = " in line)
+        return time.perf_counter(), cpu_seconds(family(self._launcher.pid))
+
+    def _signal(self, number: int) -> None:
+        """To all processes of the job but the launcher."""
+        for pid in family(self._launcher.pid)[1:]:
+            os.kill(pid, number)
 
 
 def _command(mode: str, streamers: int) -> list[str]:
@@ -70,19 +109,14 @@ def _command(mode: str, streamers: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _at_step(launcher: "subprocess.Popen[str]", step: int) -> tuple[float, float]:
-    """The clock, and the job's processor seconds, when the log says that it is at a step."""
-    assert launcher.stdout is not None
-    next(line for line in launcher.stdout if f"global_step = {step}," in line)
-    return time.perf_counter(), cpu_seconds(family(launcher.pid))
-
-
 def bench(mode: str) -> None:
     """Measure each number of streamers in turn, and print the medians beside those of one."""
     found: dict[int, list[Rate]] = {streamers: [] for streamers in STREAMERS}
-    for _ in range(ROUNDS):
-        for streamers, rates in found.items():
-            rates.append(measure(mode, streamers))
+    with ExitStack() as running:
+        jobs = {n: running.enter_context(Job(mode, n)) for n in STREAMERS}
+        for _ in range(ROUNDS):
+            for streamers, job in jobs.items():
+                found[streamers].append(job.turn())
     steps = {n: statistics.median(rate.steps_per_s for rate in found[n]) for n in STREAMERS}
     cpu = {n: statistics.median(rate.cpu_us for rate in found[n]) for n in STREAMERS}
     for unit, values, promised in (

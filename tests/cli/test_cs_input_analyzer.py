@@ -127,7 +127,10 @@ def test_the_exit_code_of_a_failing_command_is_passed_on(
 def test_a_command_that_measures_nothing_is_an_error(place: Workplace) -> None:
     done = analyze(place, "python", "-c", "pass", LAST)
     assert done.returncode == 1
-    assert "left no measurements: it must be a script, run by python or python-ws" in done.stderr
+    assert (
+        "left no measurements: it must be a script, run by python, python-pt or python-ws"
+        in done.stderr
+    )
     assert nothing_left(place)
 
 

@@ -24,7 +24,6 @@ MISTAKES = [
     (["--alloc-node", "maybe", "true"], "--alloc-node.*maybe.*not one of 'true', 'false'"),
     (["--alloc_nodes", "True", "true"], "Did you mean.*--alloc-node"),
     (["no-such-command"], "no-such-command: command not found"),
-    (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
     (["ls /tmp"], "'ls /tmp': command not found .*words of their own"),
     (["./no-such-file"], "./no-such-file: no such file"),
     (["/tmp"], "/tmp: is a folder"),

@@ -36,7 +36,7 @@ MISTAKES = [
     ),
     (["--total-nodes", "two", "true"], "'two' is not a valid integer\\.$"),
     (["no-such-command"], "no-such-command: command not found"),
-    (["python-pt", "run.py"], "python-pt is not available yet.*use python .*or python-ws"),
+    (["python-pt", "missing.py"], "missing.py: no such file"),
     (["--site", "nowhere", "true"], "nowhere"),
     (["--mount-dirs", "/no/such/folder", "true"], "/no/such/folder is not a folder"),
 ]
@@ -85,10 +85,11 @@ def test_help_costs_little_more_than_click() -> None:
     assert ours_s <= 2.5 * click_s
 
 
-def test_python_ws_alone_is_python(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interpreter", ["python-pt", "python-ws"])
+def test_an_interpreter_alone_is_python(interpreter: str, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text("import sys; print(sys.argv[1:]); sys.exit(4)")
-    command = shutil.which("python-ws", path=str(Path(sys.executable).parent))
+    command = shutil.which(interpreter, path=str(Path(sys.executable).parent))
     assert command is not None
     done = subprocess.run([command, script, "a b"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (4, "['a b']\n", "")

@@ -25,6 +25,7 @@ MOMENTS = [
     ("csrun.launch", "csrun_wse"),  # when the command has begun
     ("csrun.launch.cpu", "csrun_cpu"),
     ("csrun.launch.cpu", "cs_input_analyzer"),
+    ("msgspec", "python_pt"),
     ("msgspec", "python_ws"),
 ]
 

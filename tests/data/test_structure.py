@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from csrun.data import DataError, Dataset, as_dataset
-from csrun.data.structure import flatten, names_of, paths, unflatten
+from csrun.data.structure import Elements, flatten, names_of, paths, unflatten
 
 IDS = np.arange(40, dtype=np.int32).reshape(8, 5)
 MASK = IDS % 3 > 0
@@ -20,7 +20,7 @@ def as_lists(value: Any) -> Any:
     """Nested arrays as what can be compared."""
     if isinstance(value, dict):
         return {key: as_lists(part) for key, part in value.items()}
-    return tuple(map(as_lists, value)) if isinstance(value, tuple) else value.tolist()
+    return tuple(map(as_lists, value)) if isinstance(value, tuple) else np.asarray(value).tolist()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,9 @@ def as_lists(value: Any) -> Any:
         (IDS, ["x"]),
         ((IDS, NEXT), ["x/0", "x/1"]),
         ({"b": IDS, "a": {"z": NEXT, "y": (MASK,)}}, ["x/a/y/0", "x/a/z", "x/b"]),
-        ((1, 2), ["x"]),
+        ((1, 2), ["x/0", "x/1"]),
+        ((np.float32(1), IDS), ["x/0", "x/1"]),
+        ([1, 2], ["x"]),
         ([[1, 2], [3, 4]], ["x"]),
     ],
 )
@@ -39,6 +41,29 @@ def test_a_value_comes_back_as_it_was(value: Any, names: list[str]) -> None:
     again = unflatten(tree, iter(leaves))
     kept = value if isinstance(value, dict | np.ndarray) or tree else np.asarray(value)
     assert as_lists(again) == as_lists(kept)
+
+
+@pytest.mark.parametrize("pair", [lambda a: (a[0], a[1]), lambda a: (a, a[0])])
+def test_a_tuple_nests_whatever_it_is_of(pair: Callable[[Any], Any]) -> None:
+    data = Dataset.from_arrays(IDS, NEXT).map(lambda a, b: (pair(a), b)).batch(2)
+    (first, second), labels = data.nested(next(iter(data)))
+    assert first.shape[0] == second.shape[0] == labels.shape[0] == 2
+    assert second.tolist() == [pair(IDS[row])[1] for row in (0, 1)]
+
+
+def test_elements_that_are_flat_are_given_as_they_are_and_others_still_refused() -> None:
+    """Most elements are; each costs a look at the kinds of its parts."""
+    given: list[Any] = [(IDS[0], NEXT[0]), (IDS[1], 1), (IDS[2], [4, 5]), (IDS[3], (1, 2))]
+    elements = Elements()
+    taken = [elements.taken(one) for one in given[:3]]
+    assert [[part.tolist() for part in one] for one in taken] == [
+        [IDS[0].tolist(), 0], [IDS[1].tolist(), 1], [IDS[2].tolist(), [4, 5]]
+    ]  # fmt: skip
+    assert all(type(part) is np.ndarray for one in taken for part in one)
+    with pytest.raises(DataError, match="got no labels, labels/0, labels/1"):
+        elements.taken(given[3])
+    with pytest.raises(DataError, match="got no labels"):
+        elements.taken((IDS[0],))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +136,7 @@ def test_a_dict_of_other_keys_is_features_alone() -> None:
         ([{"features": {1: IDS}}], r"features: a key must be text without '/', got 1"),
         ([{"features": {"a/b": IDS}}], r"features: a key must be text without '/', got 'a/b'"),
         ([({"a": {}}, NEXT)], "features/a: a dict must have a key"),
+        ([({"a": ()}, NEXT)], "features/a: a tuple must have a part"),
     ],
 )
 def test_elements_that_nest_otherwise_are_refused_by_their_keys(batches: Any, message: str) -> None:

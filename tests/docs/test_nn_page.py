@@ -2,6 +2,7 @@
 
 from inspect import getmembers, isfunction
 from types import ModuleType, SimpleNamespace
+from typing import get_args
 
 from support.pages import CHECKOUT, blocks, first_cells
 
@@ -40,7 +41,7 @@ def test_the_words_of_a_params_file_are_those_of_the_classes() -> None:
         cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
         if line.startswith("| `nn.") and len(cells) == 3 and cells[1]:
             words[cells[0].rpartition(".")[2]] = cells[1]
-    tagged = (nn.SGD, nn.Adam, nn.AdamW, *nn.schedules.SCHEDULES)
+    tagged = (*get_args(nn.Optimizer), *nn.schedules.SCHEDULES)
     assert words == {kind.__name__: kind.__struct_config__.tag for kind in tagged}
 
 

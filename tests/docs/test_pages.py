@@ -17,11 +17,12 @@ from csrun.cli.shell.loop import root as shell_commands
 
 OURS = ("csrun_wse", "csrun_cpu", "cs_input_analyzer", "csctl")
 SCRIPTS = CHECKOUT / "scripts"
-INTERPRETERS = ("python-ws", "python")
+INTERPRETERS = ("python-pt", "python-ws", "python")
 #: Programs of others, and csrun's own interpreter, whose options are not looked at.
 FOREIGN = {
-    ".venv/bin/pytest", "cat", "cd", "git", "pip", "printf", "python", "python3", "rm", "source",
-    "ssh", "tensorboard",
+    ".venv/bin/pytest", "cat", "cd", "git", "pip", "printf", "python", "python-pt", "python-ws",
+    "python3",
+    "rm", "source", "ssh", "tensorboard",
 }  # fmt: skip
 PLACEHOLDERS = {"ID": "1", "JOB": "1", "N": "1"}
 ROOMS = "csrun|docs|scripts|tests|site_configs|reference_models"

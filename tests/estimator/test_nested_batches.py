@@ -119,3 +119,27 @@ def test_three_parts_are_told_where_to_go(tmp_path: Path) -> None:
         CsrunError, match=r"features and labels .* got 3 of them: .*\(\(a, b\), lab"
     ):
         CerebrasEstimator(nested_model, tmp_path).train(batches, max_steps=STEPS)
+
+
+def test_booleans_of_a_batch_are_booleans_in_the_model(tmp_path: Path) -> None:
+    seen, kept = random.standard_normal((12, 3)) > 0, A[:12]
+
+    def model(features: Any, labels: Any, mode: str, params: Any) -> CSEstimatorSpec:
+        x, mask = features
+        chosen = nn.where(mask, x, -1.0)
+        loss = nn.mean(nn.sum(nn.Dense(1)(chosen), 1), 0)
+        return CSEstimatorSpec(
+            mode=mode,
+            loss=loss,
+            train_op=nn.SGD(0.1).minimize(loss) if mode == nn.TRAIN else None,
+            predictions={"x": chosen, "same": mask == (x > 0)},
+        )
+
+    def batches(params: Any) -> Dataset:
+        return Dataset.from_arrays((kept, seen), np.zeros(12, np.int32)).batch(5)
+
+    estimator = CerebrasEstimator(model, tmp_path)
+    estimator.train(batches, max_steps=1)
+    rows = list(estimator.predict(batches))
+    np.testing.assert_array_equal([row["x"] for row in rows], np.where(seen, kept, -1))
+    np.testing.assert_array_equal([row["same"] for row in rows], seen == (kept > 0))

@@ -74,7 +74,20 @@ def test_batches_that_change(place: FcMnist, command: str, change: str, message:
     if command == "wse":  # of two streamers it is the first's
         assert re.search("this streamer was at batch 60; batches made before: 30, at", done.stderr)
         assert "rank 2 (streamer) on node3" in done.stderr
-    assert place.checkpoint(40).exists()
+    # Two rings of 12 batches lie between the first streamer's 31st batch and the wafer.
+    assert any(place.checkpoint(step).exists() for step in range(35, 61, 5))
+
+
+def test_a_batch_of_which_no_label_counts(place: FcMnist) -> None:
+    """Its loss is no number; that is not the learning rate's fault, nor a sample's."""
+    place.configure(runconfig__max_steps=80, runconfig__save_checkpoints_steps=5)
+    change = "labels = np.full_like(labels, -100) if k == 12 else labels"
+    message = (
+        "error: step 13: no label of the batch counts: in labels all are -100, the loss's "
+        "ignore_index: training stopped before that step's update; the last good checkpoint is "
+        "model-ckpt-10; leave such batches out in input_fn$"
+    )
+    assert_failed(run(place, "cpu", with_batches(place, change)), message)
 
 
 NOT_FINITE = (

@@ -65,7 +65,9 @@ def test_a_terminal_shows_a_bar_below_the_log_lines(long_place: FcMnist, command
     assert all(line.startswith("INFO:csrun:global_step") for line in logged), logged
 
 
-@pytest.mark.parametrize("option", ["--validate_only", "--compile_only"])
+@pytest.mark.parametrize(
+    "option", ["--validate_only", pytest.param("--compile_only", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_shows_the_stage_of_a_long_compile(
     place: FcMnist, command: str, option: str
@@ -76,6 +78,7 @@ def test_a_terminal_shows_the_stage_of_a_long_compile(
     assert "\x1b[2K" in shown.rpartition("compiling")[2]  # its line is erased
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_compile_has_no_bar_any_more_while_it_trains(place: FcMnist, command: str) -> None:
     place.configure(

@@ -31,9 +31,9 @@ SLOW_STEPS = """
     import time
     from csrun.runtime.roles import loop
     give = loop.Orders.give
-    def slowly(orders, step, boundaries):
+    def slowly(orders, step, *limits):
         time.sleep(0.5 if step == 5 else 0)
-        return give(orders, step, boundaries)
+        return give(orders, step, *limits)
     loop.Orders.give = slowly
 """
 

@@ -141,6 +141,7 @@ def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:
     assert not (place.path / "input_analysis.json").exists()
 
 
+@pytest.mark.slow
 def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
     for number in range(FILES):
         images, labels = np.zeros((ROWS, 28, 28), "f"), np.zeros(ROWS, "i")

@@ -25,6 +25,7 @@ eval_input_fn = train_input_fn
 STEPS, HALF = "20", "13"  # a pass has 8
 
 
+@pytest.mark.slow
 def test_any_number_of_streamers_sees_the_order_of_one_process(place: FcMnist) -> None:
     pytest.importorskip("torch")
     place.configure()

@@ -102,6 +102,9 @@ def test_one_replica_is_said_to_be_best(place: FcMnist) -> None:
         r"Multireplica: one replica of the model: up to \d+ fit, and none is estimated to be fast"
     )
     assert re.search(best, done.stderr)
+    again = place.cpu("--multireplica", "--compile_only")
+    assert "Multireplica: one replica of the model, as chosen before" in again.stderr
+    assert "Cached compilation found" in again.stderr
     (report,) = place.model_dir.glob("tfcs_*/compile_report.txt")
     assert "Replicas of the model: 1." in report.read_text()
 

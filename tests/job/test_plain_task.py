@@ -35,7 +35,7 @@ def test_a_single_task_and_csrun_cpu_are_the_cpu_run(place: FcMnist) -> None:
 def test_several_tasks_are_refused(place: FcMnist) -> None:
     done = place.run("--total-nodes", "1", "--tasks-per-node", "2", *PYTHON, *STEPS)
     assert done.returncode == 2
-    assert "env: only tasks of python and python-ws train together, got 2 tasks" in (
+    assert "env: only tasks of python, python-pt and python-ws train together, got 2 tasks" in (
         done.stdout + done.stderr
     )
     assert "Traceback" not in done.stdout + done.stderr

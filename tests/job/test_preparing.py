@@ -82,6 +82,7 @@ def test_the_words_of_one_command_do_not_reach_the_next(
     assert "nothing to train" in job.stdout
 
 
+@pytest.mark.slow
 def test_an_analysis_measures_and_takes_no_step(place: Workplace) -> None:
     done = place.run("python", "run.py", "--compile_only", command="cs_input_analyzer")
     assert done.returncode == 0, done.stderr

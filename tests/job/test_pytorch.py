@@ -14,6 +14,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.estimator.trace import trace_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
+from csrun.executable.bind import gradients_offset
 from csrun.params import load
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.weights import initialize
@@ -42,7 +43,8 @@ class Observed(Executable):
 
     def _observing(self, group: int, update: Update, store: np.ndarray) -> Update:
         group_of = {layer.name: layer.group for layer in self.plan.layers}
-        offset = self.plan.store.gradients_offset
+        place = self.plan.groups[group]
+        offset = gradients_offset(self.plan, place) - place.offset_bytes
         views = {
             p.name: view(store, offset + p.offset_bytes, p.shape, p.dtype)
             for p in self.plan.parameters

@@ -1,13 +1,15 @@
 """A job in its site's register: whenever it is interrupted, its record has the last word."""
 
+import errno
 import json
 import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.jobs import register
 from csrun.jobs.record import JobRecord
 from csrun.jobs.registered_job import registered
@@ -76,3 +78,29 @@ def test_a_job_without_logs_leaves_no_folder(state: str) -> None:
         assert job.folder.path.is_dir()
     assert not job.folder.path.exists()
     assert stored(state)["logs"] is None
+
+
+SHARED = msgspec.structs.replace(SITE, shared=True)
+
+
+def refuse(*arguments: object, **options: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    "refused", ["register.show", "registered_job.show_on_board", "folder.lock"]
+)
+def test_nothing_is_left_of_a_job_that_cannot_be_registered(
+    refused: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = Path(state) / "local"
+    top.mkdir(0o700, parents=True)
+    with monkeypatch.context() as full:
+        full.setattr(f"csrun.jobs.{refused}", refuse)
+        with pytest.raises(UsageError), registered(SHARED, COMMAND, JobOptions(), 1, 1):
+            raise AssertionError("the job must not begin")
+    account = top / "accounts" / str(os.getuid())
+    left = [*account.glob("jobs/*"), *account.glob("records/*"), *top.glob("board/*/*")]
+    assert not left
+    with registered(SHARED, COMMAND, JobOptions(), 1, 1) as job:
+        assert job.job_id == 2

@@ -35,6 +35,7 @@ def test_tasks_and_cpus(tasks: int | None, cpus: int | None, got_tasks: int, got
 ROLES = [
     (WS, ExecutionMode.WEIGHT_STREAMING, [Role.CHIEF, Role.MEMORYX, Role.STREAMER, Role.STREAMER]),
     (PY, ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
+    (("python-pt", "x.py"), ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
     (("python3", "x.py"), ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
     ((sys.executable, "x.py"), ExecutionMode.PIPELINED, [Role.CHIEF] + [Role.STREAMER] * 5),
     (("/usr/bin/perl", "x.pl"), None, [Role.TASK] * 6),

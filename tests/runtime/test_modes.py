@@ -57,8 +57,11 @@ def test_all_ways_give_the_same_bits(tmp_path, monkeypatch, group_bytes, prefetc
     check_all_ways(tmp_path, NETWORK, group_bytes)
 
 
-def test_all_ways_clip_to_the_same_bits(tmp_path):
-    network = replace(NETWORK, optimizer=nn.AdamW(0.01, clip_norm=0.5))
+@pytest.mark.parametrize(
+    "optimizer", [nn.AdamW(0.01, clip_norm=0.5), nn.Lamb(0.01), nn.RMSProp(0.01, centered=True)]
+)
+def test_all_ways_update_to_the_same_bits(tmp_path, optimizer):
+    network = replace(NETWORK, optimizer=optimizer)
     check_all_ways(tmp_path, network, group_bytes=1)
 
 

@@ -98,6 +98,7 @@ def test_what_sbatch_refuses_is_no_outage(
     assert "Slurm refuses it: Batch job submission failed: " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_queues_for_the_system_that_another_one_has(
     cluster_place: Workplace, testbed: Testbed
 ) -> None:

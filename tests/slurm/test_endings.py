@@ -25,7 +25,7 @@ def there(cluster_place: Workplace) -> FcMnist:
 @pytest.mark.parametrize(
     ("interpreter", "layout", "how"),
     [
-        pytest.param("python-ws", STREAMING, "scancel", id="streaming-scancel"),
+        pytest.param("python-ws", STREAMING, "scancel", marks=SLOW, id="streaming-scancel"),
         pytest.param("python", PIPELINED, "Ctrl-C", id="pipelined-Ctrl-C"),
         pytest.param("python-ws", STREAMING, "Ctrl-C", marks=SLOW, id="streaming-Ctrl-C"),
         pytest.param("python", PIPELINED, "scancel", marks=SLOW, id="pipelined-scancel"),

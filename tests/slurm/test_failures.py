@@ -122,6 +122,7 @@ def test_an_attendant_that_is_killed_is_the_cause(place: Workplace) -> None:
     assert gone([place.pid(name) for name in TASKS])
 
 
+@pytest.mark.slow
 def test_an_srun_that_is_killed_leaves_nothing(place: Workplace, testbed: Testbed) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
@@ -170,6 +171,7 @@ def test_without_a_controller_it_says_so(
     assert "scontrol ping" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     place: Workplace, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 
 import pytest
 from support.jobs import Workplace, over_its_limit, until
@@ -51,9 +52,8 @@ def test_a_failure_has_the_code_of_its_first_cause(
 ) -> None:
     """Also where the chief's node, which would bring it to Slurm, has ended well before."""
     name = f"fails-{len(words)}"
-    done = place.run(
-        "--job-name", name, *SPREAD, "sh", "-c", 'exec python run.py "$@"', "-", *words
-    )
+    script = f'exec {sys.executable} run.py "$@"'
+    done = place.run("--job-name", name, *SPREAD, "sh", "-c", script, "-", *words)
     assert done.returncode == 7, done.stderr
     assert kept(testbed, name) == {("FAILED", "7:0", "")}
 

@@ -1,10 +1,12 @@
 """One table of jobs, two schedulers, the same outcomes."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -155,6 +157,20 @@ def test_all_tasks_of_another_command_are_shown(place: Workplace) -> None:
     assert lines == [f"{rank}: {rank} {node}" for rank, node in enumerate(nodes)]
 
 
+def test_a_pipe_of_params_is_read_by_the_tasks_of_all_nodes(cluster_place: Workplace) -> None:
+    cluster_place.script("import sys; print(open(sys.argv[2]).read())")
+    os.mkfifo(cluster_place.path / "pipe")
+    text = threading.Thread(target=(cluster_place.path / "pipe").write_text, args=("seed: 1",))
+    text.start()
+    two = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
+    done = cluster_place.run(*two, "--label", "python", "run.py", "--params", "pipe")
+    text.join()
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if "seed" in line) == [
+        "0: seed: 1", "1: seed: 1"
+    ]  # fmt: skip
+
+
 def test_the_tasks_of_a_node_are_forks_of_one_process(
     cluster_place: Workplace,
 ) -> None:
@@ -163,6 +179,12 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
         f"{RANK}import json\nhad_it = 'csrun.estimator' in sys.modules\n"
         "found = {'parent': os.getppid(), 'had_it': had_it, **os.environ}\n"
         "with open('env' + rank, 'w') as file:\n    json.dump(found, file)\n"
+        "import subprocess, time\nshown = ''\n"
+        "while rank == '0' and 'Tasks=2' not in shown:  # until all components run\n"
+        "    time.sleep(0.1)\n"
+        "    shown = subprocess.check_output(['scontrol', 'show', 'step'], text=True)\n"
+        "if rank == '0':\n    print(shown)\n    open('seen', 'w').close()\n"
+        "while not os.path.exists('seen'):  # the others run as long\n    time.sleep(0.1)\n"
     )
     done = cluster_place.run(*THREE, "--cyclic", "python", "run.py")
     assert done.returncode == 0, done.stderr
@@ -173,6 +195,8 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
                       ("node4", "3", "0"), ("node3", "2", "1"), ("node4", "3", "1")]  # fmt: skip
     assert {env["SLURM_GTIDS"] for env in envs} == {"0", "1", "2,4", "3,5"}
     assert len({env["parent"] for env in envs}) == 4
+    steps = re.findall(r"NodeList=(\S+)\s+Nodes=(\d) .*Tasks=(\d)", done.stdout)
+    assert ("node[3-4]", "2", "2") in steps  # one task of Slurm's a node
     assert {env["SLURM_NTASKS"] for env in envs} == {"6"}
 
 

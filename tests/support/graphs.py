@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import SgdAttr
-from csrun.cirh.ops.arithmetic import MulOp, SumOp
+from csrun.cirh.ops.arithmetic import MulOp
 from csrun.cirh.ops.learning import MinimizeOp
 from csrun.cirh.ops.model import (
     Distribution,
@@ -20,6 +20,7 @@ from csrun.cirh.ops.model import (
     OutputOp,
     ParameterOp,
 )
+from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.reference import Result, State, interpret
 from csrun.cirh.types import shape_of, tensor_type, type_of
 

@@ -128,8 +128,8 @@ def _plan(mode: ExecutionMode) -> Plan:
             Layer(name.split("/")[0], "fc", i, (name,), 0, 0, 0, 0) for i, name in enumerate(SIZES)
         ),
         groups=(
-            Group(0, ("first",), 0, 96, 0 if streaming else None),
-            Group(1, ("second",), 128, 64, 128 if streaming else None),
+            Group(0, ("first",), 0, 96, 0 if streaming else None, 0),
+            Group(1, ("second",), 128, 64, 128 if streaming else None, 128),
         ),
         loss_buffer="loss",
         loss_count=None,

@@ -1,21 +1,22 @@
 """Compiled programs driven step by step in a test, without a runtime around them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from csrun import nn
-from csrun.base.mode import IGNORE_INDEX, ExecutionMode, RunMode
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
 from csrun.executable import Executable, LabelRange, Plan, Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
-from csrun.runtime.step.weights import Updates
+from csrun.runtime.step.weights import Updates, initialize
 from csrun.site import load as load_site
 
 SYSTEM = load_site("local").systems[0]
@@ -176,6 +177,7 @@ class Machine:
         inside = plan.store_in_arena
         self.store = self.arena[: plan.store.nbytes] if inside else _zeros(plan.store.nbytes)
         self.state = state_views(plan, self.store)
+        initialize(plan, self.state, seed=0)
         for name, value in parameters.items():
             self.state[name][...] = value
         self.views = wafer_views(plan, self.arena, self.store)
@@ -187,10 +189,15 @@ class Machine:
 
     def evaluate(self, batch: Sequence[np.ndarray]) -> float:
         """All visits: the mean loss over the valid rows."""
+        return self._run(batch, lambda group: None)
+
+    def _run(self, batch: Sequence[np.ndarray], complete: Callable[[int], None]) -> float:
         step = self._step(batch)
         for visit, function in zip(self.plan.visits, self._wafer.visits, strict=True):
             self._load(visit.groups)
             function(tuple(batch), step)
+            for group in visit.completes:
+                complete(group)
         count = step.rows if self.plan.loss_count is None else step.counts[self.plan.loss_count]
         return float(self.views[self.plan.loss_buffer][0]) / count
 
@@ -202,13 +209,19 @@ class Machine:
 
     def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """One step: the mean loss, and a copy of each gradient."""
+        gradients: dict[str, np.ndarray] = {}
         step = self._step(batch)
-        loss = self.evaluate(batch)
-        gradients = {p.name: self.views[f"gradient/{p.name}"].copy() for p in self.plan.parameters}
-        for group in self.plan.deliveries:
+
+        def complete(group: int) -> None:
+            layers = self.plan.groups[group].layers
+            for name in (p.name for p in self.plan.parameters if p.layer in layers):
+                gradients[name] = self.views[f"gradient/{name}"].copy()
             self._updates.deliver(group, step)
+
+        loss = self._run(batch, complete)
         self.step_count += 1
-        return loss, gradients
+        known = [p.name for p in self.plan.parameters if p.name in gradients]
+        return loss, {name: gradients[name] for name in known}  # a state that is read has none
 
     def output(self, name: str) -> np.ndarray:
         """An output's buffer."""

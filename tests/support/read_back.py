@@ -233,8 +233,9 @@ MESSAGES = [mail.StartAll(JOB, True), StartTask(0, ("python", "run.py")), mail.L
 
 def make_mail(folder: Path) -> None:
     (folder / mail.MAIL_DIR).mkdir()
+    box = mail.Outbox(mail.launcher_box(folder))
     for message in MESSAGES:
-        mail.post(mail.launcher_box(folder), message)
+        box.post(message)
 
 
 def read_mail(folder: Path) -> Any:

@@ -28,12 +28,12 @@ STAGES = (
 GENERATED = (GeneratedKernel("generated_0", NAMES[2], ("cirh.sine", "cirh.multiply")),)
 
 
-def report_of(folder: Path, **changes) -> Report:
+def report_of(folder: Path, names=NAMES, **changes) -> Report:
     """A report of four layers in a pipelined compile, with changes to its fields."""
     network = Network(sizes=(12, 40, 30, 20, 5))
     executable = network.compile(folder, changes.pop("mode", ExecutionMode.PIPELINED))
     fields = {
-        "plan": placed(executable.plan),
+        "plan": placed(executable.plan, names),
         "system": SYSTEM,
         "stages": STAGES,
         "kernels": "forward_0\n    dense: fc: input/features -> dense/relu\n",
@@ -43,22 +43,22 @@ def report_of(folder: Path, **changes) -> Report:
     return Report(**{**fields, **changes})
 
 
-def placed(plan: Plan) -> Plan:
-    """The plan with the names, kinds and rectangles above, and an estimate of each layer."""
+def placed(plan: Plan, names=NAMES) -> Plan:
+    """The plan with names, the kinds and rectangles above, and an estimate of each layer."""
     streaming = plan.mode is ExecutionMode.WEIGHT_STREAMING
-    rectangles = (WAFER,) * len(NAMES) if streaming else RECTANGLES
+    rectangles = (WAFER,) * len(names) if streaming else RECTANGLES
     layers = tuple(
         msgspec.structs.replace(layer, name=name, kernel=kind)
-        for layer, name, kind in zip(plan.layers, NAMES, KINDS, strict=True)
+        for layer, name, kind in zip(plan.layers, names, KINDS, strict=True)
     )
     each = tuple(
         LayerEstimate(name, rectangle.pes, rate, rate, 2e6, 0.31)
-        for name, rectangle, rate in zip(NAMES, rectangles, (5e5, 123456.0, 3e5, 4.25), strict=True)
+        for name, rectangle, rate in zip(names, rectangles, (5e5, 123456.0, 3e5, 4.25), strict=True)
     )
     return msgspec.structs.replace(
         plan,
         layers=layers,
-        groups=(msgspec.structs.replace(plan.groups[0], layers=NAMES),),
-        floor_plan=tuple(map(Region, NAMES, rectangles)),
+        groups=(msgspec.structs.replace(plan.groups[0], layers=names),),
+        floor_plan=tuple(map(Region, names, rectangles)),
         estimate=Estimate(123456.0, 123456.0, 2e6, 0.9998, 0.0000421, each),
     )

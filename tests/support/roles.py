@@ -19,7 +19,8 @@ def fed_by(streamers: int) -> Feeding:
 class Peers:
     """The other roles of a job, each a thread of this process, over the real wires.
 
-    The wafer is on the chief's machine, the others are on `host`.
+    The wafer is on the chief's machine, the others are on `host`. data: a data set, or a list of
+    them. hear: what is to hear of its order, by its number.
     """
 
     def __init__(
@@ -29,10 +30,14 @@ class Peers:
         streamers: int,
         mode: ExecutionMode,
         host: Host | None = None,
+        hear=None,
     ) -> None:
-        roles = {
-            streamer_name(rank): lambda c: streamer.serve(c, data) for rank in range(streamers)
-        }
+        datasets = data if isinstance(data, list) else [data]
+
+        def stream(control):
+            return streamer.serve(control, datasets, (), lambda n, told: (hear or {})[n](told))
+
+        roles = {streamer_name(rank): stream for rank in range(streamers)}
         roles[wafer_name("cs")] = wafer.serve
         if mode is ExecutionMode.WEIGHT_STREAMING:
             roles[MEMORYX] = memoryx.serve

@@ -1,7 +1,7 @@
 """One step of a small model, traced by a test, compiled and run as the runtime does it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from csrun.nn.tracer import Tracer
 from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes
+from csrun.runtime.step.weights import Updates, initialize
 
 Arrays = Sequence[np.ndarray]
 Model = Callable[..., tuple[nn.Tensor, dict[str, nn.Tensor]]]  # (features, labels): loss, outputs
@@ -31,9 +32,10 @@ class Case:
     mode: ExecutionMode = ExecutionMode.PIPELINED
     run_mode: RunMode = RunMode.TRAIN
     precision: str = "float64"
+    optimizer: nn.Optimizer = field(default_factory=lambda: nn.SGD(0.1))
 
     def trace(self):
-        """Its module; the loss is minimized by SGD."""
+        """Its module."""
         with Tracer(self.precision) as tracer:
             tensors = []
             for name, array in zip(("features", "labels"), self.filled_up(), strict=False):
@@ -41,24 +43,28 @@ class Case:
                 dtype = self.precision if array.dtype.kind == "f" else array.dtype.name
                 tensors.append(tracer.input(name, shape, dtype))
             loss, outputs = self.model(*tensors)
-            train_op = nn.SGD(0.1).minimize(loss)
+            train_op = self.optimizer.minimize(loss)
             return tracer.finish(self.run_mode, loss, train_op, list(outputs.items()))
 
     def filled_up(self) -> tuple[np.ndarray, ...]:
         """The batch as the runtime hands it over."""
-        rows = len(self.batch[0])
-        size = max(self.size, rows)
-        arrays = tuple(np.empty((size, *a.shape[1:]), a.dtype) for a in self.batch)
-        for array, valid in zip(arrays, self.batch, strict=True):
-            array[:rows] = valid
-        fill_up(arrays, rows)
-        return arrays
+        return filled_up(self.batch, max(self.size, len(self.batch[0])))
 
     def compile(self, root: Path, **options) -> Executable:
         """It, compiled into `root`."""
         count = {"minibatches_in_flight": self.minibatches}
         wanted = options_of(self.mode, self.run_mode, group_bytes=300, **count, **options)
         return compile_model(self.trace(), root, wanted).executable
+
+
+def filled_up(batch: Arrays, size: int) -> tuple[np.ndarray, ...]:
+    """A batch of so many rows, of which the first are valid, as the runtime hands it over."""
+    rows = len(batch[0])
+    arrays = tuple(np.empty((size, *a.shape[1:]), a.dtype) for a in batch)
+    for array, valid in zip(arrays, batch, strict=True):
+        array[:rows] = valid
+    fill_up(arrays, rows)
+    return arrays
 
 
 def parameters_of(plan: Plan) -> dict[str, np.ndarray]:
@@ -76,33 +82,55 @@ class Stepped:
 
 
 def one_step(case: Case, root: Path, index: int = 3) -> Stepped:
-    """A step from `parameters_of` the plan, in memory of which nothing is zero at first."""
-    plan = (executable := case.compile(root)).plan
-    rows = len(case.batch[0])
-    arena = np.full(plan.arena_bytes, 0xFF, np.uint8)
-    store = arena[: plan.store.nbytes] if plan.store_in_arena else np.empty(plan.store.nbytes, "u1")
-    for name, array in state_views(plan, store).items():
-        array[...] = parameters_of(plan).get(name, 0)
-    compute = make_compute(executable, arena, store, Runtime(5), Copied(plan, arena, store))
-    batch = case.filled_up()
-    step = step_of(plan, batch, rows, index)
-    with np.errstate(all="ignore"):  # as the engine does
-        loss = compute.run(batch, step)
-    slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
-    count = rows if plan.loss_count is None else step.counts[plan.loss_count]
-    slots.record(0, loss, count, rows)
-    slots.record_outputs(0, compute.outputs)
-    views = wafer_views(plan, arena, store)
-    trained = plan.parameters if case.run_mode is RunMode.TRAIN else ()
-    gradients = {p.name: views[f"gradient/{p.name}"].copy() for p in trained}
-    return Stepped(slots.read(0, index), gradients)
+    """A step from `parameters_of` the plan, which leaves them as they are."""
+    return Training(case.compile(root), is_updated=False).step(case.batch, index)
+
+
+class Training:
+    """Steps from `parameters_of` the plan, in memory of which nothing is zero at first.
+
+    state: weights and optimizer state by name
+    """
+
+    def __init__(self, executable: Executable, is_updated: bool = True) -> None:
+        self.plan = plan = executable.plan
+        arena = np.full(plan.arena_bytes, 0xFF, np.uint8)
+        inside = plan.store_in_arena
+        store = arena[: plan.store.nbytes] if inside else np.empty(plan.store.nbytes, "u1")
+        self.state = state_views(plan, store)
+        initialize(plan, self.state, seed=0)
+        for name, value in parameters_of(plan).items():
+            self.state[name][...] = value
+        runtime = Runtime(5)
+        program = executable.update_program(store, runtime) if is_updated else None
+        self._weights = Copied(plan, arena, store, program and Updates(plan, program))
+        self._compute = make_compute(executable, arena, store, runtime, self._weights)
+        self._slots = ResultSlots(plan, np.zeros(result_slot_bytes(plan), np.uint8))
+
+    def step(self, batch: Arrays, index: int) -> Stepped:
+        """A step on a batch, which is filled up."""
+        rows, arrays = len(batch[0]), filled_up(batch, self.plan.batch_size)
+        step = step_of(self.plan, arrays, rows, index)
+        with np.errstate(all="ignore"):  # as the engine does
+            loss = self._compute.run(arrays, step)
+        count = rows if self.plan.loss_count is None else step.counts[self.plan.loss_count]
+        self._slots.record(0, loss, count, rows)
+        self._slots.record_outputs(0, self._compute.outputs)
+        return Stepped(self._slots.read(0, index), dict(self._weights.gradients))
 
 
 class Copied:
-    """Weights that stay as they are; in weight streaming copied to their slots."""
+    """Weights that stay as they are, unless there are updates; in weight streaming copied to slots.
 
-    def __init__(self, plan: Plan, arena: np.ndarray, store: np.ndarray) -> None:
-        self._plan, self._arena, self._store = plan, arena, store
+    gradients: what has been delivered, by parameter
+    """
+
+    def __init__(
+        self, plan: Plan, arena: np.ndarray, store: np.ndarray, updates: Updates | None = None
+    ) -> None:
+        self._plan, self._arena, self._store, self._updates = plan, arena, store, updates
+        self._views = wafer_views(plan, arena, store)
+        self.gradients: dict[str, np.ndarray] = {}
 
     def enter(self, visit: int) -> None:
         if self._plan.store_in_arena:
@@ -114,4 +142,8 @@ class Copied:
             slot[...] = source
 
     def deliver(self, group: int, step: Step) -> None:
-        pass
+        layers = self._plan.groups[group].layers
+        for name in (p.name for p in self._plan.parameters if p.layer in layers):
+            self.gradients[name] = self._views[f"gradient/{name}"].copy()
+        if self._updates is not None:
+            self._updates.deliver(group, step)

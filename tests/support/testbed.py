@@ -4,7 +4,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +93,21 @@ def new_testbed(nodes: int = NODES) -> Testbed:
     folder = Path(tempfile.mkdtemp(prefix="csrun-slurm-"))
     folder.chmod(0o755)  # munged insists
     return Testbed(folder, nodes)
+
+
+@contextmanager
+def running_testbed(nodes: int = NODES) -> Iterator[Testbed]:
+    """A cluster for a program of its own; it ends with that, by SIGTERM or a hang-up, too."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
+    cluster = new_testbed(nodes)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)  # this takes a moment
+        cluster.stop()
 
 
 def site_file(folder: Path, scheduler: str, nodes: int = NODES, **changes: object) -> Path:

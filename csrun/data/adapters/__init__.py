@@ -16,6 +16,7 @@ DESCRIBED: dict[Kind, Callable[[Any], tuple[Operator, ...]]] = {
     ("grain", "DataLoader"): grain.describe_loader,
 }
 INDEXED: dict[Kind, Callable[[Any], RandomAccess | None]] = {
+    ("torch", "DataLoader"): torch.indexed,
     ("grain", "MapDataset"): grain.indexed,
 }
 PASSES: dict[Kind, Callable[[Any], Callable[[int], Iterator[Any]] | None]] = {
@@ -33,7 +34,9 @@ def describe(iterable: Any) -> tuple[Operator, ...]:
 
 
 def indexed(iterable: Any) -> RandomAccess | None:
-    """The items of a grain MapDataset by number; None for what can be read in turn only."""
+    """The items of a grain MapDataset, or the batches of a torch DataLoader, by number; None for
+    what can be read in turn only.
+    """
     known = next((INDEXED[kind] for kind in _kinds(iterable) if kind in INDEXED), None)
     return known(iterable) if known else None
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from csrun.data.adapters.grain import RandomAccess
+from csrun.data.adapters.torch_batches import LoaderBatches, PassOrder
 from csrun.data.operators import Level, Operator, name_of
 from csrun.data.sharding import run_seed
 
 IN_ORDER = "SequentialSampler"
 WHOLE = "RandomSampler"
+_TORCHS = ("torch.utils.data.sampler",)  # whose samplers end, and draw as they begin
 STANDARD_COLLATE = ("default_collate", "default_convert")
 
 
@@ -124,6 +127,39 @@ def passes(loader: Any) -> Callable[[int], Iterator[Any]] | None:
     return begin
 
 
+def indexed(loader: Any) -> RandomAccess | None:
+    """Its batches by number, in order or in that of the run; None for one with an iterator, a
+    sampler, random numbers or worker processes of its own.
+    """
+    if _iterates(loader) or loader.num_workers or _generator(loader) is not None:
+        return None
+    theirs = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    known = all(each is None or type(each).__module__ in _TORCHS for each in theirs)
+    if not known or type(loader).__iter__.__qualname__ != "DataLoader.__iter__":
+        return None
+    kept: dict[int, PassOrder] = {}
+
+    def order_of(number: int) -> PassOrder:
+        if number not in kept:
+            kept.clear()
+            kept[number] = _order_of_run(loader, number)
+        return kept[number]
+
+    return RandomAccess(LoaderBatches(loader, order_of), len(loader))
+
+
+def _order_of_run(loader: Any, number: int) -> PassOrder:
+    """The order of a pass, drawn from the run's seed and its number."""
+    seed = _seed_of_pass(number, 0)
+    with GlobalNumbers(seed).in_place():
+        return PassOrder(seed, list(loader._index_sampler))
+
+
+def _seed_of_pass(number: int, begun: int) -> int:
+    key = np.random.SeedSequence([run_seed(), number, begun])
+    return int(key.generate_state(1, np.uint64)[0])
+
+
 class RunOrder:
     """A sampler, or batch sampler, that draws the same order in all tasks of a run.
 
@@ -150,8 +186,7 @@ class RunOrder:
 
         A loader without end begins anew within one pass of ours, and then has another order.
         """
-        key = np.random.SeedSequence([run_seed(), number, next(begun)])
-        numbers, end = GlobalNumbers(int(key.generate_state(1, np.uint64)[0])), object()
+        numbers, end = GlobalNumbers(_seed_of_pass(number, next(begun))), object()
         with numbers.in_place():
             below = iter(self._below)
         while True:

@@ -22,6 +22,7 @@ from csrun.base import stored
 from csrun.base.errors import CsrunError
 from csrun.base.files import (
     create_new,
+    discard,
     make_private,
     open_regular,
     sweep_temporaries,
@@ -115,7 +116,7 @@ def _keep(folder: Path, array: Array) -> None:
             kept = Kept(os.fstat(file.fileno()).st_size, _checksum(file))
         temporary.replace(folder / _ARRAY)
     finally:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
     stored.write(folder / _CHECKSUM, kept, durable=False)
 
 

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
-from csrun.base.files import create_new, temporary_beside
+from csrun.base.files import create_new, discard, temporary_beside
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import INTEGERS, Array, kind_of
 
@@ -150,7 +150,7 @@ def write_tokens(path: str | Path, pieces: Iterable[Any], vocabulary: int) -> in
             file.write(Header(dtype, vocabulary, count).encode())
         temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
     return count
 
 

@@ -43,7 +43,7 @@ class RepeatOrder:
             return self.below.at(earlier + first, within)
         passes, within = np.divmod(positions, below)
         found = np.empty_like(positions)
-        for number in np.unique(passes).tolist():
+        for number in sorted(set(passes.tolist())):  # np.unique would import numpy.ma, 30 ms
             chosen = passes == number
             found[chosen] = self.below.at(earlier + number, within[chosen])
         return found

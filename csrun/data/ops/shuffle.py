@@ -12,11 +12,12 @@ from csrun.data.errors import DataError, require
 from csrun.data.flow import CHUNK, Chunks, Flow, Item, Source, in_chunks, in_turn
 from csrun.data.indexed import Indexed, Order
 from csrun.data.operators import StageClock
+from csrun.data.ops import drawn
 from csrun.data.samples import Rows
 
-# The longest permutation that is held whole, half a megabyte, each one as likely. A computed one
-# of few elements is not uniform: of 8 it fails a chi-square test of pairs.
-DRAWN_LENGTH = 1 << 16
+# The longest permutation that is held whole, each one as likely. A computed one of few elements is
+# not uniform: of 8 it fails a chi-square test of pairs.
+DRAWN_LENGTH = drawn.LONGEST
 ROUNDS = 8
 CHUNK_POSITIONS = 1 << 13  # computed at a time: what a round works on stays in the L2 cache
 KEPT_PERMUTATIONS = 2  # a batch can cross the border between two passes
@@ -79,15 +80,15 @@ class Permutation(Protocol):
 class DrawnPermutation:
     """One of all permutations, each as likely, held whole."""
 
-    order: Rows
+    order: drawn.Order
 
     @staticmethod
     def of(random: np.random.Generator, length: int) -> "DrawnPermutation":
-        return DrawnPermutation(random.permutation(length))
+        return DrawnPermutation(random.permutation(length).astype(np.uint16))
 
     def at(self, positions: Rows) -> Rows:
         """What is at these positions."""
-        return self.order[positions]
+        return self.order[positions].astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,13 @@ class ShuffleFlow:
 @lru_cache(maxsize=KEPT_PERMUTATIONS)
 def permutation(seed: int, epoch: int, length: int) -> Permutation:
     """The permutation of 0..length-1 that belongs to a seed and a pass."""
-    made = DrawnPermutation if length <= DRAWN_LENGTH else ComputedPermutation
-    return made.of(random_source(seed, epoch), length)
+    if length > DRAWN_LENGTH:
+        return ComputedPermutation.of(random_source(seed, epoch), length)
+
+    def draw() -> drawn.Order:
+        return DrawnPermutation.of(random_source(seed, epoch), length).order
+
+    return DrawnPermutation(drawn.SHARED.get(seed, epoch, length, draw))
 
 
 def random_source(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from math import inf
 from time import monotonic
 
-from csrun.base.errors import CsrunError, OutputError, shell_code
+from csrun.base.errors import CsrunError, OutputError
 from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
 from csrun.jobs.folder import JobFolder, lack_of_room
-from csrun.jobs.record import Outcome
+from csrun.jobs.record import Outcome, outcome_of
 from csrun.jobs.signals import ENDING_SIGNALS, heeded
 from csrun.launch.life.first_cause import TaskEnd, describe_cause, how, summarize
 from csrun.launch.life.job_state import (
@@ -55,7 +55,6 @@ class JobLoop:
         server: TaskServer,
         signals: socket.socket,
         output: TaskOutput,
-        time_limit_s: int | None,
         on_restart: Callable[[str], None] = lambda cause: None,
         asked_s: float | None = None,
     ) -> None:
@@ -75,8 +74,8 @@ class JobLoop:
         self._output_error: OutputError | None = None
         begun_s = monotonic()
         self._asked_s = begun_s if asked_s is None else asked_s  # for the tasks, to start
-        self._time_limit_s = time_limit_s
-        self._limit_at_s = inf if time_limit_s is None else begun_s + time_limit_s
+        self._time_limit_s = job.time_limit_s
+        self._limit_at_s = inf if job.time_limit_s is None else begun_s + job.time_limit_s
 
     def run(self) -> Outcome:
         """Run to the end; nothing of the job lives when this returns.
@@ -91,18 +90,23 @@ class JobLoop:
                 selector.register(self._signals, selectors.EVENT_READ, self._from_signals)
                 while not self._is_finished:
                     self._turn(selector)
-        finally:
-            self._server.end(self._outcome())
-            kill_descendants()
-            self._output.forward(is_last=True)
-            self._output.close()
+        except BaseException as error:
+            self._clean_up(outcome_of(error))
+            raise
+        self._clean_up(Outcome(self._state.outcome, self._state.exit_code))
         if self._output_error is not None:
             raise self._output_error
         self._say_why()
-        return self._outcome()
-
-    def _outcome(self) -> Outcome:
         return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
+
+    def _clean_up(self, outcome: Outcome) -> None:
+        """Leave nothing of the job alive, before anybody asks why it ended: that may fail, too."""
+        try:
+            self._server.end(outcome)
+        finally:
+            kill_descendants()
+            self._output.forward(is_last=True)
+            self._output.close()
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
         for key, _ in selector.select(LOG_POLL_S):
@@ -227,7 +231,10 @@ class JobLoop:
         cause = self._state.cause
         if cause is None or cause.report is not None:
             return None
-        return lack_of_room(self._folder.path, self._tasks)
+        try:
+            return lack_of_room(self._folder.path, self._tasks)
+        except OSError:  # a disk that does not answer: what the task's end says must do
+            return None
 
     def _ending(self) -> str:
         """What ended a job that had not failed; empty when nothing did."""
@@ -242,7 +249,7 @@ def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
         f"{error.filename or folder.path}: cannot be written: {error.strerror}: the tasks do not"
         f" start again after {summarize(cause)}; make room, and start the job again"
     )
-    refusal.exit_code = shell_code(cause.exit_code)
+    refusal.exit_code = cause.job_exit_code
     return refusal
 
 

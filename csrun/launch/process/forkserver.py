@@ -19,8 +19,15 @@ import msgspec
 from csrun.context import JobFile
 from csrun.context.link import LINK_SOCKET
 from csrun.jobs.folder import JobFolder
-from csrun.launch.process.forking import ALWAYS, DATAGRAM_BYTES, NodeTasks, preload
-from csrun.launch.process.process_tree import become_subreaper, kill_descendants, set_name
+from csrun.launch.process.forking import NodeTasks
+from csrun.launch.process.preload import ALWAYS, preload
+from csrun.launch.process.process_tree import (
+    become_subreaper,
+    die_with_parent,
+    kill_descendants,
+    outlive_parent,
+    set_name,
+)
 from csrun.launch.process.protocol import MessageSocket, StartTask, TaskEnded, TasksReady, ToServer
 from csrun.system import FileLock
 
@@ -75,8 +82,7 @@ class ForkServer:
             self._control.send(TasksReady(len(self._job.tasks), monotonic()))
 
     def _ending_signal(self) -> int | None:
-        received = self._tasks.signals.recv(DATAGRAM_BYTES)
-        return next((n for n in received if n != signal.SIGCHLD), None)
+        return next((n for n in self._tasks.received() if n != signal.SIGCHLD), None)
 
     def _reap(self) -> None:
         now = monotonic()
@@ -89,7 +95,9 @@ def main(argv: list[str]) -> None:
     control_fd, job_dir, modules, *lock_fds = argv
     set_name("forkserver")
     become_subreaper()
+    die_with_parent(os.getppid())  # nobody hears the launcher's end while modules are imported
     preload((*ALWAYS, *filter(None, modules.split(","))))
+    outlive_parent()  # there will be tasks to end
     locks = [FileLock.adopt(Path(), int(fd)) for fd in lock_fds]
     os.set_inheritable(int(control_fd), False)
     server = ForkServer(

@@ -25,6 +25,11 @@ def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), signum)
 
 
+def outlive_parent() -> None:
+    """Take `die_with_parent` back."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def set_name(name: str) -> None:
     """Name this process in `ps -o comm` and top; the kernel takes its first 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode())

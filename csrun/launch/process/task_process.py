@@ -1,6 +1,7 @@
 """What a forked process does to become a task, from its first instruction to its exit code."""
 
 import atexit
+import importlib
 import os
 import runpy
 import signal
@@ -21,10 +22,11 @@ from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, envir
 from csrun.context.link import report_of
 from csrun.jobs.folder import JobFolder
 from csrun.launch.command import mode_of
-from csrun.launch.process.forking import Gate, runs_in_process
+from csrun.launch.process.gate import Gate
 from csrun.launch.process.process_tree import die_with_parent, set_name
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.process.task_environment import task_variables
+from csrun.launch.script_imports import HEAVY
 
 EXIT_NOT_FOUND = 127  # as a shell has it
 EXIT_NOT_EXECUTABLE = 126
@@ -88,19 +90,59 @@ def _redirect(log: Path) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(output)
+    _make_lines_appear()
+
+
+def _make_lines_appear() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def runs_in_process(argv: tuple[str, ...]) -> bool:
+    """Whether the forked process itself runs the command: Python of our own, a script or module."""
+    if mode_of(argv) is None or len(argv) < 2:
+        return False
+    return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")
 
 
 def _run(start: StartTask, folder: JobFolder) -> int:
     """Python of our own runs in this process; all else replaces it."""
     interpreter, *arguments = start.argv
+    if start.wafer is not None and any(name in sys.modules for name in HEAVY):
+        return _replace_process(sys.executable, ("python", *fresh_words(start, folder)))
     if not runs_in_process(start.argv):
         ours = mode_of(start.argv) is not None
         return _replace_process(sys.executable if ours else interpreter, start.argv)
     if arguments[0] == "-m":
         return _run_python(lambda: _run_module(arguments[1:]), start, folder)
     return _run_python(lambda: _run_script(arguments), start, folder)
+
+
+def fresh_words(start: StartTask, folder: JobFolder) -> tuple[str, ...]:
+    """Options of a Python that goes on as a task with nothing of the server's memory: `main`.
+
+    Which is for a wafer: it holds what its plan says, and never torch.
+    """
+    return "-P", "-m", __name__, str(folder.path), str(start.rank), start.wafer or "", *start.argv
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Go on as a task that was forked, and has replaced itself; see `fresh_words`."""
+    job_dir, rank, wafer, *command = argv
+    folder, code = JobFolder(Path(job_dir)), 1
+    try:
+        start = StartTask(int(rank), tuple(command), wafer or None)
+        set_name(start.name)
+        _make_lines_appear()
+        if (cpus := len(os.sched_getaffinity(0))) > 1:
+            importlib.import_module("numpy")  # whose BLAS it is
+            blas().limit(limits=cpus)
+        code = _run(start, folder)
+    except Exception:
+        traceback.print_exc()  # ours: what the user's code raises has been reported
+    finally:
+        _flush()
+        os._exit(code)
 
 
 def _run_script(arguments: list[str]) -> None:
@@ -190,3 +232,7 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

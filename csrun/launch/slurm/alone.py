@@ -5,7 +5,6 @@ the commands of Slurm's that give a job back which has nobody else to do so.
 """
 
 import os
-import subprocess
 import time
 from contextlib import suppress
 
@@ -16,11 +15,10 @@ from csrun.context.job import ENDED_DIR
 from csrun.jobs.folder import JobFolder
 from csrun.launch.life.job_state import Instruction
 from csrun.launch.process.protocol import StartTask
-from csrun.launch.slurm import mail
+from csrun.launch.slurm import comment, mail
+from csrun.launch.slurm.commands import call
 from csrun.launch.slurm.deputy import SILENCE_S, Deputy, Happening, Watch
 
-LOST = "csrun: launcher lost"  # the comment of such a job, which Slurm keeps
-SLURM_S = 10.0  # for a command of Slurm's
 EXIT_NEVER_STARTED = 1
 
 
@@ -56,9 +54,14 @@ class Alone:
         return self._is_first and self._heartbeat.frees_job
 
     @property
+    def silence_s(self) -> float:
+        """For how long one waits for the other."""
+        return self._heartbeat.silence_s
+
+    @property
     def is_alone(self) -> bool:
         """Whether the launcher is lost, or was, and we have begun to end what it had begun."""
-        is_lost = self._watch.is_lost(self._heartbeat.silence_s)
+        is_lost = self._watch.is_lost(self.silence_s)
         return is_lost or (self._deputy is not None and self._deputy.is_needed)
 
     def begin(self, job: JobFile) -> None:
@@ -84,7 +87,9 @@ class Alone:
     def turn(self) -> list[Instruction]:
         """What there is to do now in the launcher's stead; nothing while it is heard of."""
         if not self.is_alone:
-            self._deputy = None
+            if self._deputy is not None:
+                self._deputy = None
+                self._tell_return()
             return []
         if self._job is None:
             return []
@@ -96,22 +101,23 @@ class Alone:
         is_given_up = mail.given_up(self._folder.path).exists()
         return [*done, *self._deputy.turn(now_s, is_given_up=is_given_up)]
 
-    def may_leave(self, exit_code: int) -> bool:
+    def may_leave(self) -> bool:
         """Whether nothing is left to be done without the launcher."""
         if self._job is None:
             return True
         if self._deputy is None or not self._deputy.has_finished:
             return False
-        return exit_code != 0 or not self.stays or self._have_all_ended(len(self._job.tasks))
+        has_failed = self._deputy.exit_code != 0
+        return has_failed or not self.stays or self._have_all_ended(len(self._job.tasks))
 
-    def leave(self, exit_code: int) -> int:
+    def leave(self) -> int:
         """Let the others know of a failure, and free the job; the exit code."""
-        code = EXIT_NEVER_STARTED if self._job is None else exit_code
+        code = EXIT_NEVER_STARTED if self._deputy is None else self._deputy.exit_code
         if code != 0:
             with suppress(OSError):
                 mail.given_up(self._folder.path).touch()
         if self._heartbeat.frees_job and (code != 0 or self._is_first):
-            _call("scancel", str(self._job_id))
+            call("scancel", str(self._job_id))
         return code
 
     def _have_all_ended(self, tasks: int) -> bool:
@@ -120,12 +126,14 @@ class Alone:
 
     def _tell_loss(self) -> None:
         if self._is_first:
-            with suppress(OSError), self._folder.log("srun").open("a") as log:
-                log.write(f"{LOST}: nothing was heard of it for {self._heartbeat.silence_s:g} s\n")
-            _call("scontrol", "update", f"JobId={self._job_id}", f"Comment={LOST}")
+            self._log(f"{comment.LOST}: nothing was heard of it for {self.silence_s:g} s")
+            comment.note(self._job_id, comment.LOST)
 
+    def _tell_return(self) -> None:
+        if self._is_first:
+            self._log("csrun: the launcher is heard again")
+            comment.take_back(self._job_id, comment.LOST)
 
-def _call(*words: str) -> None:
-    """A command of Slurm's, which may not be there, or not answer."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(words, capture_output=True, check=False, timeout=SLURM_S)
+    def _log(self, line: str) -> None:
+        with suppress(OSError), self._folder.log("srun").open("a") as log:
+            log.write(f"{line}\n")

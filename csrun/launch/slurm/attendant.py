@@ -12,7 +12,6 @@ acts in its stead: see `csrun.launch.slurm.deputy`.
 import os
 import selectors
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterable
@@ -22,38 +21,18 @@ from pathlib import Path
 import msgspec
 
 from csrun.base import stored
-from csrun.base.errors import CsrunError, shell_code
-from csrun.context import JobFile, Progress, SpawnWafer, environment
+from csrun.base.errors import CsrunError
+from csrun.context import JobFile, Progress, SpawnWafer, TaskReport, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
 from csrun.launch.life.job_state import Instruction, Send, Start, TaskExited, WaferRequested
-from csrun.launch.process.forking import DATAGRAM_BYTES, NodeTasks, preload
+from csrun.launch.process.forking import NodeTasks
+from csrun.launch.process.preload import preload
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.slurm import mail
 from csrun.launch.slurm.alone import Alone
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_NETWORK = Path("/proc/self/ns/net")
-_ANY_PORT = 9  # nothing is sent
-
-
-def machine() -> str:
-    """The same for two processes exactly when they run under one kernel, in one network.
-
-    Source: random(4), boot_id; network_namespaces(7): abstract sockets are a network's own
-    """
-    return f"{_BOOT_ID.read_text().strip()} {os.stat(_NETWORK).st_ino}"
-
-
-def address_towards(peer: str) -> str:
-    """This machine's address in the network in which it reaches `peer`, an IP address."""
-    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as route:
-        route.connect((peer, _ANY_PORT))
-        name: str = route.getsockname()[0]
-    return name
-
+from csrun.launch.slurm.identity import address_towards, machine
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
@@ -74,18 +53,21 @@ class Attendant:
         self._folder = folder
         self._node_id = place.node_id
         self._ranks = frozenset(ranks)
-        self._box = mail.node_box(folder.path, place.node_id)
+        self._box = mail.Outbox(mail.node_box(folder.path, place.node_id))
         self._alone = Alone(folder, place.job_id, is_first=0 in self._ranks)
         self._tasks = NodeTasks(folder, link_name(place.node_id), len(self._ranks), _HANDLED)
         self._job: JobFile | None = None
         self._shows_progress = False
         self._next_progress_s = 0.0
-        self._exit_code = 0  # of the last task that failed
+        self._has_failed = False  # one of the tasks
         self._is_let_go = False
         self._let_go_code = 0
 
     def attend(self, ready: mail.NodeReady) -> int:
-        """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code."""
+        """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code.
+
+        Raises: CsrunError when nothing could be said for as long as a launcher is waited for
+        """
         self._say(ready)
         with selectors.DefaultSelector() as selector:
             selector.register(self._tasks.link, selectors.EVENT_READ, self._forward)
@@ -95,9 +77,10 @@ class Attendant:
                 for key, _ in selector.select(UNRUNG_S):
                     key.data()
                 self._obey_all()
+                self._say_again()
                 self._do(self._alone.turn())
         is_left = self._alone.is_alone and not self._is_let_go
-        return self._alone.leave(shell_code(self._exit_code)) if is_left else self._let_go_code
+        return self._alone.leave() if is_left else self._let_go_code
 
     def leave(self) -> None:
         """Say that nothing is left here."""
@@ -107,13 +90,28 @@ class Attendant:
         if self._is_let_go:
             return True
         if self._alone.is_alone:
-            return self._alone.may_leave(self._exit_code)
+            return self._alone.may_leave()
         if self._job is None or self._job.max_restarts or self._alone.stays:
             return False
-        return not self._tasks and self._exit_code == 0
+        return not self._tasks and not self._has_failed and not self._box.is_waiting
 
     def _say(self, message: mail.FromAttendant) -> None:
-        mail.post(self._box, message)
+        post = self._box.post_or_drop if isinstance(message, Progress) else self._box.post
+        if post(message):
+            self._ring()
+
+    def _say_again(self) -> None:
+        """What had no room: it is waited for, but not for ever where nothing lives any more."""
+        if not self._box.is_waiting:
+            return
+        if self._box.retry():
+            self._ring()
+            return
+        too_long = self._box.waits_s > self._alone.silence_s
+        if too_long and not self._tasks and not self._alone.is_alone:
+            raise CsrunError(self._box.refusal)
+
+    def _ring(self) -> None:
         with suppress(OSError):  # srun is gone, and we shall be
             os.write(1, BELL)
 
@@ -122,8 +120,6 @@ class Attendant:
             self._say(TasksReady(len(self._ranks), time.time()))
 
     def _forward(self) -> None:
-        if self._job is None:
-            return
         message = self._tasks.heard(self._job)
         if message is None:
             return
@@ -141,7 +137,7 @@ class Attendant:
         return is_due and self._shows_progress
 
     def _take_signals(self) -> None:
-        received = self._tasks.signals.recv(DATAGRAM_BYTES)
+        received = self._tasks.received()
         if signal.SIGTERM in received:  # of scancel, to all processes of the job
             self._say(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
@@ -162,7 +158,7 @@ class Attendant:
     def _obey(self, order: mail.ToAttendants) -> None:
         match order:
             case mail.StartAll(job, shows_progress):
-                self._job, self._shows_progress, self._exit_code = job, shows_progress, 0
+                self._job, self._shows_progress, self._has_failed = job, shows_progress, False
                 self._alone.begin(job)
                 for rank in sorted(self._ranks):
                     self._start(StartTask(rank, job.command))
@@ -186,14 +182,24 @@ class Attendant:
             self._report_end(task, exit_code, now_s)
 
     def _report_end(self, task: StartTask, exit_code: int, now_s: float) -> None:
-        if task.wafer is None and exit_code != 0:
-            self._exit_code = exit_code
+        self._has_failed |= task.wafer is None and exit_code != 0
         report = self._folder.report(task.report_name)
-        if report is not None:
-            since_s = time.monotonic() - report.time_s
-            report = msgspec.structs.replace(report, time_s=time.time() - since_s)
-        self._say(TaskEnded(task.name, exit_code, now_s, report))
+        self._say(TaskEnded(task.name, exit_code, now_s, _on_wall_clock(report)))
         self._do(self._alone.keep(TaskExited(task.name, exit_code, time.monotonic(), report)))
+
+
+def _on_wall_clock(report: TaskReport | None) -> TaskReport | None:
+    """A report for csrun_wse, whose monotonic clock is another machine's."""
+    if report is None:
+        return None
+    since_s = time.monotonic() - report.time_s
+    return msgspec.structs.replace(report, time_s=time.time() - since_s)
+
+
+def _complain(text: str) -> None:
+    """Say what keeps the job from running, and wait until srun has read it."""
+    print(f"{COMPLAINT}{text}", file=sys.stderr, flush=True)
+    time.sleep(HEARD_S)
 
 
 def main(argv: list[str]) -> int:
@@ -202,17 +208,16 @@ def main(argv: list[str]) -> int:
     place = environment.slurm_place()
     try:
         plan = stored.read(folder.path / PLAN_FILE, JobFile, "the job's plan", "start it again")
-    except (FileNotFoundError, CsrunError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        print(
-            f"{COMPLAINT}{place.node}: the job's folder {folder.path} is not there"
-            f" ({why}): the nodes of the site must share it; set jobs_dir in the site"
-            " file to a folder that they do",
-            file=sys.stderr,
-            flush=True,
+    except FileNotFoundError as error:
+        _complain(
+            f"{place.node}: the job's folder {folder.path} is not there ({error.strerror}): the"
+            " nodes of the site must share it; set jobs_dir in the site file to a folder that they"
+            " do"
         )
-        time.sleep(HEARD_S)
         return EXIT_NOT_SHARED
+    except CsrunError as error:
+        _complain(f"{place.node}: {error}")
+        return error.exit_code
     set_name(f"attendant-{place.node_id}")
     become_subreaper()
     environment.adopt(environment.ONE_BLAS_THREAD)

@@ -109,7 +109,7 @@ def compile_job(request: JobRequest, job_plan: JobPlan) -> tuple[JobRequest, Job
     layout = JobLayout(1, 1, len(chief.cpus), 0, cyclic=False)
     alone = PlannedTask(0, chief.role, 0, 0, chief.cpus)
     compiling = replace(request, command=command, compile_first=False, sbatch=False)
-    return compiling, JobPlan(command, job_plan.mode, layout, (alone,), job_plan.grace_s)
+    return compiling, replace(job_plan, command=command, layout=layout, tasks=(alone,))
 
 
 def _options(request: JobRequest, layout: JobLayout) -> list[str]:

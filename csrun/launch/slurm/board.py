@@ -4,7 +4,6 @@ It is what a job on one machine has there, a record, a lock that says that it li
 uses of systems, for as long as it runs: how it ended, Slurm tells.
 """
 
-import getpass
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from csrun.context import JobFile
+from csrun.base.files import account_name
+from csrun.context import JobFile, account_state_dir
 from csrun.context.job import LIVE_LOCK, TELEMETRY_FILE, USES_FILE, now
 from csrun.jobs import register
 from csrun.jobs.cancel import this_process
@@ -20,7 +20,7 @@ from csrun.jobs.folder import board_of, show_on_board
 from csrun.jobs.record import JobRecord, RecordState
 from csrun.jobs.registered_job import refusal_of_unwritable_state
 from csrun.site import Site
-from csrun.system import try_lock
+from csrun.system import FileLock, lock, try_lock
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def shown(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
         yield job
         return
     place = board_of(site, job.job_id).absolute()
-    with refusal_of_unwritable_state(site):
+    with refusal_of_unwritable_state(site), _own_board(site):
         _prune(site)
         live = show_on_board(site, job.job_id, f"job {job.job_id} (process {os.getpid()})")
     with live:
@@ -46,6 +46,14 @@ def shown(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
             yield msgspec.structs.replace(job, board=str(place))
         finally:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _own_board(site: Site) -> FileLock:
+    """Held while a place is made or taken down, so that nobody takes one for a dead job's between
+    its making and its locking.
+    """
+    own = account_state_dir(site.name, site.shared)
+    return lock(own / "board.lock", f"process {os.getpid()}")
 
 
 def _prune(site: Site) -> None:
@@ -62,7 +70,7 @@ def _record(name: str, job: JobFile) -> JobRecord:
     return JobRecord(
         job_id=job.job_id,
         name=name,
-        user=getpass.getuser(),
+        user=account_name(os.getuid()),
         uid=os.getuid(),
         command=(),
         working_dir="",

@@ -73,6 +73,11 @@ class Deputy:
         """False as long as csrun_wse, should it be heard again, finds all as it was."""
         return self._state.phase is not Phase.RUNNING
 
+    @property
+    def exit_code(self) -> int:
+        """The job's, as far as it is known here: the first cause's, else that of what ended it."""
+        return self._state.exit_code
+
     def take_over(self, story: Iterable[Happening], now_s: float) -> list[Instruction]:
         """What there is to do about all that has happened since the tasks were started."""
         happened = [*story]

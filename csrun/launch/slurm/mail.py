@@ -12,6 +12,9 @@ Source: signal(7) for SIGURG, which does nothing where it is not asked for; nfs(
 
 import os
 import struct
+import threading
+import time
+from collections import deque
 from pathlib import Path
 from typing import Generic, TypeVar
 from zlib import crc32
@@ -102,11 +105,77 @@ def given_up(job_dir: Path) -> Path:
     return job_dir / MAIL_DIR / "given_up"
 
 
-def post(box: Path, message: msgspec.Struct) -> None:
-    """Append a message to its sender's box, its checksum before it."""
+class Outbox:
+    """One box as its sender writes it: each message whole and in its turn, or not yet.
+
+    What finds no room waits, and all that comes after it.
+    """
+
+    def __init__(self, box: Path) -> None:
+        self._box = box
+        self._lock = threading.Lock()  # a heart beats in a thread of its own
+        self._waiting: deque[bytes] = deque()
+        self._whole_bytes = box.stat().st_size if box.exists() else 0
+        self._waits_since_s = 0.0
+        self.error: OSError | None = None  # of the last try
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something has found no room yet."""
+        return bool(self._waiting)
+
+    @property
+    def waits_s(self) -> float:
+        """For how long."""
+        return time.monotonic() - self._waits_since_s if self._waiting else 0.0
+
+    @property
+    def refusal(self) -> str:
+        """Why what waits cannot be written."""
+        why = self.error.strerror if self.error is not None else "?"
+        return f"{self._box}: the job's messages cannot be written: {why}"
+
+    def post(self, message: msgspec.Struct) -> bool:
+        """Append a message, its checksum before it; False when it has to wait."""
+        with self._lock:
+            if not self._waiting:
+                self._waits_since_s = time.monotonic()
+            self._waiting.append(_frame(message))
+            return self._append_all()
+
+    def post_or_drop(self, message: msgspec.Struct) -> bool:
+        """The same of a message that nobody wants later: it does not wait."""
+        with self._lock:
+            return self._append_all() and self._append(_frame(message))
+
+    def retry(self) -> bool:
+        """Append what waits; True when nothing does any more."""
+        with self._lock:
+            return self._append_all()
+
+    def _append_all(self) -> bool:
+        while self._waiting and self._append(self._waiting[0]):
+            self._waiting.popleft()
+        return not self._waiting
+
+    def _append(self, frame: bytes) -> bool:
+        try:
+            with self._box.open("ab", buffering=0) as file:
+                if file.tell() != self._whole_bytes:
+                    file.truncate(self._whole_bytes)  # a part of a message that had no room
+                left = memoryview(frame)
+                while left:
+                    left = left[file.write(left) :]
+        except OSError as error:  # here, or on NFS when it is closed
+            self.error = error
+            return False
+        self._whole_bytes += len(frame)
+        return True
+
+
+def _frame(message: msgspec.Struct) -> bytes:
     body = msgspec.msgpack.encode(message)
-    with box.open("ab", buffering=0) as file:
-        file.write(framing.encode(_CHECKSUM.pack(crc32(body)) + body))
+    return framing.encode(_CHECKSUM.pack(crc32(body)) + body)
 
 
 class Reader(Generic[Message]):

@@ -1,60 +1,22 @@
-"""A job on a cluster, from the checks before it is queued to its exit code."""
+"""A job on a cluster: what is checked before it is queued, and which way it goes."""
 
-import getpass
 import os
-import selectors
 import shlex
-import socket
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from time import monotonic
-
-import msgspec
 
 from csrun import system
-from csrun.base import stored
-from csrun.base.errors import CsrunError, UsageError
-from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
-from csrun.jobs.folder import JobFolder, board_dir
-from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
+from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.command import named_system
-from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
-from csrun.launch.plan import JobPlan, cpu_set
+from csrun.launch.life.job_loop import say
+from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
-from csrun.launch.process.forking import ALWAYS
-from csrun.launch.process.task_output import show
-from csrun.launch.slurm import (
-    allocation,
-    batch,
-    board,
-    folders,
-    options,
-    requeued,
-    sinfo,
-    squeue,
-    timed_command,
-)
-from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
-from csrun.launch.slurm.mail import NodeReady
-from csrun.launch.slurm.step import LOG_NAME, Step
-from csrun.launch.slurm.waiting import QueueWatch, job_of
-from csrun.launch.srun import (
-    Resources,
-    after_prolog,
-    cpu_words,
-    in_container,
-    srun_words,
-    step_words,
-)
+from csrun.launch.slurm import allocation, batch, options, requeued, sinfo, squeue, timed_command
+from csrun.launch.slurm.execution import run_step
+from csrun.launch.slurm.words import mounts_of, python_of, words_of
+from csrun.launch.srun import Resources, after_prolog, cpu_words, in_container
 from csrun.site import Site
-
-ATTENDANT = "csrun.launch.slurm.attendant"
-NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
 
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
@@ -80,9 +42,9 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)
-        if code := _run_step(compiling, compile_plan, site, alone, None, given):
+        if code := run_step(compiling, compile_plan, site, alone, None, given):
             return code
-    return _run_step(request, job_plan, site, resources, system, given)
+    return run_step(request, job_plan, site, resources, system, given)
 
 
 def _allocation(
@@ -111,8 +73,8 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
     command, wanted, grace_s = request.command, request.options, None
     if wanted.time_limit_s is not None:
         grace_s = site.grace_s
-        command = timed_command.words(_python(site), wanted.time_limit_s, grace_s, command)
-    command = in_container(command, site.container, _mounts(request, site))
+        command = timed_command.words(python_of(site), wanted.time_limit_s, grace_s, command)
+    command = in_container(command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
     asked = options.of(wanted.slurm_options, site, batch=False)
     resources = Resources(
@@ -140,212 +102,9 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
     resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
     if request.sbatch:
         return batch.scripts(request, job_plan, site, resources, system).text()
-    command = in_container(job_plan.command, site.container, _mounts(request, site))
+    command = in_container(job_plan.command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
-    return shlex.join(_srun(job_plan, command, resources, given))
-
-
-def _srun(
-    job_plan: JobPlan,
-    command: tuple[str, ...],
-    resources: Resources,
-    given: environment.Allocation | None,
-) -> tuple[str, ...]:
-    if given is None:
-        return srun_words(job_plan.layout, command, resources)
-    return step_words(job_plan.layout, command, resources, is_whole=given.is_whole)
-
-
-def _run_step(
-    request: JobRequest,
-    job_plan: JobPlan,
-    site: Site,
-    resources: Resources,
-    system: str | None,
-    given: environment.Allocation | None,
-) -> int:
-    jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
-    if site.shared or site.jobs_dir is None:
-        with refusal_of_unwritable_state(site):
-            make_folders(site)
-    folder, live = folders.create(jobs_dir)
-    with live:
-        folders.prune(jobs_dir)
-        try:
-            job = _planned(request, job_plan, system)
-            with _writing(folder):
-                folder.furnish()
-                stored.write(folder.path / PLAN_FILE, job, durable=False)
-            command = _attendant(request, job_plan, site, folder)
-            words = _srun(_one_a_node(job_plan), command, resources, given)
-            with ending_signals() as signals:
-                return _Run(request, site, job, folder, words, signals, given).run()
-        finally:
-            folder.clear()
-
-
-@contextmanager
-def _writing(folder: JobFolder) -> Iterator[None]:
-    """Raises: CsrunError when there is no place for what is written, as on a full disk"""
-    try:
-        yield
-    except OSError as error:
-        raise CsrunError(
-            f"{folder.path}: the job's folder cannot be written: {error.strerror}"
-        ) from error
-
-
-def _one_a_node(job_plan: JobPlan) -> JobPlan:
-    """What srun starts: on each node one process, with the CPUs of all the tasks there."""
-    layout = job_plan.layout
-    cpus = layout.tasks_per_node * layout.cpus_per_task
-    whole = replace(layout, tasks_per_node=1, cpus_per_task=cpus, cyclic=False)
-    return replace(job_plan, layout=whole)
-
-
-def _attendant(
-    request: JobRequest, job_plan: JobPlan, site: Site, folder: JobFolder
-) -> tuple[str, ...]:
-    modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
-    attendant = (_python(site), "-P", "-m", ATTENDANT, str(folder.path), ",".join(modules))
-    told_in = [str(board_dir(site))] if site.shared else []
-    mounts = (*_mounts(request, site), str(folder.path.parent), *told_in)
-    command = in_container(attendant, site.container, mounts)
-    return after_prolog(command, site.prolog)
-
-
-def _python(site: Site) -> str:
-    """The one that has csrun: the image's own, or ours."""
-    return "python" if site.container else sys.executable
-
-
-def _mounts(request: JobRequest, site: Site) -> tuple[str, ...]:
-    return (*site.mount_dirs, *request.mount_dirs, os.getcwd())
-
-
-class _Run:
-    """One srun of a job: until all nodes have reported in, and then as on one machine."""
-
-    def __init__(
-        self,
-        request: JobRequest,
-        site: Site,
-        planned: JobFile,
-        folder: JobFolder,
-        words: tuple[str, ...],
-        signals: socket.socket,
-        given: environment.Allocation | None,
-    ) -> None:
-        self._request = request
-        self._site = site
-        self._planned = planned
-        self._folder = folder
-        self._signals = signals
-        self._ready: dict[int, NodeReady] = {}
-        self._said_bytes = 0
-        self._begun_s = monotonic()
-        self._watch = QueueWatch(say)
-        self._step = Step(
-            words,
-            folder,
-            planned.nodes,
-            owns_job=given is None or not given.is_users,
-            frees_job=given is None,
-        )
-
-    def run(self) -> int:
-        """Run to the end; nothing of the job lives when this returns."""
-        with ExitStack() as while_it_runs:
-            try:
-                self._gather()
-                placed = board.shown(self._site, self._request.name, self._placed())
-                job = self._begin(while_it_runs.enter_context(placed))
-            except BaseException:
-                self._step.cancel()
-                raise
-            finally:
-                self._watch.close()
-            return job.run().exit_code
-
-    def _begin(self, job: JobFile) -> JobLoop:
-        """What runs the job from here on: all of its tasks wait to be started."""
-        self._step.job = job
-        with _writing(self._folder):
-            job.write(self._folder.path)
-            folder = folders.name_by_id(self._folder, job.job_id)
-        options = self._request.options
-        named = replace(options, job_name=self._request.name)
-        shown = show(job, folder, named, getpass.getuser(), self._request.label)
-        return JobLoop(
-            job,
-            folder,
-            self._step,
-            self._signals,
-            shown,
-            options.time_limit_s,
-            asked_s=self._begun_s,
-        )
-
-    def _gather(self) -> None:
-        """Wait for all nodes to report in, and show meanwhile what srun has to say."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._step, selectors.EVENT_READ)
-            selector.register(self._signals, selectors.EVENT_READ)
-            while len(self._ready) < self._planned.nodes:
-                for key, _ in selector.select(LOG_POLL_S):
-                    if key.fileobj is self._signals:
-                        raise EndedBySignalError(self._signals.recv(64)[0])
-                    self._take_reports()
-                self._show_srun()
-                self._watch.look()
-        self._show_srun()
-
-    def _take_reports(self) -> None:
-        reports = self._step.reports()
-        if reports is None:
-            self._show_srun()
-            raise self._why_not()
-        self._ready.update((ready.node_id, ready) for ready in reports)
-
-    def _why_not(self) -> CsrunError:
-        code = self._step.end()
-        text = self._folder.log(LOG_NAME).read_text(errors="replace")
-        lines = [line for line in text.splitlines() if not line.startswith(NEWS)]
-        own = [line for line in lines if line.startswith(COMPLAINT)]
-        if own:
-            return UsageError(own[0].removeprefix(COMPLAINT))
-        said = "\n  ".join(["", *lines])
-        return CsrunError(f"srun ended with exit code {code} before the job's tasks ran:{said}")
-
-    def _show_srun(self) -> None:
-        with self._folder.log(LOG_NAME).open("rb") as file:
-            file.seek(self._said_bytes)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._said_bytes += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
-            self._watch.hear(line)
-            self._step.job_id = self._step.job_id or job_of(line)
-            if line.startswith(NEWS):
-                say(line)
-
-    def _placed(self) -> JobFile:
-        """The planned job with the nodes and CPUs that its tasks were given."""
-        job_id, machines = self._ready[0].job_id, {r.machine for r in self._ready.values()}
-        hosts = Hosts.SHARED if len(machines) == 1 else Hosts.SEPARATE
-        tasks = tuple(self._place(task) for task in self._planned.tasks)
-        return msgspec.structs.replace(self._planned, job_id=job_id, tasks=tasks, hosts=hosts)
-
-    def _place(self, task: TaskEntry) -> TaskEntry:
-        ready, wanted = self._ready[task.node_id], len(task.cpus)
-        cpus = cpu_set(ready.cpus, task.local_rank * wanted, wanted)
-        return msgspec.structs.replace(task, node=ready.node, cpus=cpus, address=ready.address)
-
-
-def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:
-    """The job before Slurm has given it a number and nodes."""
-    nodes = tuple(f"node id {index}" for index in range(job_plan.layout.nodes))
-    return job_plan.job_file(request.site, Path.cwd(), 0, nodes, system=system)
+    return shlex.join(words_of(job_plan, command, resources, given))
 
 
 def system_of(job_plan: JobPlan, site: Site) -> str | None:

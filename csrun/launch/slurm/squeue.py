@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
-from csrun.launch.slurm.alone import LOST
+from csrun.launch.slurm.comment import LOST
 from csrun.site import Site
 from csrun.system import load_state
 
@@ -274,7 +274,7 @@ def _reason(parts: list[dict[str, Any]]) -> str:
     component that has one, with the nodes that it names.
     """
     for part in parts:
-        if part.get("comment") == LOST:
+        if LOST in (part.get("comment") or ""):
             return LOST
     for part in sorted(parts, key=_offset):
         if part["state_reason"] != "None":

@@ -16,15 +16,16 @@ from csrun.context import JobFile, TaskReport, TaskReportKind, environment
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Outcome, RecordState
 from csrun.launch.life.first_cause import describe_srun_loss
+from csrun.launch.life.job_loop import say
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
-from csrun.launch.slurm import deputy, mail
+from csrun.launch.slurm import comment, deputy, mail
+from csrun.launch.slurm.commands import call
 
 LOG_NAME = "srun"
 LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them
 SILENCE_S = 5.0  # after SIGKILL was ordered: an attendant that says nothing by then is lost
 CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
-LIMIT_COMMENT = "csrun: time limit"  # what Slurm keeps of a job that csrun has ended by its own
 _READ_BYTES = 1 << 16
 
 
@@ -50,7 +51,7 @@ class Step:
         self._frees_job = frees_job
         (folder.path / mail.MAIL_DIR).mkdir(0o700)
         decoder = msgspec.msgpack.Decoder(mail.FromAttendant)
-        self._box = mail.launcher_box(folder.path)
+        self._box = mail.Outbox(mail.launcher_box(folder.path))
         self._readers = [
             mail.Reader(mail.node_box(folder.path, node_id), decoder) for node_id in range(nodes)
         ]
@@ -79,7 +80,10 @@ class Step:
         return [message for _, message in self._heard() if isinstance(message, mail.NodeReady)]
 
     def send(self, message: protocol.ToServer) -> None:
-        """Order something; the planned tasks start together, when all were asked for."""
+        """Order something; the planned tasks start together, when all were asked for.
+
+        What has no room in the job's folder is ordered when it has.
+        """
         match message:
             case protocol.StartTask():
                 assert self.job is not None
@@ -89,9 +93,9 @@ class Step:
                 start_all = mail.StartAll(self.job, sys.stdout.isatty())
                 self._order(start_all if message.wafer is None else message)
             case protocol.SignalTasks():
-                self._order(message)
                 if message.signum == signal.SIGKILL:
                     self._end_after_silence()
+                self._order(message)
 
     def receive(self) -> list[protocol.ToLauncher] | None:
         """What the attendants have said, and at srun's end which tasks were lost; then None."""
@@ -115,8 +119,7 @@ class Step:
             return self.cancel()
         if outcome is not None:
             self._tell_slurm(outcome)
-        with suppress(OSError):
-            self._let_go(0 if outcome is None else outcome.exit_code)
+        self._let_go(0 if outcome is None else outcome.exit_code)
         self._wait(LET_GO_S)
         return self._close()
 
@@ -126,7 +129,7 @@ class Step:
         if outcome.state is RecordState.CANCELLED and not self._stops:
             _scancel(str(self.job.job_id))
         elif outcome.state is RecordState.TIMEOUT:
-            _call("scontrol", "update", f"JobId={self.job.job_id}", f"Comment={LIMIT_COMMENT}")
+            comment.note(self.job.job_id, comment.TIME_LIMIT)
 
     def _let_go(self, exit_code: int) -> None:
         """Let the attendants go, one after all the others when it has an exit code for Slurm."""
@@ -160,7 +163,14 @@ class Step:
     def _order(
         self, message: mail.StartAll | protocol.StartTask | protocol.SignalTasks | mail.LetGo
     ) -> None:
-        mail.post(self._box, message)
+        waited = self._box.is_waiting
+        if self._box.post(message):
+            self._ring()
+        elif not waited:
+            with suppress(OSError):  # our own output may be on the same disk
+                say(f"csrun_wse: {self._box.refusal}: what the tasks are to do waits until it can")
+
+    def _ring(self) -> None:
         if self._process.poll() is None and self.job is not None:
             _scancel("--signal=URG", str(self.job.job_id))
 
@@ -168,8 +178,9 @@ class Step:
         """Be heard, whatever our main thread waits for: a Slurm that is slow, a held terminal."""
         heartbeat = mail.Heartbeat(deputy.SILENCE_S, self._frees_job)
         while not self._has_ended.is_set():
-            with suppress(OSError):  # a full disk: silence, until there is room again
-                mail.post(self._box, heartbeat)
+            waited = self._box.is_waiting
+            if self._box.post_or_drop(heartbeat) and waited:
+                self._ring()
             self._has_ended.wait(deputy.HEARTBEAT_S)
 
     def _heard(self) -> list[tuple[int, mail.FromAttendant]]:
@@ -234,6 +245,8 @@ class Step:
             f"{node}: lost: what ran there for rank {rank} has ended without a word, as when a node"
             " fails or has no memory left; 'sinfo -N -l' shows the state of the nodes"
         )
+        if self._box.is_waiting:
+            text = self._box.refusal
         return TaskReport(rank, TaskReportKind.USER_ERROR, text, "", 1, 0.0, 0)
 
     def _end_after_silence(self) -> None:
@@ -280,11 +293,7 @@ def _start(words: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]"
 
 
 def _scancel(*arguments: str) -> None:
-    _call("scancel", *arguments)
-
-
-def _call(*command: str) -> None:
-    subprocess.run(command, capture_output=True, check=False)
+    call("scancel", *arguments)
 
 
 def _in_our_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:

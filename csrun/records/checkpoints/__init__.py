@@ -9,6 +9,7 @@ from csrun.records.checkpoints.parts import (
     Index,
     Manifest,
     TensorEntry,
+    converted_identity,
     kept_steps,
     name_of,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Manifest",
     "TensorEntry",
     "Writer",
+    "converted_identity",
     "kept_steps",
     "latest",
     "name_of",

@@ -1,19 +1,20 @@
 """The files of a checkpoint: their names, and what the small ones hold."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import numpy.typing as npt
 
 from csrun.base import stored
+from csrun.records.tensor_files import Blocks
 
 Array = npt.NDArray[Any]
 
 INDEX_FILE = "checkpoint"
 PREFIX = "model-ckpt-"
-CHUNK_BYTES = 8 << 20  # written and summed at once: what a checkpoint costs in memory
+CONVERTED_FROM, UNDRAWN = "converted_from", "undrawn"  # of an identity
 
 # Files are removed by the index's word, so it can name nothing but checkpoints beside itself.
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{PREFIX}(0|[1-9][0-9]{{0,17}})\Z")]
@@ -34,6 +35,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity: dict[str, str]
     tensors: dict[str, TensorEntry]
 
+    @property
+    def is_converted(self) -> bool:
+        """Whether it holds the weights of another program's model, and nothing of a training."""
+        return CONVERTED_FROM in self.identity
+
+    @property
+    def undrawn(self) -> tuple[str, ...]:
+        """The weights of the model that a converted checkpoint leaves to be drawn."""
+        return tuple(self.identity.get(UNDRAWN, "").split())
+
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`checkpoint`: the names of the checkpoints that are kept, oldest first, and the newest."""
@@ -50,6 +61,11 @@ def name_of(step: int) -> str:
 def step_of(name: str) -> int:
     """The global step of a checkpoint's name."""
     return int(name.removeprefix(PREFIX))
+
+
+def converted_identity(source: str, undrawn: Iterable[str]) -> dict[str, str]:
+    """What the manifest of a converted checkpoint says of it."""
+    return {CONVERTED_FROM: source, UNDRAWN: " ".join(undrawn)}
 
 
 def is_name(text: str) -> bool:
@@ -96,11 +112,6 @@ def steps_in(model_dir: Path) -> list[int]:
     return sorted((step_of(name) for name in found if is_name(name)), reverse=True)
 
 
-def entry_of(array: Array, crc32: int) -> TensorEntry:
-    """The manifest's entry of an array."""
-    return TensorEntry(array.shape, array.dtype.name, crc32)
-
-
-def bytes_of(array: Array) -> memoryview:
-    """An array's memory, in C order."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def entry_of(tensor: Array | Blocks, crc32: int) -> TensorEntry:
+    """The manifest's entry of a tensor."""
+    return TensorEntry(tensor.shape, tensor.dtype.name, crc32)

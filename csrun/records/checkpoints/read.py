@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import open_regular, read_whole
+from csrun.records import tensor_files
 from csrun.records.checkpoints import parts
 from csrun.records.checkpoints.parts import Array
+from csrun.records.tensor_files import bytes_of
 
 log = logging.getLogger("csrun")
 
@@ -58,6 +59,19 @@ class Checkpoint:
         self.require_same(state)
         self.take(state)
 
+    def begin(self, state: Mapping[str, Array]) -> None:
+        """Read a converted checkpoint's weights into `state`, which holds first values.
+
+        These stay where it has none: of the optimizer's state, and of weights to be drawn.
+
+        Raises: CsrunError as `restore`
+        """
+        is_slot = _slot_of(state)
+        left = {name for name in state if is_slot(name) or name in self.manifest.undrawn}
+        weights = {name: array for name, array in state.items() if name not in left}
+        self.require_same(weights)
+        self.take(weights)
+
     def require_same(self, state: Mapping[str, Array]) -> None:
         """See whether the checkpoint has the tensors of `state`, of these shapes and types.
 
@@ -85,6 +99,14 @@ class Checkpoint:
                 arrays[name][...] = array
         except DamagedError as damage:
             raise _refusal(self.model_dir, self.name, damage) from damage
+
+    def tensor(self, name: str) -> Array:
+        """One of its tensors. Raises: CsrunError as `take`"""
+        try:
+            ((_, array),) = self.read({name: None})
+        except DamagedError as damage:
+            raise _refusal(self.model_dir, self.name, damage) from damage
+        return array
 
     def unlike(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> list[str]:
         """One line for each wanted tensor, of a shape and a type, that it does not have so."""
@@ -115,19 +137,21 @@ class Checkpoint:
     def read(self, names: Mapping[str, object]) -> Iterator[tuple[str, Array]]:
         """The named tensors, verified; raises DamagedError."""
         try:
-            with safe_open(self.path, framework="numpy") as file:
-                for name in names:
-                    array: Array = file.get_tensor(name)
-                    self._verify(name, array)
-                    yield name, array
+            stored = tensor_files.tensors_in(self.path)
+            for name in names:
+                array = stored[name].read().raw
+                self._verify(name, array)
+                yield name, array
         except FileNotFoundError as error:
             raise GoneError(str(error)) from error
-        except (SafetensorError, OSError) as error:
+        except KeyError as error:
+            raise DamagedError(f"the file has no tensor {error}") from error
+        except (tensor_files.DamagedError, OSError) as error:
             raise DamagedError(str(error)) from error
 
     def _verify(self, name: str, array: Array) -> None:
         entry = self.manifest.tensors[name]
-        found = parts.TensorEntry(array.shape, array.dtype.name, zlib.crc32(parts.bytes_of(array)))
+        found = parts.TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
         if found != entry:
             raise DamagedError(
                 f"tensor {name}: checksum {found.crc32:08x}, the manifest says {entry.crc32:08x}"
@@ -139,7 +163,7 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
     One of which the user has removed both files is passed over. When a training that goes on has
     written the index anew while we looked, we look again. Without an index beside checkpoints, the
-    newest of them that is whole.
+    newest of them that is whole; none, where a run was killed amid its first one.
 
     Raises: CsrunError when it is damaged or gone, with the newest good one.
     """
@@ -169,6 +193,9 @@ def _newest_named(model_dir: Path, index: parts.Index | None) -> Checkpoint | No
 def _newest_without_index(model_dir: Path) -> Checkpoint | None:
     steps = parts.steps_in(model_dir)
     if not steps:
+        return None
+    if steps == [0] and not os.path.lexists(parts.manifest_path(model_dir, parts.name_of(0))):
+        log.warning("%s: %s was never finished, and is passed over", model_dir, parts.name_of(0))
         return None
     good = _newest_good(model_dir)
     if good is None:

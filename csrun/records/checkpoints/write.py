@@ -1,22 +1,20 @@
 """Writing a checkpoint, tensor by tensor at offsets known beforehand."""
 
 import errno
-import json
 import logging
 import os
 import shutil
-import zlib
 from collections.abc import Iterable, Mapping
-from io import FileIO
 from pathlib import Path
 
 from csrun.base import files, stored
 from csrun.base.errors import CsrunError
+from csrun.records import tensor_files
 from csrun.records.checkpoints import parts
 from csrun.records.checkpoints.parts import Array
+from csrun.records.tensor_files import Blocks
 
 log = logging.getLogger("csrun")
-_DTYPES = {"float32": "F32", "float64": "F64", "int64": "I64"}
 
 
 class Writer:
@@ -31,7 +29,7 @@ class Writer:
         self._keep = keep
         self._kept: list[str] | None = None  # oldest first, once the folder has been looked at
 
-    def write(self, step: int, tensors: Mapping[str, Array]) -> Path:
+    def write(self, step: int, tensors: Mapping[str, Array | Blocks]) -> Path:
         """Write the checkpoint of a global step, and let go of the oldest one.
 
         Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
@@ -85,7 +83,7 @@ class Writer:
 def write(
     model_dir: Path,
     step: int,
-    tensors: Mapping[str, Array],
+    tensors: Mapping[str, Array | Blocks],
     identity: Mapping[str, str],
     keep: int,
 ) -> Path:
@@ -93,42 +91,11 @@ def write(
     return Writer(model_dir, identity, keep).write(step, tensors)
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> dict[str, parts.TensorEntry]:
-    entries = {}
-    with FileIO(files.create_new(path), "wb") as file:
-        _write_all(file, memoryview(_header(tensors)))
-        for name, array in tensors.items():
-            memory, crc32 = parts.bytes_of(array), 0
-            for start in range(0, len(memory), parts.CHUNK_BYTES):
-                part = memory[start : start + parts.CHUNK_BYTES]
-                _write_all(file, part)
-                crc32 = zlib.crc32(part, crc32)
-            entries[name] = parts.entry_of(array, crc32)
-        os.fsync(file.fileno())
-    return entries
-
-
-def _header(tensors: Mapping[str, Array]) -> bytes:
-    """The head of a safetensors file: the length of the JSON, and the JSON, padded to 8 bytes.
-
-    Source: the safetensors format, github.com/huggingface/safetensors, README, section Format
-    """
-    head, offset = {}, 0
-    for name, array in tensors.items():
-        head[name] = {
-            "dtype": _DTYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _write_all(file: FileIO, data: memoryview) -> None:
-    while data:
-        data = data[file.write(data) :]
+def _write_tensors(
+    path: Path, tensors: Mapping[str, Array | Blocks]
+) -> dict[str, parts.TensorEntry]:
+    checksums = tensor_files.write(path, tensors)
+    return {name: parts.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
 
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:
@@ -147,12 +114,14 @@ def _remove(model_dir: Path, names: Iterable[str]) -> None:
         os.close(folder)
 
 
-def _failed(path: Path, tensors: Mapping[str, Array], error: OSError) -> CsrunError:
+def _failed(path: Path, tensors: Mapping[str, Array | Blocks], error: OSError) -> CsrunError:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return CsrunError(f"{path}: cannot be written: {error.strerror}")
     needed = sum(array.nbytes for array in tensors.values())
     free = shutil.disk_usage(path.parent).free
+    full = "the disk is full" if error.errno == errno.ENOSPC else "your quota of the disk is used"
+    since = " by now" if free >= needed else ""
     return CsrunError(
-        f"{path}: the disk is full: the checkpoint needs {needed:,} bytes, {free:,} are free; "
+        f"{path}: {full}: the checkpoint needs {needed:,} bytes, {free:,} are free{since}; "
         "the checkpoints before it are whole; make room and run again to resume from the newest"
     )

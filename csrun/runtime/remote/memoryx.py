@@ -2,11 +2,12 @@
 
 import select
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 
-from csrun.executable import Executable, Runtime, Step, flat_views
-from csrun.executable.bind import Array
+from csrun.executable import Executable, Runtime, Step, flat_views, load
+from csrun.executable.bind import Array, Bytes
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
 from csrun.runtime.step.weights import Updates
 from csrun.runtime.wire import messages
@@ -37,10 +38,10 @@ class _RemoteStore:
     ) -> None:
         self._control = control
         self._wafer = control.bulk
-        self._bytes = store.bytes
-        self._flat = flat_views(executable.plan, store.bytes)
-        program = executable.update_program(store.bytes, Runtime(request.seed))
-        self._updates = Updates(executable.plan, program)
+        self._bytes, self._runtime = store.bytes, Runtime(request.seed)
+        self._owner = executable.plan
+        self._programs = [_Served(executable, store.bytes, self._runtime)]
+        (self._turn,) = self._programs
         self._step = Step(index=request.first_step)
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
@@ -70,6 +71,10 @@ class _RemoteStore:
             case messages.WriteState(offset, nbytes):
                 self._control.receive_array(self._part(offset, nbytes))
                 self._control.send(messages.StateWritten())
+            case messages.LoadUpdates(directory, digest):
+                executable = load(Path(directory), digest).over(self._owner)
+                self._programs.append(_Served(executable, self._bytes, self._runtime))
+                self._control.send(messages.UpdatesReady())
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
         return None
@@ -81,12 +86,23 @@ class _RemoteStore:
 
     def _obey_wafer(self) -> None:
         order, group = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
+        turn = self._turn
         match Order(order):
             case Order.FETCH:
-                self._wafer.sendall(raw(self._flat[f"weights/{group}"]))
+                self._wafer.sendall(raw(turn.flat[f"weights/{group}"]))
             case Order.GRADIENTS:
-                receive_into(self._wafer, raw(self._flat[f"gradients/{group}"]))
-                self._updates.deliver(group, self._step)
-                self._step.index += group == self._updates.order[-1]
+                receive_into(self._wafer, raw(turn.flat[f"gradients/{group}"]))
+                turn.updates.deliver(group, self._step)
+                self._step.index += group == turn.updates.order[-1]
             case Order.SETTLE:
                 self._wafer.sendall(raw(SETTLED))
+            case Order.TURN:
+                self._turn = self._programs[group]
+
+
+class _Served:
+    """A program's flat ranges of the store, and its learning algorithm."""
+
+    def __init__(self, executable: Executable, store: Bytes, runtime: Runtime) -> None:
+        self.flat = flat_views(executable.plan, store)
+        self.updates = Updates(executable.plan, executable.update_program(store, runtime))

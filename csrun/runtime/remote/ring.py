@@ -1,20 +1,25 @@
 """The ring of a streamer on another machine: it sends slots, the chief's machine has the ring.
 
-A slot travels as it lies in the ring, header and padding included: its size is known on both sides,
-so nothing on this wire tells a length. The ring being full stops the reading, and TCP the sender.
+A slot travels as it lies in the ring, header and padding included, behind the number of the program
+that it is for: its size is known on both sides, so nothing on this wire tells a length. What goes
+the other way is how many slots of a program's ring have become free: no more are sent than it has,
+so that a ring which nobody reads for a while never holds up another one's.
 """
 
 import os
+import queue
 import select
 import socket
+import struct
 import threading
+from collections import defaultdict
 from contextlib import suppress
 
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable import InputSpec
-from csrun.runtime.wire.messages import Stop
+from csrun.executable import ALIGNMENT_BYTES, InputSpec
+from csrun.executable.bind import Bytes
 from csrun.runtime.wire.ring import (
     NO_PRODUCTION,
     Made,
@@ -24,27 +29,102 @@ from csrun.runtime.wire.ring import (
     slot_views,
     write_header,
 )
-from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory
-from csrun.runtime.wire.tcp import TcpChannel, raw
+from csrun.runtime.wire.shared import Counter, Mail, SharedMemory
+from csrun.runtime.wire.tcp import raw
+
+SOURCE = struct.Struct("=q")  # before a slot: the program that it is for
+ROOM = struct.Struct("=qq")  # of a program's ring so many slots have become free
+
+
+class SlotSender:
+    """A streamer's connection to the wafer's machine, for the slots of all of its rings.
+
+    Raises: Interrupted, PeerLost as a `Waiter` does
+    """
+
+    def __init__(self, mail: Mail, bulk: socket.socket) -> None:
+        bulk.setblocking(False)
+        self._mail, self._bulk = mail, bulk
+        self._room: defaultdict[int, int] = defaultdict(int)
+        self._heard = b""
+        self._poll = select.poll()
+        self._poll.register(bulk, select.POLLOUT)
+        self._poll.register(mail.control.fileno(), select.POLLIN)
+
+    def fileno(self) -> int:
+        """Readable when there is more room."""
+        return self._bulk.fileno()
+
+    def room(self, source: int) -> int:
+        """How many slots of a program may be sent, as far as is known; 0 only when none may."""
+        if not self._room[source]:
+            self._hear()
+        return self._room[source]
+
+    def send(self, source: int, frame: Bytes) -> None:
+        """Send a slot, its program's number before it."""
+        self._room[source] -= 1
+        rest = raw(frame)
+        while rest:
+            try:
+                rest = rest[self._bulk.send(rest) :]
+            except BlockingIOError:
+                self._wait()
+            except OSError as error:
+                raise self._lost() from error
+
+    def _hear(self) -> None:
+        try:
+            heard = self._bulk.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise self._lost() from error
+        if not heard:
+            raise self._lost()
+        self._heard += heard
+        end = len(self._heard) - len(self._heard) % ROOM.size
+        for source, slots in ROOM.iter_unpack(self._heard[:end]):
+            self._room[source] += slots
+        self._heard = self._heard[end:]
+
+    def _wait(self) -> None:
+        for descriptor, _ in self._poll.poll():
+            if descriptor == self._mail.control.fileno():
+                self._mail.keep()
+
+    def _lost(self) -> PeerLost:
+        """After the chief's last word, if there is one: it closes the connection at its end."""
+        while True:
+            try:
+                self._mail.keep()
+            except PeerLost:
+                return PeerLost("lost the connection to the wafer's machine")
 
 
 class BatchSender:
-    """The streamer's end: one slot, sent when it is filled. As a `RingWriter` to its user."""
+    """A ring's end on another machine: one slot, sent when it is filled. As a `RingWriter`."""
 
-    def __init__(self, inputs: tuple[InputSpec, ...], control: TcpChannel) -> None:
-        self._bytes = np.zeros(slot_bytes(inputs), np.uint8)
-        (self._slot,) = slot_views(self._bytes, inputs, 1)
-        self._control = control
-        self._bulk = control.bulk
-        self._bulk.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._bulk, select.POLLOUT)
-        self._poll.register(control.fileno(), select.POLLIN)
+    def __init__(self, inputs: tuple[InputSpec, ...], link: SlotSender, source: int) -> None:
+        memory = np.zeros(ALIGNMENT_BYTES + slot_bytes(inputs), np.uint8)
+        (self._slot,) = slot_views(memory[ALIGNMENT_BYTES:], inputs, 1)
+        self._frame = memory[ALIGNMENT_BYTES - SOURCE.size :]
+        self._frame[: SOURCE.size] = np.frombuffer(SOURCE.pack(source), np.uint8)
+        self._link, self._source = link, source
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """None: the ring is on the other machine."""
         return ()
+
+    @property
+    def room(self) -> int:
+        """The descriptor that is readable when there is more."""
+        return self._link.fileno()
+
+    def ready(self) -> int:
+        """How many slots are known to be free; 0 only when there is none."""
+        return self._link.room(self._source)
 
     def reserve(self) -> Slot:
         """The slot, which is free; call `publish` when it is filled."""
@@ -53,76 +133,88 @@ class BatchSender:
     def enter(self, stage: int) -> None:
         """Nothing is sent of a batch before it is made."""
 
-    def publish(self, made: Made | None, index: int, cost: Production = NO_PRODUCTION) -> None:
-        """Send the slot: what was made in it (None at the end of the data), its batch.
-
-        Raises: Interrupted, PeerLost as a `Waiter` does
-        """
-        write_header(self._slot, made, index, cost)
-        rest = raw(self._bytes)
-        while rest:
-            try:
-                rest = rest[self._bulk.send(rest) :]
-            except BlockingIOError:
-                self._wait()
-            except OSError as error:
-                self._expect_stop()
-                raise PeerLost("lost the connection to the wafer's machine") from error
+    def publish(
+        self, made: Made | None, index: int, cost: Production = NO_PRODUCTION, number: int = 0
+    ) -> None:
+        """Send the slot: what was made in it (None at the end of the data), its batch, its pass."""
+        write_header(self._slot, made, index, cost, number)
+        self._link.send(self._source, self._frame)
 
     def close(self) -> None:
         """The channel closes the connection."""
 
-    def _wait(self) -> None:
-        for descriptor, _ in self._poll.poll():
-            if descriptor == self._control.fileno():
-                self._expect_stop()
 
-    def _expect_stop(self) -> None:
-        message, _ = self._control.expect(Stop)
-        raise Interrupted(message)
+class _Ring:
+    """A ring as it is filled from a connection; at most as many slots come as it has told of."""
 
-
-class _Inflow:
-    """One ring and the connection that fills it; waits for the one or the other."""
-
-    def __init__(self, connection: socket.socket, slot_nbytes: int, slots: int) -> None:
-        connection.setblocking(False)
-        self.connection = connection
+    def __init__(self, source: int, slot_nbytes: int, slots: int) -> None:
+        self.source = source
         self.memory = SharedMemory.create("batches", slots * slot_nbytes)
         self.filled, self.free = Counter.create(), Counter.create()
+        self.free.raise_by(slots)
         self._slots = [
             raw(self.memory.bytes[k * slot_nbytes : (k + 1) * slot_nbytes]) for k in range(slots)
         ]
-        self._available = slots
         self._next = 0
-        self._rest = self._slots[0]
 
     @property
-    def source(self) -> int:
-        """What it waits for: data, or a free slot to put it."""
-        return self.connection.fileno() if self._available else self.free.descriptor
+    def slot(self) -> memoryview:
+        """The memory of the slot that comes next."""
+        return self._slots[self._next]
+
+    def publish(self) -> None:
+        """That slot is filled."""
+        self._next = (self._next + 1) % len(self._slots)
+        self.filled.raise_by()
+
+    def close(self) -> None:
+        self._slots.clear()
+        for part in (self.memory, self.filled, self.free):
+            part.close()
+
+
+class _Inflow:
+    """A streamer's connection and the rings that it fills."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.rings: dict[int, _Ring] = {}
+        self._head = memoryview(bytearray(SOURCE.size))
+        self._filling: _Ring | None = None
+        self._rest = self._head
 
     def advance(self) -> None:
-        """Take what `source` has; an OSError when the connection has ended."""
-        if not self._available:
-            self._available = os.eventfd_read(self.free.descriptor)
-            return
-        received = self.connection.recv_into(self._rest)
-        if not received:
-            raise ConnectionResetError
-        self._rest = self._rest[received:]
-        if not self._rest:
-            self.filled.raise_by()
-            self._available -= 1
-            self._next = (self._next + 1) % len(self._slots)
-            self._rest = self._slots[self._next]
+        """Take what has come; an OSError when there is no more, or the connection has ended."""
+        while True:
+            received = self.connection.recv_into(self._rest)
+            if not received:
+                raise ConnectionResetError
+            self._rest = self._rest[received:]
+            if self._rest:
+                return
+            if self._filling is None:
+                (source,) = SOURCE.unpack(self._head)
+                self._filling = self.rings[source]
+                self._rest = self._filling.slot
+            else:
+                self._filling.publish()
+                self._filling, self._rest = None, self._head
+                return
+
+    def tell_room(self, ring: _Ring) -> None:
+        """Say how many slots of a ring have become free.
+
+        That never has to wait: at most as many such words are unread as there are slots.
+        """
+        freed = os.eventfd_read(ring.free.descriptor)
+        self.connection.send(ROOM.pack(ring.source, freed))
 
     def close(self) -> None:
         """Let the memory go; the channel closes the connection."""
-        self._slots.clear()
-        self._rest = memoryview(b"")
-        for part in (self.memory, self.filled, self.free):
-            part.close()
+        self._filling, self._rest = None, self._head
+        for ring in self.rings.values():
+            ring.close()
 
 
 class BatchRelay:
@@ -131,47 +223,66 @@ class BatchRelay:
     A connection that ends is let go without a word: its streamer's channel tells of the loss.
     """
 
-    def __init__(self, inputs: tuple[InputSpec, ...], slots: int) -> None:
-        self._slot_nbytes, self._slots = slot_bytes(inputs), slots
-        self._inflows: list[_Inflow] = []
-        self._end = Counter.create()
+    def __init__(self) -> None:
+        self._inflows: dict[int, _Inflow] = {}
+        self._added: queue.SimpleQueue[tuple[_Inflow, _Ring]] = queue.SimpleQueue()
+        self._woken = Counter.create()
+        self._is_over = False
         self._thread = threading.Thread(target=self._receive, name="batches", daemon=True)
 
-    def add(self, connection: socket.socket) -> tuple[int, int, int]:
-        """Make a ring for a streamer's connection: what its reader needs, which owns it."""
-        inflow = _Inflow(connection, self._slot_nbytes, self._slots)
-        self._inflows.append(inflow)
-        counters = os.dup(inflow.filled.descriptor), os.dup(inflow.free.descriptor)
-        return inflow.memory.hand_over(), *counters
+    def add(
+        self, connection: socket.socket, source: int, inputs: tuple[InputSpec, ...], slots: int
+    ) -> tuple[int, int, int]:
+        """Make a program's ring for a streamer's connection: what its reader needs and owns.
 
-    def start(self) -> None:
-        """Begin to receive, if there is a ring; none is added from here on."""
-        if self._inflows:
+        From the first one on it receives.
+        """
+        inflow = self._inflows.setdefault(connection.fileno(), _Inflow(connection))
+        inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots)
+        counters = os.dup(ring.filled.descriptor), os.dup(ring.free.descriptor)
+        parts = ring.memory.hand_over(), *counters
+        self._added.put((inflow, ring))
+        self._woken.raise_by()
+        if self._thread.ident is None:
             self._thread.start()
+        return parts
 
     def close(self) -> None:
         """End the thread, and let the rings go."""
-        self._end.raise_by()
+        self._is_over = True
+        self._woken.raise_by()
         if self._thread.ident is not None:
             self._thread.join()
-        for inflow in self._inflows:
+        for inflow in self._inflows.values():
             inflow.close()
-        self._end.close()
+        self._woken.close()
 
     def _receive(self) -> None:
         poll = select.poll()
-        poll.register(self._end.descriptor, select.POLLIN)
-        waiting = {inflow.source: inflow for inflow in self._inflows}
-        for descriptor in waiting:
-            poll.register(descriptor, select.POLLIN)
+        poll.register(self._woken.descriptor, select.POLLIN)
+        rings: dict[int, tuple[_Inflow, _Ring]] = {}
         while True:
             for descriptor, _ in poll.poll():
-                if descriptor == self._end.descriptor:
-                    return
-                inflow = waiting.pop(descriptor)
-                poll.unregister(descriptor)
-                with suppress(OSError):  # of one that has ended nothing is awaited any more
+                if descriptor == self._woken.descriptor:
+                    if self._is_over:
+                        return
+                    self._take_in(poll, rings)
+                    continue
+                try:
                     with suppress(BlockingIOError):
-                        inflow.advance()
-                    waiting[inflow.source] = inflow
-                    poll.register(inflow.source, select.POLLIN)
+                        if descriptor in rings:
+                            inflow, ring = rings[descriptor]
+                            inflow.tell_room(ring)
+                        else:
+                            self._inflows[descriptor].advance()
+                except OSError:  # of one that has ended nothing is awaited any more
+                    poll.unregister(descriptor)
+
+    def _take_in(self, poll: select.poll, rings: dict[int, tuple[_Inflow, _Ring]]) -> None:
+        """The rings that were added."""
+        os.eventfd_read(self._woken.descriptor)
+        while not self._added.empty():
+            inflow, ring = self._added.get()
+            rings[ring.free.descriptor] = inflow, ring
+            for descriptor in (ring.free.descriptor, inflow.connection.fileno()):
+                poll.register(descriptor, select.POLLIN)

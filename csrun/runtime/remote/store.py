@@ -19,12 +19,12 @@ import numpy as np
 
 from csrun.base.errors import PeerLost
 from csrun.executable import Plan, nbytes_of, state_layout
-from csrun.executable.bind import Array
+from csrun.executable.bind import Array, numbers_layout
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
 from csrun.runtime.wire.shared import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
 
-ORDER = struct.Struct(">BI")  # what, the group it is about
+ORDER = struct.Struct(">BI")  # what, the group or program it is about
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 
@@ -34,19 +34,20 @@ class Order(IntEnum):
     FETCH = 0  # send the group's weights
     GRADIENTS = 1  # they follow: update the group
     SETTLE = 2  # answer when all before this is done
+    TURN = 3  # the groups of what follows are those of the program of this number
 
 
 class StoreLink:
     """The wafer's end: sends and receives in threads of its own, while the wafer computes.
 
-    `arrived` counts what `receive` has asked for and has come; at the end of the connection it is
-    raised, too, and `check` raises PeerLost.
+    `arrived` counts what `receive` has asked for and has come, `sent` the gradients that have left;
+    at the end of the connection both are raised, too, and `check` raises PeerLost.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         self._connection = connection
-        self.arrived = Counter.create()
+        self.arrived, self.sent = Counter.create(), Counter.create()
         self._error: OSError | None = None
         self._outgoing: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
@@ -68,6 +69,7 @@ class StoreLink:
             self._connection.sendall(ORDER.pack(Order.GRADIENTS, group))
             self._connection.sendall(raw(gradients))
             sent()
+            self.sent.raise_by()
 
         self._outgoing.put(send)
 
@@ -90,6 +92,7 @@ class StoreLink:
             thread.join()
         self._connection.close()
         self.arrived.close()
+        self.sent.close()
 
     def _send(self) -> None:
         while (send := self._outgoing.get()) is not None:
@@ -109,6 +112,7 @@ class StoreLink:
     def _lose(self, error: OSError) -> None:
         self._error = error
         self.arrived.raise_by()
+        self.sent.raise_by()
 
 
 class RemoteTensor:
@@ -160,3 +164,9 @@ def remote_state(plan: Plan, channel: TcpChannel) -> dict[str, Array]:
         name: cast(Array, RemoteTensor(channel, offset, shape, dtype))
         for name, (offset, shape, dtype) in state_layout(plan).items()
     }
+
+
+def remote_numbers(plan: Plan, channel: TcpChannel) -> Array | None:
+    """The numbers of the steps, as `numbers_view` gives them for a store of this machine."""
+    place = numbers_layout(plan)
+    return None if place is None else cast(Array, RemoteTensor(channel, *place))

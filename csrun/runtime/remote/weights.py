@@ -5,11 +5,11 @@ from collections import deque
 
 import numpy as np
 
-from csrun.executable import Plan, Step, flat_views
-from csrun.executable.bind import Bytes
+from csrun.executable import Commit, Plan, Step, flat_views
+from csrun.executable.bind import Bytes, gradients_offset
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
-from csrun.runtime.step.weights import Places, slot_views
+from csrun.runtime.step.weights import Places, gradients_below, slot_views
 from csrun.runtime.wire.shared import Waiter
 
 
@@ -47,7 +47,10 @@ class RemoteWeights:
         memory: GradientMemory,
         link: StoreLink,
         arrived: Waiter,
+        sent: Waiter,
+        program: int = 0,
     ) -> None:
+        self._program = program
         self._plan = plan
         self._memory = memory
         self._link = link
@@ -55,6 +58,9 @@ class RemoteWeights:
         self._last = plan.deliveries[-1:]
         self._slots = slot_views(plan, arena)
         self._flat = flat_views(plan, memory.bytes)
+        self._overwrites = gradients_below(plan)
+        self._sent = sent  # as above
+        self._sending: deque[int] = deque()  # groups whose gradients are not known to have left
         self._waiter = arrived  # of the link's counter
         self._places = Places(plan)
         self._coming: deque[int | None] = deque()  # None: the answer to SETTLE
@@ -62,10 +68,16 @@ class RemoteWeights:
         self._is_settled = True
 
     def enter(self, visit: int) -> None:
-        """Have the groups' newest weights, and fetch those of the next visit."""
+        """Have the groups' newest weights, and fetch those of the next visit.
+
+        And wait until the gradients that the visit writes over have been sent.
+        """
         needed = self._needs[visit]
         for group in needed:
             self._load(group)
+        for group in self._overwrites[visit]:
+            while group in self._sending:
+                self._take_sent()
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
             if not self._places.meet(group, needed):
                 self._fetch(group)
@@ -75,6 +87,7 @@ class RemoteWeights:
         self._is_settled = False
         self._places.held.discard(group)
         gradients = self._flat[f"gradients/{group}"]
+        self._sending.append(group)
         self._link.send_gradients(group, gradients, lambda: self._forget_gradients(group))
         if (group,) == self._last:
             for first in self._needs[0]:
@@ -89,13 +102,30 @@ class RemoteWeights:
         self._coming.append(None)
         while self._coming:
             self._take()
+        while self._sending:
+            self._take_sent()
         self._is_settled = True
 
+    def resume(self) -> None:
+        """Tell MemoryX which program's groups the next orders are about."""
+        self._link.order(Order.TURN, self._program)
+
+    def leave(self) -> None:
+        """The slots are another program's from now on."""
+        while self._coming:
+            self._take()
+        self._places.held.clear()
+
     def _forget_gradients(self, group: int) -> None:
-        """A large group's are not kept; a small one's would cost more to make room for again."""
-        place, base = self._plan.groups[group], self._plan.store.gradients_offset
-        if place.nbytes >= PREFETCH_BYTES and base is not None:
-            self._memory.give_back(base + place.offset_bytes, place.nbytes)
+        """A large group's are not kept, nor any where each has a place of its own.
+
+        A small group's would cost more to make room for again than they take.
+        """
+        place = self._plan.groups[group]
+        offset = gradients_offset(self._plan, place)
+        is_apart = self._plan.commit is Commit.AFTER_ALL_GRADIENTS
+        if offset is not None and (is_apart or place.nbytes >= PREFETCH_BYTES):
+            self._memory.give_back(offset, place.nbytes)
 
     def _load(self, group: int) -> None:
         self._fetch(group)
@@ -110,6 +140,11 @@ class RemoteWeights:
         self._coming.append(group)
         self._link.order(Order.FETCH, group)
         self._link.receive(self._slots[group])
+
+    def _take_sent(self) -> None:
+        self._sent.take()
+        self._link.check()
+        self._sending.popleft()
 
     def _take(self) -> None:
         self._waiter.take()

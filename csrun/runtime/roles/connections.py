@@ -12,24 +12,25 @@ from typing import TypeVar
 
 from csrun.base import open_files
 from csrun.base.errors import PeerLost
-from csrun.executable import Executable, InputSpec, Plan, state_views
+from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
-from csrun.runtime.remote.store import remote_state
-from csrun.runtime.step.results import ResultSlots, StepResult, result_slots
+from csrun.runtime.remote.store import remote_numbers, remote_state
+from csrun.runtime.roles.machine import Feed
+from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
+from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire import messages
-from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
 from csrun.runtime.wire.listener import Listener
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
-from csrun.runtime.wire.ring import BURST, LEAST_RING_SLOTS, RingReader, slot_bytes
+from csrun.runtime.wire.ring import RingReader, ahead_of, ring_slots_for
 from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel
 
-BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
-RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each take less
+PART_BYTES = MAX_MESSAGE_BYTES // 2  # of what is told in several messages
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
 REMOTE_DESCRIPTORS = 4  # channel, bulk, and the counters of the ring that is made for it here
 RING_DESCRIPTORS = 2  # of a ring in its reader: the counters
@@ -38,12 +39,12 @@ log = logging.getLogger("csrun")
 M = TypeVar("M", bound=messages.AnyMessage)
 Notify = Callable[[str], None]
 Descriptors = tuple[int, int, int]  # of a ring: memory, filled, free
-Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says of its own waits
 _TASKS: dict[type, str] = {  # what a peer is asked for before the first step, in words
     messages.RingReady: "make its ring",
     messages.StoreReady: "make its store",
     messages.WaferReady: "load the program",
     messages.Primed: "make its first batch",
+    messages.UpdatesReady: "load another program's updates",
 }
 
 
@@ -51,10 +52,12 @@ _TASKS: dict[type, str] = {  # what a peer is asked for before the first step, i
 class RunRequest:
     """What the chief needs to know to set a run up.
 
-    first: the first global step; its batch has the same index. last: the first that is not run.
+    first: the first global step. last: the first batch that is not taken. batch: the first that is,
+    if its number is not the step's.
     feeding: who streams; what their stages are called is known when they have begun.
     system: the name of the CS system, leased by the caller, and cores: how many of its cores a
-    program can use.
+    program can use, and sram_bytes their memory (None: any number). told: what streamers must know
+    of the order of the data set, if there is anything. data: the number of that among theirs.
     """
 
     executable: Executable
@@ -64,6 +67,10 @@ class RunRequest:
     feeding: Feeding
     system: str
     cores: int
+    sram_bytes: int | None = None
+    told: bytes = b""
+    data: int = 0
+    batch: int | None = None
 
 
 class Cluster:
@@ -77,6 +84,9 @@ class Cluster:
         self._listener = Listener(folder)
         self._channels: dict[str, Channel] = {}
         self._resources = ExitStack()
+        self._relay = BatchRelay()
+        self._passes = 0  # begun so far
+        self._data_of: dict[int, int] = {}  # of programs: the numbers of their data sets, if not 0
 
     def __enter__(self) -> "Cluster":
         return self
@@ -88,6 +98,7 @@ class Cluster:
         traceback: TracebackType | None,
     ) -> None:
         self._resources.close()
+        self._relay.close()
         self._listener.close()
         for channel in self._channels.values():
             channel.close()
@@ -104,40 +115,54 @@ class Cluster:
         expected = {*streamers, wafer} | (set() if plan.store_in_arena else {MEMORYX})
         self._channels = self._listener.accept(expected)
         self._listener.close()  # nobody else may come
-        self._start_streamers(request, streamers)
+        self._request, self._wafer = request, wafer
+        self._data_of[0] = request.data
+        first = request.first if request.batch is None else request.batch
+        self._start_streamers(plan, 0, first, request.last, request.data, request.told)
         store_parts = [] if plan.store_in_arena else self._load_store(request)
         notify(log_lines.PROGRAMMING)
-        ring_slots = ring_slots_for(len(streamers), plan.inputs)
-        self._channels[wafer].send(
-            messages.LoadWafer(
-                str(request.executable.directory),
-                request.executable.digest,
-                request.settings.seed,
-                request.first,
-                len(streamers),
-                ring_slots,
-                result_slots(plan),
-                remote_store=len(store_parts) == 1,
-            ),
-            store_parts,
-        )
-        for ring in self._rings(plan, streamers):
-            self._channels[wafer].send(messages.AddRing(), ring)
-            _close(ring)
+        self._load_wafer(request.executable, first, store_parts)
+        self._add_rings(plan, 0)
         ready, (arena, results) = self._expect(wafer, messages.WaferReady, 2)
         notify(log_lines.PROGRAMMED)
         notify(log_lines.coordinator_up(plan.placed_pes, request.cores))
         notify(log_lines.waiting_for_streamers(len(streamers)))
-        stages = [self._primed(name).stages for name in streamers]
+        feeding = self._primed_feeding()
         notify(log_lines.STREAMERS_READY)
         return ClusterMachine(
             self,
-            request,
-            self._map(results),
-            self._state(plan, arena, store_parts),
+            request.executable,
+            request.system,
+            Loaded(self._map(results), feeding),
+            *self._state(plan, arena, store_parts),
             ready.programming_time_s,
-            replace(request.feeding, stage=partial(_stage, stages)),
+            request.sram_bytes,
         )
+
+    def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
+        """Load the program of this number everywhere, with batches of its own."""
+        plan = executable.plan
+        self._make_room_for_rings()
+        self._start_streamers(plan, number, feed.first, feed.last, feed.number, feed.told)
+        self._data_of[number] = feed.number
+        self._load_beside_store(executable, feed.first)
+        self._add_rings(plan, number)
+        results = self._expect(self._wafer, messages.WaferReady, 1)[1][0]
+        return Loaded(self._map(results), self._primed_feeding(feed.dataset.replayed))
+
+    def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
+        """Load a program that takes the batches of another one."""
+        self._load_beside_store(executable, 0, other)
+        results = self._expect(self._wafer, messages.WaferReady, 1)[1][0]
+        return Loaded(self._map(results), feeding)
+
+    def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
+        """Begin a pass over the data of a program with batches of its own."""
+        self._passes += 1
+        self._tell(self._data_of.get(source, 0), told)
+        for name, own in self._turns(first):
+            self._channels[name].send(messages.BeginPass(source, self._passes, own, last))
+        self._channels[self._wafer].send(messages.BeginPass(source, self._passes, first, last))
 
     def feed(self, request: RunRequest) -> RingSource:
         """Gather the peers, and take the streamers' batches here: no wafer, no step."""
@@ -147,13 +172,14 @@ class Cluster:
         expected = {*streamers} | (set() if plan.store_in_arena else {MEMORYX})
         self._channels = self._listener.accept(expected)
         self._listener.close()  # nobody else may come
-        self._start_streamers(request, streamers)
-        slots = ring_slots_for(len(streamers), plan.inputs)
+        self._request = request
+        self._start_streamers(plan, 0, request.first, request.last)
+        slots, ahead = ring_slots_for(len(streamers), plan.inputs), ahead_of(len(streamers))
         readers = [
             self._resources.enter_context(
-                closing(RingReader(ring, plan.inputs, slots, self._channels[name]))
+                closing(RingReader(ring, plan.inputs, slots, self._channels[name], ahead=ahead))
             )
-            for ring, name in zip(self._rings(plan, streamers), streamers, strict=True)
+            for ring, name in zip(self._rings(plan, 0), streamers, strict=True)
         ]
         for name in streamers:
             self._primed(name)
@@ -165,46 +191,106 @@ class Cluster:
         each = (REMOTE_DESCRIPTORS if from_elsewhere else LOCAL_DESCRIPTORS) + of_ring
         self._resources.enter_context(open_files.room_for(each * streamers))
 
-    def _start_streamers(self, request: RunRequest, streamers: Sequence[str]) -> None:
-        for turn, name in enumerate(streamers):
-            first = request.first + (turn - request.first) % len(streamers)
+    def _make_room_for_rings(self) -> None:
+        """For those of another program, of streamers on other machines."""
+        afar = sum(isinstance(channel, TcpChannel) for channel in self._channels.values())
+        self._resources.enter_context(open_files.room_for(RING_DESCRIPTORS * afar))
+
+    @property
+    def _streamers(self) -> tuple[str, ...]:
+        return self._request.feeding.streamers
+
+    def _turns(self, first: int) -> Iterator[tuple[str, int]]:
+        """Each streamer, and the first batch of its own from batch `first` on."""
+        for turn, name in enumerate(self._streamers):
+            yield name, first + (turn - first) % len(self._streamers)
+
+    def _tell(self, data: int, told: bytes) -> None:
+        """Tell each streamer of the order of a data set, in as many parts as it takes."""
+        for start in range(0, len(told), PART_BYTES):
+            part = messages.TellOrder(data, told[start : start + PART_BYTES])
+            for name in self._streamers:
+                self._channels[name].send(part)
+
+    def _start_streamers(
+        self,
+        plan: Plan,
+        source: int,
+        first: int,
+        last: int | None,
+        data: int = 0,
+        told: bytes = b"",
+    ) -> None:
+        self._tell(data, told)
+        for name, own in self._turns(first):
             self._channels[name].send(
                 messages.StartStreaming(
-                    request.executable.plan.inputs,
-                    first,
-                    len(streamers),
-                    request.last,
-                    ring_slots_for(len(streamers), request.executable.plan.inputs),
-                    request.settings,
+                    plan.inputs,
+                    own,
+                    len(self._streamers),
+                    last,
+                    ring_slots_for(len(self._streamers), plan.inputs),
+                    self._request.settings,
+                    source,
+                    data,
                 )
             )
 
-    def _rings(self, plan: Plan, streamers: Sequence[str]) -> Iterator[Descriptors]:
+    def _rings(self, plan: Plan, source: int) -> Iterator[Descriptors]:
         """Every streamer's ring, for who reads it; those of other machines are made here.
 
         One at a time, for its taker to close or keep: all at once are three descriptors each.
         """
-        relay = BatchRelay(plan.inputs, ring_slots_for(len(streamers), plan.inputs))
-        self._resources.enter_context(closing(relay))
-        for name in streamers:
+        slots = ring_slots_for(len(self._streamers), plan.inputs)
+        for name in self._streamers:
             channel = self._channels[name]
             if isinstance(channel, TcpChannel):
                 self._expect(name, messages.RingReady, 0)
-                yield relay.add(channel.bulk)
+                yield self._relay.add(channel.bulk, source, plan.inputs, slots)
             else:
                 _, (memory, filled, free) = self._expect(name, messages.RingReady, 3)
                 yield memory, filled, free
-        relay.start()
 
-    def _state(self, plan: Plan, arena: int, store_parts: Sequence[int]) -> dict[str, Array]:
-        """The tensors of a checkpoint, wherever the store is."""
+    def _load_wafer(
+        self,
+        executable: Executable,
+        first: int,
+        store_parts: Sequence[int],
+        batches_of: int | None = None,
+    ) -> None:
+        plan, rings = executable.plan, len(self._streamers)
+        self._channels[self._wafer].send(
+            messages.LoadWafer(
+                str(executable.directory),
+                executable.digest,
+                self._request.settings.seed,
+                first,
+                rings,
+                ring_slots_for(rings, plan.inputs),
+                result_slots(plan),
+                remote_store=len(store_parts) == 1,
+                batches_of=batches_of,
+            ),
+            store_parts,
+        )
+
+    def _add_rings(self, plan: Plan, source: int) -> None:
+        for ring in self._rings(plan, source):
+            self._channels[self._wafer].send(messages.AddRing(), ring)
+            _close(ring)
+
+    def _state(
+        self, plan: Plan, arena: int, store_parts: Sequence[int]
+    ) -> tuple[dict[str, Array], Array | None]:
+        """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
         memory = self._map(arena)
         channel = self._channels.get(MEMORYX)
         if isinstance(channel, TcpChannel):
-            return remote_state(plan, channel)
+            return remote_state(plan, channel), remote_numbers(plan, channel)
         store = self._map(store_parts[0]) if store_parts else None
         _close(store_parts[1:])
-        return state_views(plan, store_of(plan, memory, store))
+        whole = store_of(plan, memory, store)
+        return state_views(plan, whole), numbers_view(plan, whole)
 
     def _load_store(self, request: RunRequest) -> list[int]:
         channel = self._channels[MEMORYX]
@@ -220,20 +306,37 @@ class Cluster:
         _, descriptors = self._expect(MEMORYX, messages.StoreReady, 3)
         return descriptors
 
+    def _load_beside_store(
+        self, executable: Executable, first: int, batches_of: int | None = None
+    ) -> None:
+        """Have MemoryX, if there is one, and the wafer load another program."""
+        parts = self._load_updates(executable)
+        self._load_wafer(executable, first, parts, batches_of)
+        _close(parts)
+
+    def _load_updates(self, executable: Executable) -> list[int]:
+        """Of another program: its counters, where MemoryX is on this machine."""
+        if executable.plan.store_in_arena:
+            return []
+        channel = self._channels[MEMORYX]
+        channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
+        counters = 0 if isinstance(channel, TcpChannel) else 2
+        return self._expect(MEMORYX, messages.UpdatesReady, counters)[1]
+
     def _map(self, descriptor: int) -> Bytes:
         """A peer's memory, mapped until the cluster is left."""
         return self._resources.enter_context(closing(SharedMemory.attach(descriptor))).bytes
 
     def order(
-        self, name: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
+        self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Give an order to a wafer and wait for its answer; `awaited` hears what it waits for.
+        """Give an order to the wafer and wait for its answer; `awaited` hears what it waits for.
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
-        channel = self._channels[name]
+        channel = self._channels[self._wafer]
         channel.send(order)
-        overdue = peer_overdue(name, f"run step {order.first + 1}")
+        overdue = peer_overdue(self._wafer, f"run step {order.first + 1}")
         stall_watch = StallWatch.of_reporter(overdue)
         while True:
             self._await(channel, stall_watch)
@@ -246,6 +349,12 @@ class Cluster:
     def _primed(self, name: str) -> messages.Primed:
         """A streamer's word that its first batch is there."""
         return self._expect(name, messages.Primed, 0)[0]
+
+    def _primed_feeding(self, replayed: bool | None = None) -> Feeding:
+        """Who makes a program's batches, once each streamer's first one is there."""
+        stages = [self._primed(name).stages for name in self._streamers]
+        feeding = replace(self._request.feeding, stage=partial(_stage, stages))
+        return feeding if replayed is None else replace(feeding, replayed=replayed)
 
     def _expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
         """The next message of one peer."""
@@ -279,71 +388,6 @@ class Cluster:
         """Tell every peer that the run is over."""
         for channel in self._channels.values():
             channel.send(messages.Stop(results))
-
-
-class ClusterMachine:
-    """A loaded run: the wafer's process steps, MemoryX updates, the chief reads their memory."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        request: RunRequest,
-        results: Bytes,
-        state: dict[str, Array],
-        programming_time_s: float,
-        feeding: Feeding,
-    ) -> None:
-        self.plan = request.executable.plan
-        self.device = request.system
-        self.programming_time_s = programming_time_s
-        self.state = state
-        self.feeding = feeding
-        self._cluster = cluster
-        self._wafer = wafer_name(request.system)
-        self._results = ResultSlots(self.plan, results)
-
-    def run(self, first: int, count: int) -> messages.StepsDone:
-        """Run up to `count` steps from global step `first`.
-
-        Raises: PeerLost when a peer of the run is lost.
-        """
-        try:
-            return self._cluster.order(
-                self._wafer, messages.RunSteps(first, count), self._say_awaited
-            )
-        except PeerLost as lost:
-            lost.step = first  # a restart for the same cause at the same step is in vain
-            raise
-
-    def result(self, slot: int, step: int) -> StepResult:
-        """The result of the last call's step number `slot`."""
-        return self._results.read(slot, step)
-
-    def _say_awaited(self, awaited: Awaited) -> None:
-        what, where = "memoryx to update the weights", ""
-        if isinstance(awaited, messages.BatchAwaited):
-            what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
-            stage = self.feeding.stage(awaited.streamer, awaited.stage)
-            where = f"; it is in its stage '{stage}'" if stage else ""
-        log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
-
-    def has_lost_peer(self) -> bool:
-        """Whether a part of the run is gone."""
-        return self._cluster.has_lost_peer()
-
-    def close(self, results: messages.Results) -> None:
-        """End the run in all its parts, which return `results`."""
-        self._cluster.stop(results)
-
-
-def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
-    """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES.
-
-    To these come the slots of a burst, which are read already.
-    """
-    in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
-    ahead = max(LEAST_RING_SLOTS, BATCHES_AHEAD // streamers)
-    return max(LEAST_RING_SLOTS, min(in_bytes, ahead + BURST))
 
 
 def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:

@@ -1,72 +1,83 @@
 """The CPU run: every role in this process, the same Executable, the same bits."""
 
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from csrun.data import Dataset
-from csrun.executable import Executable, Runtime, state_views
-from csrun.executable.bind import store_of
+from csrun.executable import Executable, Plan, Runtime, numbers_view, state_views
+from csrun.executable.bind import Bytes, store_of
 from csrun.runtime.input_log import Feeding
+from csrun.runtime.roles.machine import Feed, Program, over_store
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
-from csrun.runtime.step.source import InProcessSource
+from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,
     ResidentWeights,
     Slots,
+    Turns,
     Updates,
     Weights,
 )
 from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 
-class CpuMachine:
-    """Chief, streamer, wafer and MemoryX in one process and one thread.
+@dataclass
+class _Memory:
+    """What the programs of a run share. arena: the largest that one of them has needed so far."""
+
+    arena: Bytes
+    store: Bytes
+    runtime: Runtime
+    turns: Turns = field(default_factory=Turns)
+
+
+@dataclass(frozen=True)
+class _Fed:
+    """Where a program's batches come from: of its own, or the first rows of another's.
+
+    own: where they are made.
+    """
+
+    source: BatchSource
+    own: InProcessSource
+    feeding: Feeding
+
+
+class CpuProgram:
+    """A program of a CPU run, in one thread.
 
     BLAS threads are limited to the plan's while it runs a step, and the user's setting comes back.
     """
 
     device = "cpu:0"
 
-    def __init__(
-        self,
-        executable: Executable,
-        dataset: Dataset,
-        settings: RunSettings,
-        first: int,
-    ) -> None:
-        started = perf_counter()
+    def __init__(self, executable: Executable, memory: _Memory, fed: _Fed) -> None:
         plan = self.plan = executable.plan
-        arena = np.zeros(plan.arena_bytes, np.uint8)
-        store = store_of(
-            plan, arena, None if plan.store_in_arena else np.zeros(plan.store.nbytes, np.uint8)
-        )
-        self.state = state_views(plan, store)
-        runtime = Runtime(settings.seed)
-        updates = Updates(plan, executable.update_program(store, runtime))
+        self.fed, self.feeding = fed, fed.feeding
+        arena, store = memory.arena, memory.store
+        updates = Updates(plan, executable.update_program(store, memory.runtime))
         weights: Weights = ResidentWeights(updates)
         if not plan.store_in_arena:
             weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), updates)
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
-        source = InProcessSource(dataset, plan.inputs, first, settings)
-        self.feeding = Feeding(
-            stage=lambda _, stage: source.stage(stage), replayed=dataset.replayed
-        )
-        self._engine = Engine(
-            plan,
-            make_compute(executable, arena, store, runtime, weights),
-            source,
-            weights,
-            self._results,
-        )
-        self.programming_time_s = perf_counter() - started
+        compute = make_compute(executable, arena, store, memory.runtime, weights)
+        self._engine = Engine(plan, compute, fed.source, weights, self._results)
+        self._weights, self._turns = weights, memory.turns
+
+    def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
+        """Its next batch is number `first` of its data set."""
+        self.fed.own.begin(first, last)
 
     def run(self, first: int, count: int) -> StepsDone:
         """Run up to `count` steps from global step `first`."""
+        self._turns.take(self._weights)
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
             return self._engine.run(first, count)
 
@@ -74,9 +85,66 @@ class CpuMachine:
         """The result of the last call's step number `slot`."""
         return self._results.read(slot, step)
 
+    def losses(self, count: int) -> list[float]:
+        """Those of the last call's first `count` steps."""
+        return self._results.losses(count)
+
     def has_lost_peer(self) -> bool:
         """Nothing runs elsewhere."""
         return False
 
+
+class CpuMachine(CpuProgram):
+    """Chief, streamer, wafer and MemoryX in one process and one thread.
+
+    sram_bytes: what the wafer has that the process stands for; None for any number.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        dataset: Dataset,
+        settings: RunSettings,
+        first: int,
+        sram_bytes: int | None = None,
+    ) -> None:
+        started = perf_counter()
+        plan = executable.plan
+        arena = np.zeros(plan.arena_bytes, np.uint8)
+        store = store_of(
+            plan, arena, None if plan.store_in_arena else np.zeros(plan.store.nbytes, np.uint8)
+        )
+        self.arena_bytes = plan.arena_bytes
+        self.state = state_views(plan, store)
+        self.numbers = numbers_view(plan, store)
+        self._memory = _Memory(arena, store, Runtime(settings.seed))
+        self._settings, self._sram_bytes = settings, sram_bytes
+        super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
+        self.programming_time_s = perf_counter() - started
+
+    def load(self, executable: Executable, feed: Feed | Program) -> CpuProgram:
+        """Load another program over the same store."""
+        executable = over_store(self.plan, executable, self._sram_bytes)
+        plan, memory = executable.plan, self._memory
+        if plan.arena_bytes > len(memory.arena):
+            # Earlier programs keep theirs. A store at this one's front is never touched: no memory.
+            memory.arena = np.zeros(plan.arena_bytes, np.uint8)
+            self.arena_bytes = plan.arena_bytes
+        return CpuProgram(executable, memory, self._fed(plan, feed))
+
+    def _fed(self, plan: Plan, feed: Feed | Program) -> _Fed:
+        if isinstance(feed, CpuProgram):
+            of = feed.fed
+            return replace(of, source=FirstRows(of.source, plan.inputs, feed.plan.inputs))
+        if not isinstance(feed, Feed):
+            raise TypeError("a program takes batches of another one of its own machine")
+        source = InProcessSource(feed.dataset, plan.inputs, feed.first, self._settings, feed.last)
+        stage = partial(_stage, source)
+        return _Fed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))
+
     def close(self, results: Results) -> None:
         """Nothing runs elsewhere."""
+
+
+def _stage(source: InProcessSource, _: int, stage: int) -> str | None:
+    return source.stage(stage)

@@ -1,18 +1,26 @@
 """MemoryX: holds weights and optimizer state, and applies the learning algorithm."""
 
-from contextlib import closing
+import select
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from csrun.executable import Runtime, Step, load
+from csrun.executable import Executable, Plan, Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.weights import Updates
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.messages import LoadStore, Results, Stop, StoreReady
-from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
+from csrun.runtime.wire.messages import (
+    LoadStore,
+    LoadUpdates,
+    Results,
+    Stop,
+    StoreReady,
+    UpdatesReady,
+)
+from csrun.runtime.wire.shared import Counter, Interrupted, Mail, SharedMemory, Waiter
 from csrun.runtime.wire.tcp import TcpChannel
 
 
@@ -27,30 +35,81 @@ def serve(control: Channel) -> Results:
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):
         return serve_remote(control, executable, request)
-    nbytes = executable.plan.store.nbytes
-    with (
-        closing(SharedMemory.create("store", nbytes)) as store,
-        closing(Counter.create()) as gradients,
-        closing(Counter.create()) as weights,
-    ):
-        parts = store.descriptor, gradients.descriptor, weights.descriptor
-        control.send(StoreReady(nbytes), parts)
-        program = executable.update_program(store.bytes, Runtime(request.seed))
-        updates = Updates(executable.plan, program)
+    with ExitStack() as resources:
+        store = _Store(control, executable, request, resources)
         try:
-            _update(updates, Waiter(gradients, control), weights, Step(index=request.first_step))
+            store.work()
         except Interrupted as interrupted:
             return interrupted.stop.results
 
 
-@np.errstate(all="ignore")  # the next step's loss tells what is not finite
-def _update(updates: Updates, gradients: Waiter, weights: Counter, step: Step) -> NoReturn:
-    """Take group after group as their gradients come in; ends by Interrupted."""
-    while True:
-        for group in updates.order:
-            gradients.take()
-            if updated := updates.deliver(group, step):
-                weights.raise_by(len(updated))
-        if not updates.order:  # nothing is trained: only the end can come
-            gradients.take()
-        step.index += 1
+class _Updating:
+    """One program's learning algorithm, and the counters that it shares with the wafer.
+
+    parts: their descriptors: gradients, weights.
+    """
+
+    def __init__(self, updates: Updates, control: Channel, resources: ExitStack) -> None:
+        gradients = resources.enter_context(closing(Counter.create()))
+        self._weights = resources.enter_context(closing(Counter.create()))
+        self._updates = updates
+        self.gradients = Waiter(gradients, control)
+        self.parts = gradients.descriptor, self._weights.descriptor
+
+    def take_step(self, step: Step) -> None:
+        """Take group after group as their gradients come in."""
+        for group in self._updates.order:
+            self.gradients.take()
+            if updated := self._updates.deliver(group, step):
+                self._weights.raise_by(len(updated))
+
+
+class _Store:
+    """The store at work. Of its programs one delivers gradients at a time, a whole step of them."""
+
+    def __init__(
+        self, control: Channel, executable: Executable, request: LoadStore, resources: ExitStack
+    ) -> None:
+        self._control, self._resources = control, resources
+        self._mail = Mail(control)
+        self._owner: Plan = executable.plan
+        nbytes = self._owner.store.nbytes
+        memory = resources.enter_context(closing(SharedMemory.create("store", nbytes)))
+        self._bytes, self._runtime = memory.bytes, Runtime(request.seed)
+        self._step = Step(index=request.first_step)
+        self._programs: list[_Updating] = []
+        self._poll = select.poll()
+        self._poll.register(control.fileno(), select.POLLIN)
+        parts = self._add(executable)
+        control.send(StoreReady(nbytes), (memory.descriptor, *parts))
+
+    def _add(self, executable: Executable) -> tuple[int, int]:
+        program = executable.update_program(self._bytes, self._runtime)
+        added = _Updating(Updates(executable.plan, program), self._control, self._resources)
+        self._programs.append(added)
+        self._poll.register(added.parts[0], select.POLLIN)
+        return added.parts
+
+    @np.errstate(all="ignore")  # the next step's loss tells what is not finite
+    def work(self) -> NoReturn:
+        """Update as gradients come in; ends by Interrupted."""
+        while True:
+            for program in self._programs:
+                if program.gradients.ready():
+                    program.take_step(self._step)
+                    self._step.index += 1
+                    break
+            else:
+                self._wait()
+
+    def _wait(self) -> None:
+        for descriptor, _ in self._poll.poll():
+            if descriptor == self._control.fileno():
+                self._obey()
+
+    def _obey(self) -> None:
+        order = self._mail.take()
+        if not isinstance(order, LoadUpdates):
+            raise RuntimeError(f"chief: expected LoadUpdates, got {type(order).__name__}")
+        parts = self._add(load(Path(order.directory), order.digest).over(self._owner))
+        self._control.send(UpdatesReady(), parts)

@@ -1,52 +1,65 @@
 """A streamer: runs the input function and streams every N-th batch to the wafer."""
 
 import os
+import select
 import threading
-from collections.abc import Collection
-from contextlib import suppress
-from itertools import count
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import cached_property
+from time import monotonic
 from types import TracebackType
+from typing import NoReturn
 
 from csrun.base.errors import PeerLost
 from csrun.data import Dataset
-from csrun.runtime.remote.ring import BatchSender
+from csrun.runtime.remote.ring import BatchSender, SlotSender
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.messages import Primed, Results, RingReady, StartStreaming, Stop
+from csrun.runtime.wire.messages import (
+    AnyMessage,
+    BeginPass,
+    Primed,
+    Results,
+    RingReady,
+    StartStreaming,
+    TellOrder,
+)
 from csrun.runtime.wire.rendezvous import RunFolder, streamer_name, take_part
 from csrun.runtime.wire.ring import RingWriter
-from csrun.runtime.wire.shared import Interrupted
+from csrun.runtime.wire.shared import Interrupted, Mail
 from csrun.runtime.wire.tcp import TcpChannel
 
 # A tenth of the weight of who computes. On Linux niceness, policy and CPUs are a thread's own, and
 # handed on to those that it starts. Source: setpriority(2), sched(7)
 NICENESS = 10
 
+LOOK_S = 0.001  # between two looks for what the chief says: far longer than a look takes
 
-def serve(control: Channel, dataset: Dataset, cpus: Collection[int] = ()) -> Results:
+Ring = RingWriter | BatchSender
+Hear = Callable[[int, bytes], None]
+
+
+def serve(
+    control: Channel,
+    datasets: Sequence[Dataset],
+    cpus: Collection[int] = (),
+    hear: Hear = lambda number, told: None,
+) -> Results:
     """Stream batches as the chief says, until it says stop.
 
-    cpus: where to do so, if elsewhere than this thread runs.
+    datasets: those of the run, in the order that all of its tasks have them in. cpus: where to do
+    so, if elsewhere than this thread runs. hear: is given what the chief tells of the order of a
+    data set, by the number of that, before the first batch of a pass that it is about.
     """
-    request, _ = control.receive()
-    if isinstance(request, Stop):
-        return request.results
-    if not isinstance(request, StartStreaming):
-        raise RuntimeError(f"chief: expected StartStreaming, got {type(request).__name__}")
-    ring = _make_ring(request, control)
-    control.send(RingReady(request.ring_slots), ring.descriptors)
-    if not isinstance(control, TcpChannel):
-        _yield_to_the_wafer(cpus)
-    numbers = Numbers(request.first, request.stride, request.last)
-    try:
-        maker = BatchMaker(dataset, request.inputs, numbers, request.settings, "this streamer")
-        with maker.meter.reported_to(ring.enter):
-            _stream(ring, maker, control)
-        return control.expect(Stop)[0].results
-    except Interrupted as interrupted:
-        return interrupted.stop.results
-    finally:
-        ring.close()
+    with closing(_Desk(control, datasets, hear)) as desk:
+        try:
+            desk.begin()
+            if not isinstance(control, TcpChannel):
+                _yield_to_the_wafer(cpus)
+            desk.work()
+        except Interrupted as interrupted:
+            return interrupted.stop.results
 
 
 def _yield_to_the_wafer(cpus: Collection[int]) -> None:
@@ -56,29 +69,147 @@ def _yield_to_the_wafer(cpus: Collection[int]) -> None:
     where CPUs are scarce it takes the one that is free: of 96 streamers on two CPUs, each on one of
     its own, half were always in the wafer's way, which took a quarter of the steps.
     """
-    with suppress(OSError):  # a container may refuse it
+    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+    with suppress(OSError):  # a container may refuse one of these, and allow the others
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+    with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    with suppress(OSError):
         if cpus:
             os.sched_setaffinity(0, cpus)
 
 
-def _make_ring(request: StartStreaming, control: Channel) -> RingWriter | BatchSender:
-    if isinstance(control, TcpChannel):
-        return BatchSender(request.inputs, control)
-    return RingWriter(request.inputs, request.ring_slots, control)
+class _Stream:
+    """The batches of one program: its ring, and what makes them.
+
+    data: the number of the data set. is_open: more are wanted.
+    """
+
+    def __init__(self, request: StartStreaming, ring: Ring, dataset: Dataset) -> None:
+        self.ring, self.data = ring, request.data
+        self.is_open = True
+        self._request, self._dataset = request, dataset
+        self._pass = 0
+        self._is_primed = False
+
+    def begin(self, order: BeginPass) -> None:
+        """Make those of another pass from now on."""
+        self._pass, self.is_open = order.number, True
+        self.maker.begin(Numbers(order.first, self._request.stride, order.last))
+
+    @cached_property
+    def maker(self) -> BatchMaker:
+        """What makes its batches, opened where that is done: with the weight of that thread."""
+        request = self._request
+        numbers = Numbers(request.first, request.stride, request.last)
+        return BatchMaker(self._dataset, request.inputs, numbers, request.settings, "this streamer")
+
+    def make(self, control: Channel) -> None:
+        """Make one batch into the ring, which has room; the chief hears of the first one."""
+        slot, number = self.ring.reserve(), self.maker.number
+        made = self.maker.make(slot.arrays)
+        self.ring.publish(made, number, self.maker.meter.cost, self._pass)
+        self.is_open = made is not None
+        if not self._is_primed:
+            control.send(Primed(self.maker.meter.stages))
+            self._is_primed = True
 
 
-def _stream(ring: RingWriter | BatchSender, maker: BatchMaker, control: Channel) -> None:
-    for turn in count():
-        slot, number = ring.reserve(), maker.number
-        made = maker.make(slot.arrays)
-        ring.publish(made, number, maker.meter.cost)
-        if turn == 0:
-            control.send(Primed(maker.meter.stages))
-        if made is None:
+class _Desk:
+    """A streamer at work: of the programs' rings it fills the one that has most room."""
+
+    def __init__(self, control: Channel, datasets: Sequence[Dataset], hear: Hear) -> None:
+        self._control, self._datasets, self._hear = control, datasets, hear
+        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # and not heard yet
+        self._mail = Mail(control)
+        self._link = (
+            SlotSender(self._mail, control.bulk) if isinstance(control, TcpChannel) else None
+        )
+        self._streams: dict[int, _Stream] = {}
+        self._wanted: list[_Stream] = []  # of these more batches are
+        self._turn: _Stream | None = None
+        self._look_s = 0.0  # when it is time to look for what the chief says
+        self._reported = ExitStack()
+        self._poll, self._polled = select.poll(), [-1]
+
+    def begin(self) -> None:
+        """Wait until a ring is wanted, and make it."""
+        while not self._streams:
+            self._mail.keep()
+            self._obey()
+
+    def _obey(self) -> None:
+        """Do what the chief has said so far."""
+        while (order := self._mail.take()) is not None:
+            self._do(order)
+            self._wanted = [stream for stream in self._streams.values() if stream.is_open]
+
+    def _do(self, order: AnyMessage) -> None:
+        match order:
+            case TellOrder(data, part):
+                self._told[data] += part
+            case StartStreaming():
+                self._hear_of(order.data)
+                ring = self._make_ring(order)
+                self._streams[order.source] = _Stream(order, ring, self._datasets[order.data])
+                self._control.send(RingReady(order.ring_slots), ring.descriptors)
+            case BeginPass():
+                stream = self._streams[order.source]
+                self._hear_of(stream.data)
+                stream.begin(order)
+            case _:
+                raise RuntimeError(f"chief: expected StartStreaming, got {type(order).__name__}")
+
+    def _hear_of(self, data: int) -> None:
+        """What was told of a data set, not before its pass begins: the last one may still go on."""
+        if data in self._told:
+            self._hear(data, self._told.pop(data))
+
+    def work(self) -> NoReturn:
+        """Make batches; ends by Interrupted."""
+        while True:
+            stream = self._next()
+            if stream is not self._turn:
+                self._reported.close()
+                self._reported.enter_context(stream.maker.meter.reported_to(stream.ring.enter))
+                self._turn = stream
+            stream.make(self._control)
+            if not stream.is_open:
+                self._wanted.remove(stream)
+
+    def _next(self) -> _Stream:
+        """The program whose batches run out first, once one of them has room for more."""
+        while True:
+            if monotonic() >= self._look_s:
+                self._obey()
+                self._look_s = monotonic() + LOOK_S
+            if len(self._wanted) == 1 and self._wanted[0].ring.ready():
+                return self._wanted[0]
+            if ready := [stream for stream in self._wanted if stream.ring.ready()]:
+                return max(ready, key=lambda stream: stream.ring.ready())
+            self._wait([stream.ring.room for stream in self._wanted])
+
+    def _wait(self, rooms: list[int]) -> None:
+        """For the chief, or for room in a ring."""
+        if self._mail.has_kept:  # what came while a slot was sent is in no descriptor any more
+            self._look_s = 0.0
             return
+        if rooms != self._polled:
+            self._poll, self._polled = select.poll(), rooms
+            for descriptor in (self._control.fileno(), *rooms):
+                self._poll.register(descriptor, select.POLLIN)
+        self._poll.poll()
+        self._look_s = 0.0
+
+    def _make_ring(self, request: StartStreaming) -> Ring:
+        if self._link is not None:
+            return BatchSender(request.inputs, self._link, request.source)
+        return RingWriter(request.inputs, request.ring_slots, self._control)
+
+    def close(self) -> None:
+        self._reported.close()
+        for stream in self._streams.values():
+            stream.ring.close()
 
 
 class OwnStreamer:
@@ -88,14 +219,16 @@ class OwnStreamer:
     itself instead.
     """
 
-    def __init__(self, folder: RunFolder, dataset: Dataset) -> None:
+    def __init__(self, folder: RunFolder, datasets: Sequence[Dataset]) -> None:
         self._error: BaseException | None = None
-        self._folder, self._dataset = folder, dataset
+        self._folder, self._datasets = folder, datasets
         self._thread = threading.Thread(target=self._run, name="streamer", daemon=True)
 
     def _run(self) -> None:
         try:
-            take_part(self._folder, streamer_name(0), lambda channel: serve(channel, self._dataset))
+            take_part(
+                self._folder, streamer_name(0), lambda channel: serve(channel, self._datasets)
+            )
         except BaseException as error:
             self._error = error
 

@@ -6,6 +6,7 @@ Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTE
 import socket
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -13,17 +14,18 @@ from threadpoolctl import threadpool_limits
 
 from csrun.base import open_files
 from csrun.context.job import read_secret
-from csrun.executable import Plan, RunMode, Runtime, load
-from csrun.executable.bind import store_of
+from csrun.executable import Executable, Plan, RunMode, Runtime, load
+from csrun.executable.bind import Bytes, store_of
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
-from csrun.runtime.step.source import RingSource
+from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.weights import (
     ResidentWeights,
     Slots,
     StreamedWeights,
+    Turns,
     Updates,
     Weights,
 )
@@ -31,87 +33,200 @@ from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
-from csrun.runtime.wire.ring import RingReader
+from csrun.runtime.wire.ring import RingReader, ahead_of
 from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
 
 
 def serve(control: Channel) -> Results:
     """Load what the chief says and run steps until it says stop."""
-    request, descriptors = control.receive()
-    if isinstance(request, messages.Stop):
-        return request.results
-    if not isinstance(request, messages.LoadWafer):
-        raise RuntimeError(f"chief: expected LoadWafer, got {type(request).__name__}")
+    order, descriptors = control.receive()
     with ExitStack() as resources:
-        engine = _load(request, descriptors, control, resources)
+        wafer = _Wafer(control, resources)
         try:
-            while isinstance(order := control.receive()[0], messages.RunSteps):
-                control.send(engine.run(order.first, order.count))
+            while not isinstance(order, messages.Stop):
+                wafer.obey(order, descriptors)
+                order, descriptors = control.receive()
         except Interrupted as interrupted:
             order = interrupted.stop
-    return order.results if isinstance(order, messages.Stop) else {}
+    return order.results
 
 
-def _load(
-    request: messages.LoadWafer, store_parts: list[int], control: Channel, resources: ExitStack
-) -> Engine:
-    started = perf_counter()
-    executable = load(Path(request.directory), request.digest)
-    plan = executable.plan
-    threadpool_limits(plan.blas_threads, user_api="blas")
-    result_bytes = request.result_slots * result_slot_bytes(plan)
-    arena = resources.enter_context(closing(SharedMemory.create("arena", plan.arena_bytes)))
-    slots = resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
-    runtime = Runtime(request.seed)
+@dataclass(frozen=True)
+class _Program:
+    """A loaded one. own: where its batches come from, if they are not another's."""
+
+    plan: Plan
+    engine: Engine
     weights: Weights
+    batches: BatchSource
+    own: RingSource | None
 
-    def weights_overdue(waited_s: float) -> None:
+
+class _Wafer:
+    """The wafer at work: the arena, and the programs over it, numbered as they were loaded."""
+
+    def __init__(self, control: Channel, resources: ExitStack) -> None:
+        self._control, self._resources = control, resources
+        self._programs: list[_Program] = []
+        self._turns = Turns()
+        self._blas_threads = 0  # as many as BLAS chooses
+
+    def obey(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
+        """Do what the chief says."""
+        match order:
+            case messages.RunSteps(first, count, number):
+                self._control.send(self._run(self._programs[number], first, count))
+            case messages.BeginPass(number):
+                if (own := self._programs[number].own) is not None:
+                    own.begin(order.first, order.number)
+            case messages.LoadWafer():
+                self._load(order, descriptors)
+            case _:
+                raise RuntimeError(f"chief: expected LoadWafer, got {type(order).__name__}")
+
+    def _run(self, program: _Program, first: int, count: int) -> messages.StepsDone:
+        if self._turns.take(program.weights):
+            self._use_threads(program.plan)
+        return program.engine.run(first, count)
+
+    def _load(self, request: messages.LoadWafer, store_parts: list[int]) -> None:
+        started = perf_counter()
+        executable = load(Path(request.directory), request.digest)
+        is_first = not self._programs
+        if is_first:
+            self._use_threads(executable.plan)
+            self._memory = _Memory(
+                executable.plan, request, store_parts, self._control, self._resources
+            )
+        else:
+            executable = executable.over(self._memory.owner)
+            self._memory.make_room(executable.plan)
+        plan = executable.plan
+        result_bytes = request.result_slots * result_slot_bytes(plan)
+        slots = self._resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
+        self._programs.append(self._program(executable, request, store_parts, slots))
+        arena = [self._memory.arena.descriptor] if is_first else []
+        ready = messages.WaferReady(perf_counter() - started)
+        self._control.send(ready, [*arena, slots.descriptor])
+
+    def _use_threads(self, plan: Plan) -> None:
+        if plan.blas_threads != self._blas_threads:
+            threadpool_limits(plan.blas_threads, user_api="blas")
+            self._blas_threads = plan.blas_threads
+
+    def _program(
+        self,
+        executable: Executable,
+        request: messages.LoadWafer,
+        store_parts: list[int],
+        slots: SharedMemory,
+    ) -> _Program:
+        plan, memory = executable.plan, self._memory
+        weights = self._weights(executable, store_parts)
+        own = None
+        batches: BatchSource
+        if request.batches_of is None:
+            batches = own = self._rings(plan, request)
+        else:
+            of = self._programs[request.batches_of]
+            batches = FirstRows(of.batches, plan.inputs, of.plan.inputs)
+        arena = memory.arena.bytes
+        compute = make_compute(executable, arena, memory.store, memory.runtime, weights)
+        engine = Engine(plan, compute, batches, weights, ResultSlots(plan, slots.bytes))
+        return _Program(plan, engine, weights, batches, own)
+
+    def _weights(self, executable: Executable, store_parts: list[int]) -> Weights:
+        plan, memory = executable.plan, self._memory
+        arena = memory.arena.bytes
+        if memory.remote is not None:
+            return memory.remote.weights(plan, arena, len(self._programs))
+        if plan.store_in_arena:
+            program = executable.update_program(memory.store, memory.runtime)
+            return ResidentWeights(Updates(plan, program))
+        opened = self._resources.enter_context
+        delivered, updates = (opened(closing(Counter(part))) for part in store_parts[-2:])
+        return StreamedWeights(
+            plan,
+            opened(closing(Slots(plan, arena, memory.store))),
+            updates=_waiter(updates, self._control),
+            gradients=delivered,
+        )
+
+    def _rings(self, plan: Plan, request: messages.LoadWafer) -> RingSource:
+        opened = self._resources.enter_context
+        opened(open_files.room_for(open_files.PER_STREAMER * request.rings))
+        rings = [
+            opened(closing(_ring(plan, request, self._control, turn)))
+            for turn in range(request.rings)
+        ]
+        return RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN)
+
+
+class _Memory:
+    """The arena, and the store wherever it is: what all programs are bound to.
+
+    owner: the plan that the store is laid out by. arena: as long as the largest program needs.
+    """
+
+    def __init__(
+        self,
+        owner: Plan,
+        request: messages.LoadWafer,
+        store_parts: list[int],
+        control: Channel,
+        resources: ExitStack,
+    ) -> None:
+        self.owner, self.runtime = owner, Runtime(request.seed)
+        self.remote: _RemoteStore | None = None
+        self._opened = resources.enter_context
+        self.arena = self._opened(closing(SharedMemory.create("arena", owner.arena_bytes)))
+        if request.remote_store:
+            self.remote = _RemoteStore(owner, store_parts[0], control, resources)
+            self.store = self.remote.gradients.bytes
+        elif store_parts:
+            self.store = self._opened(closing(SharedMemory.attach(store_parts[0]))).bytes
+        else:
+            self.store = store_of(owner, self.arena.bytes, None)
+
+    def make_room(self, plan: Plan) -> None:
+        """Have an arena that is long enough for a program; what others have mapped stays."""
+        if plan.arena_bytes > len(self.arena.bytes):
+            self.arena = self._opened(closing(self.arena.grown(plan.arena_bytes)))
+
+
+class _RemoteStore:
+    """The store of a MemoryX on another machine: the connection, and gradients until they leave."""
+
+    def __init__(
+        self, owner: Plan, connection: int, control: Channel, resources: ExitStack
+    ) -> None:
+        self.gradients = GradientMemory(owner.store.nbytes)
+        link = StoreLink(socket.socket(fileno=connection))
+        self._link = resources.enter_context(closing(link))
+        self._arrived, self._sent = (_waiter(each, control) for each in (link.arrived, link.sent))
+
+    def weights(self, plan: Plan, arena: Bytes, program: int) -> RemoteWeights:
+        """A program's, by its number."""
+        link, arrived, sent = self._link, self._arrived, self._sent
+        return RemoteWeights(plan, arena, self.gradients, link, arrived, sent, program)
+
+
+def _waiter(counter: Counter, control: Channel) -> Waiter:
+    def overdue(waited_s: float) -> None:
         control.send(messages.WeightsAwaited(waited_s))
 
-    if request.remote_store:
-        gradients = GradientMemory(plan.store.nbytes)
-        store = gradients.bytes
-        connection = socket.socket(fileno=store_parts[0])
-        link = resources.enter_context(closing(StoreLink(connection)))
-        arrived = Waiter(link.arrived, control, weights_overdue)
-        weights = RemoteWeights(plan, arena.bytes, gradients, link, arrived)
-    elif store_parts:
-        memory, delivered, updates = store_parts
-        store = resources.enter_context(closing(SharedMemory.attach(memory))).bytes
-        weights = StreamedWeights(
-            plan,
-            resources.enter_context(closing(Slots(plan, arena.bytes, store))),
-            updates=Waiter(
-                resources.enter_context(closing(Counter(updates))), control, weights_overdue
-            ),
-            gradients=resources.enter_context(closing(Counter(delivered))),
-        )
-    else:
-        store = store_of(plan, arena.bytes, None)
-        weights = ResidentWeights(Updates(plan, executable.update_program(store, runtime)))
-    resources.enter_context(open_files.room_for(open_files.PER_STREAMER * request.rings))
-    rings = [
-        resources.enter_context(closing(_ring(plan, request.ring_slots, control, turn)))
-        for turn in range(request.rings)
-    ]
-    engine = Engine(
-        plan,
-        make_compute(executable, arena.bytes, store, runtime, weights),
-        RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN),
-        weights,
-        ResultSlots(plan, slots.bytes),
-    )
-    ready = messages.WaferReady(perf_counter() - started)
-    control.send(ready, [arena.descriptor, slots.descriptor])
-    return engine
+    return Waiter(counter, control, overdue)
 
 
-def _ring(plan: Plan, slots: int, control: Channel, turn: int) -> RingReader:
+def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) -> RingReader:
     def overdue(waited_s: float) -> None:
         control.send(messages.BatchAwaited(turn, waited_s, ring.entered()))
 
     _, (memory, filled, free) = control.expect(messages.AddRing, descriptors=3)
-    ring = RingReader((memory, filled, free), plan.inputs, slots, control, overdue, turn)
+    parts, ahead = (memory, filled, free), ahead_of(request.rings)
+    ring = RingReader(
+        parts, plan.inputs, request.ring_slots, control, overdue, turn=turn, ahead=ahead
+    )
     return ring
 
 

@@ -20,7 +20,7 @@ from csrun.data import Dataset
 from csrun.data.delivery import COPY_STAGE, Delivery, Kind
 from csrun.data.errors import WholeBatch, text_of
 from csrun.data.operators import StageClock, no_listener
-from csrun.executable import Cut, InputSpec, LabelRange
+from csrun.executable import Cut, InputSpec, LabelRange, NumberRange
 from csrun.executable.bind import Array, Batch
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Made, Production
@@ -51,15 +51,19 @@ class BatchMaker:
         settings: RunSettings,
         who: str,
     ) -> None:
-        self.number = numbers.first
         self.meter = Meter(dataset.clock, who)
         self._inputs = inputs
         self._fitting: tuple[Kind, ...] | None = None  # of a whole batch that was found to fit
-        self._numbers = numbers
         self._settings = settings
         self._clock = dataset.clock
         self._dataset = dataset
-        self._deliveries = dataset.deliveries(numbers.first, numbers.stride)
+        self.begin(numbers)
+
+    def begin(self, numbers: Numbers) -> None:
+        """Make these from now on."""
+        self.number = numbers.first
+        self._numbers = numbers
+        self._deliveries = self._dataset.deliveries(numbers.first, numbers.stride)
 
     def make(self, slot: Batch) -> Made | None:
         """Make the next batch in a slot's arrays: what counts in it, None at the end.
@@ -127,6 +131,15 @@ class BatchName(NamedTuple):
             sample = text_of(origins[row])
         return f"batch {self.number}, row {row} ({sample})"
 
+    def place(self, bad: npt.NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
+        """The first place that is true in an array of the batch, and how a message names it.
+
+        Shapes: bad [rows, ...]
+        """
+        row, *rest = (int(at) for at in np.argwhere(bad)[0])
+        position = f", position {', '.join(map(str, rest))}" if rest else ""
+        return (row, *rest), self.row(row, len(bad)) + position
+
 
 def rows_of_fitting(
     kinds: Sequence[Kind], inputs: Inputs, name: BatchName, names: Sequence[str]
@@ -172,8 +185,8 @@ def count_labels(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> tu
     Raises: CsrunError naming the first row with another label
     """
     return tuple(
-        _count_in(one, _cut(labels, one.cuts), spec.name, name)
-        for labels, spec in zip(arrays, inputs, strict=True)
+        _count_in(one, array, spec.name, name)
+        for array, spec in zip(arrays, inputs, strict=True)
         for one in spec.labels
     )
 
@@ -185,7 +198,8 @@ def _cut(labels: npt.NDArray[Any], cuts: Sequence[Cut]) -> npt.NDArray[Any]:
     return labels
 
 
-def _count_in(one: LabelRange, labels: npt.NDArray[Any], array: str, name: BatchName) -> int:
+def _count_in(one: LabelRange, array: npt.NDArray[Any], spec: str, name: BatchName) -> int:
+    labels = _cut(array, one.cuts)
     last, ignored = one.classes - 1, one.ignore_index
     is_ignored: Any = False
     if not labels.size or 0 <= labels.min() <= labels.max() <= last:
@@ -195,11 +209,12 @@ def _count_in(one: LabelRange, labels: npt.NDArray[Any], array: str, name: Batch
     else:
         is_ignored = labels == ignored
         if (bad := ~is_ignored & ((labels < 0) | (labels > last))).any():
-            at = np.argwhere(bad)[0]
+            marks = np.zeros(array.shape, bool)
+            _cut(marks, one.cuts)[...] = bad
+            at, where = name.place(marks)
             raise CsrunError(
-                f"{name.row(int(at[0]), len(labels))}: {array} must be in 0..{last}, got "
-                f"{labels[tuple(at)]}: correct it, or give labels that are not to count the loss's "
-                f"ignore_index, {ignored}"
+                f"{where}: {spec} must be in 0..{last}, got {array[at]}: correct it, or give "
+                f"labels that are not to count the loss's ignore_index, {ignored}"
             )
     return labels.size - int(np.count_nonzero(is_ignored))
 
@@ -210,18 +225,21 @@ def require_known(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> N
     Raises: CsrunError naming the first place with another number
     """
     for values, spec in zip(arrays, inputs, strict=True):
-        if spec.vocabulary is None or not values.size:
-            continue
-        last = spec.vocabulary - 1
-        if values.min() >= 0 and values.max() <= last:
-            continue
-        numbers: npt.NDArray[Any] = values
-        row, *place = np.argwhere((numbers < 0) | (numbers > last))[0].tolist()
-        where = f", position {', '.join(map(str, place))}" if place else ""
-        raise CsrunError(
-            f"{name.row(row, len(values))}{where}: {spec.name} must be in 0..{last}, the numbers "
-            f"that the model has a vector for, got {values[(row, *place)]}"
-        )
+        for one in spec.numbers:
+            _require_in(one, values, spec.name, name)
+
+
+def _require_in(one: NumberRange, array: npt.NDArray[Any], spec: str, name: BatchName) -> None:
+    numbers, last = _cut(array, one.cuts), one.count - 1
+    if not numbers.size or (numbers.min() >= 0 and numbers.max() <= last):
+        return
+    marks = np.zeros(array.shape, bool)
+    _cut(marks, one.cuts)[...] = (numbers < 0) | (numbers > last)
+    at, where = name.place(marks)
+    raise CsrunError(
+        f"{where}: {spec} must be in 0..{last}, the numbers that the model has a vector for, got "
+        f"{array[at]}"
+    )
 
 
 def require_finite(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:

@@ -199,6 +199,7 @@ class Engine:
         started = perf_counter()
         step, samples = self._step, 0
         bad_loss: float | None = None
+        uncounted: int | None = None
         finished = False
         for done in range(count):
             taken = self._source.take()
@@ -209,6 +210,7 @@ class Engine:
             loss_sum = self._run(taken.batch)
             if not isfinite(loss_sum):
                 bad_loss = loss_sum
+                uncounted = step.counts.index(0) if 0 in step.counts else None
                 break
             last = done == count - 1
             self._results.record(done, loss_sum, self._counted(), step.rows)
@@ -222,7 +224,8 @@ class Engine:
             self._results.record_outputs(done - 1, self._compute.outputs)
         self._weights.settle()
         seconds = perf_counter() - started
-        return StepsDone(done, samples, seconds, self._source.used(), finished, bad_loss)
+        used = self._source.used()
+        return StepsDone(done, samples, seconds, used, finished, bad_loss, uncounted)
 
     def _counted(self) -> int:
         """How many the loss's sum is of."""
@@ -231,6 +234,8 @@ class Engine:
 
     def _run(self, batch: Batch) -> float:
         """The loss's sum; the mean over no label at all is no number, and nothing to train on.
+
+        In an evaluation it is none of its batches' loss, whatever the model makes of it.
 
         Raises: CsrunError for an incomplete batch where what fills it up would count
         """
@@ -243,4 +248,5 @@ class Engine:
             )
         if self._trains and 0 in self._step.counts:
             return nan
-        return self._compute.run(batch, self._step)
+        loss_sum = self._compute.run(batch, self._step)
+        return loss_sum if self._counted() else 0.0

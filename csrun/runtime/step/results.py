@@ -15,6 +15,7 @@ import numpy.typing as npt
 from csrun.base.errors import CsrunError
 from csrun.executable import (
     ALIGNMENT_BYTES,
+    MOST_STEPS,
     Buffer,
     Combine,
     Output,
@@ -27,7 +28,6 @@ from csrun.executable.bind import Array, Bytes
 from csrun.records.events import EventWriter
 from csrun.runtime.wire.messages import Results
 
-MOST_RESULT_SLOTS = 256  # the most steps between two words of the chief
 RESULT_BYTES = 64 << 20  # with large outputs there are fewer slots, so that they take this much
 
 
@@ -90,6 +90,11 @@ class ResultSlots:
             for minibatch, part in enumerate(parts):
                 kept[minibatch, ...] = part
 
+    def losses(self, count: int) -> list[float]:
+        """The losses of the first steps, without their outputs."""
+        headers = (header.tolist() for header in self._headers[:count])
+        return [loss_sum / counted if counted else nan for loss_sum, counted, _ in headers]
+
     def read(self, slot: int, step: int) -> StepResult:
         """One step's results, copied out, with one value an output of all minibatches."""
         loss_sum, count, rows = self._headers[slot].tolist()
@@ -121,7 +126,7 @@ def result_slot_bytes(plan: Plan) -> int:
 
 def result_slots(plan: Plan) -> int:
     """How many result slots a run has: the most steps that one order may run."""
-    return max(1, min(MOST_RESULT_SLOTS, RESULT_BYTES // result_slot_bytes(plan)))
+    return max(1, min(MOST_STEPS, RESULT_BYTES // result_slot_bytes(plan)))
 
 
 def _output_buffers(plan: Plan) -> list[Buffer]:

@@ -6,13 +6,15 @@ from time import perf_counter
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
+from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.messages import RunSettings, StreamerUse
-from csrun.runtime.wire.ring import END_OF_DATA, UNKNOWN_STAGE, Made, RingReader
+from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, Made, RingReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +48,45 @@ class RingSource:
     def __init__(
         self, rings: Sequence[RingReader], first_batch: int, to_the_last: bool = False
     ) -> None:
-        self._rings = list(enumerate(rings))  # those that have not ended
+        self._all = list(enumerate(rings))
+        self._rings = list(self._all)  # those that have not ended
         self._turn = first_batch % len(rings)
         self._uses = [_Use() for _ in rings]
         self._to_the_last = to_the_last
+        self._pass = 0
 
     @property
     def slots(self) -> int:
         """Batches that all rings together can hold."""
         return sum(ring.slots for _, ring in self._rings)
 
+    def begin(self, first: int, number: int) -> None:
+        """The next batch is number `first` of the pass of this number; others are thrown away."""
+        self._pass, self._rings = number, list(self._all)
+        self._turn = first % len(self._rings)
+        for _, ring in self._rings:
+            ring.discard(number)
+
     def take(self) -> Taken | None:
         """The next batch; None at the end of the data."""
+        if not self._rings:
+            return None
         asked = perf_counter()
         streamer, ring = self._rings[self._turn]
         slot = ring.take()
+        header = slot.header.tolist()
+        while header[PASS] != self._pass:
+            ring.release()
+            slot = ring.take()
+            header = slot.header.tolist()
         waited = perf_counter() - asked
-        rows, _, produce_ns, slowest, slowest_ns, _, *counts = slot.header.tolist()
+        rows, _, produce_ns, slowest, slowest_ns, _, _, *counts = header
         if rows == END_OF_DATA:
-            return self._take_of_others() if self._to_the_last else None
+            ring.release()
+            if self._to_the_last:
+                return self._take_of_others()
+            self._rings.clear()
+            return None
         self._uses[streamer].add(waited, produce_ns, slowest, slowest_ns)
         return Taken(slot.arrays, Made(rows, tuple(counts)))
 
@@ -85,6 +107,64 @@ class RingSource:
         return tuple(use.read(turn) for turn, use in enumerate(self._uses) if use.batches)
 
 
+class FirstRows:
+    """The batches of another program, for one that computes on their first rows alone.
+
+    inputs: of this program; whole: of the other.
+
+    Raises: CsrunError as `require_first_rows`
+    """
+
+    def __init__(
+        self, source: BatchSource, inputs: Sequence[InputSpec], whole: Sequence[InputSpec]
+    ) -> None:
+        require_first_rows(inputs, whole)
+        self._source = source
+        self._most = inputs[0].shape[0]
+
+    def take(self) -> Taken | None:
+        """The next batch; None at the end of the data.
+
+        Raises: CsrunError for one of more samples
+        """
+        taken = self._source.take()
+        if taken is None:
+            return None
+        if taken.made.rows > self._most:
+            raise CsrunError(
+                f"the next batch has {taken.made.rows} samples, and the program that is to run "
+                f"takes {self._most}: run the one that takes all of them"
+            )
+        return Taken(tuple(array[: self._most] for array in taken.batch), taken.made)
+
+    def release(self) -> None:
+        """The batch taken last is no longer read."""
+        self._source.release()
+
+    def used(self) -> tuple[StreamerUse, ...]:
+        """What the batches taken since the last call cost."""
+        return self._source.used()
+
+
+def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) -> None:
+    """See that a program of these inputs can take the first rows of another's batches.
+
+    Raises: CsrunError where they differ in anything but a smaller number of samples
+    """
+    rows = inputs[0].shape[0]
+    cut = [replace(spec, shape=(rows, *spec.shape[1:])) for spec in whole]
+    if list(inputs) != cut or rows > whole[0].shape[0]:
+        ours, theirs = (", ".join(map(_text, specs)) for specs in (inputs, whole))
+        raise CsrunError(
+            f"a program that is to take the first rows of batches of {theirs} takes {ours}: "
+            "give it batches of its own"
+        )
+
+
+def _text(spec: InputSpec) -> str:
+    return f"{spec.name} {spec.dtype}{list(spec.shape)}"
+
+
 class InProcessSource:
     """The dataset of this process, through one slot with the same checks and conversions.
 
@@ -92,11 +172,21 @@ class InProcessSource:
     """
 
     def __init__(
-        self, dataset: Dataset, inputs: tuple[InputSpec, ...], first: int, settings: RunSettings
+        self,
+        dataset: Dataset,
+        inputs: tuple[InputSpec, ...],
+        first: int,
+        settings: RunSettings,
+        last: int | None = None,
     ) -> None:
         self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
-        self._maker = BatchMaker(dataset, inputs, Numbers(first), settings, "this process")
+        numbers = Numbers(first, last=last)
+        self._maker = BatchMaker(dataset, inputs, numbers, settings, "this process")
         self._use = _Use()
+
+    def begin(self, first: int, last: int | None) -> None:
+        """Give batches from `first` on, up to `last`."""
+        self._maker.begin(Numbers(first, last=last))
 
     def stage(self, number: int) -> str | None:
         """The name of a stage; None for an unknown one."""

@@ -18,12 +18,13 @@ CHUNK = 1 << 20  # values drawn at once: bounds the extra memory
 
 
 def initialize(plan: Plan, state: Mapping[str, Array], seed: int) -> None:
-    """Write initial values into every tensor of `state`: as the plan says, optimizer state zero.
+    """Write initial values into every tensor of `state`, as the plan says.
 
     A parameter's values depend on the seed, its name and its shape, and on nothing else.
     """
-    for array in state.values():
-        array[...] = 0
+    for slot in plan.store.slots:
+        for parameter in (p for p in plan.parameters if not p.is_state):
+            state[f"{slot.name}/{parameter.name}"][...] = slot.first_value
     for parameter in plan.parameters:
         _fill(state[parameter.name].reshape(-1), parameter.initializer, seed, parameter.name)
 
@@ -64,6 +65,29 @@ class Weights(Protocol):
 
     def settle(self) -> None:
         """Wait until every delivered gradient has become an update."""
+
+    def leave(self) -> None:
+        """Another program runs next: what the arena holds of the weights will be there no more."""
+
+    def resume(self) -> None:
+        """It runs next, and another one has run before it."""
+
+
+class Turns:
+    """Which program of a run the arena holds weights of: that which has run last."""
+
+    def __init__(self) -> None:
+        self._last: Weights | None = None
+
+    def take(self, weights: Weights) -> bool:
+        """The program with these runs next: whether that is another one than before."""
+        if self._last is weights:
+            return False
+        if self._last is not None:
+            self._last.leave()
+            weights.resume()
+        self._last = weights
+        return True
 
 
 ROUNDING = 1e-6  # added to a norm before it divides, as torch.nn.utils.clip_grad_norm_ does
@@ -120,6 +144,12 @@ class ResidentWeights:
 
     def settle(self) -> None:
         """Updates are made as gradients come."""
+
+    def leave(self) -> None:
+        """They are in the store itself."""
+
+    def resume(self) -> None:
+        """They are in the store itself."""
 
 
 def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
@@ -188,11 +218,7 @@ class Slots:
 
     def load(self, group: int) -> None:
         """Have the group's weights in its slot."""
-        if self._coming is not None:
-            coming, copied = self._coming
-            copied.result()
-            self._places.has_come(coming)
-            self._coming = None
+        self._await_coming()
         if group not in self._places.held:
             self._copies[group]()
             self._places.has_come(group)
@@ -213,6 +239,38 @@ class Slots:
         """The group's weights have changed, or will."""
         self._places.held.discard(group)
 
+    def forget(self) -> None:
+        """Nothing is there any more, nor comes."""
+        self._await_coming()
+        self._places.held.clear()
+
+    def _await_coming(self) -> None:
+        if self._coming is not None:
+            coming, copied = self._coming
+            copied.result()
+            self._places.has_come(coming)
+            self._coming = None
+
+
+def gradients_below(plan: Plan) -> list[list[int]]:
+    """For each visit, the other groups whose gradients lie where it writes its own."""
+    places = {
+        g.index: range(g.gradients_offset_bytes, g.gradients_offset_bytes + g.nbytes)
+        for g in plan.groups
+        if g.gradients_offset_bytes is not None
+    }
+
+    def below(group: int) -> list[int]:
+        own = places[group]
+        return [
+            other
+            for other, place in places.items()
+            if other != group and place.start < own.stop and own.start < place.stop
+        ]
+
+    found = {group: below(group) for group in places}
+    return [[other for group in v.gradients for other in found.get(group, ())] for v in plan.visits]
+
 
 class StreamedWeights:
     """Weights of MemoryX, streamed a group at a time; gradients stream back.
@@ -223,6 +281,7 @@ class StreamedWeights:
 
     def __init__(self, plan: Plan, slots: Slots, updates: Waiter, gradients: Counter) -> None:
         self._needs = [visit.groups for visit in plan.visits]
+        self._overwrites = gradients_below(plan)
         self._slots = slots
         self._updates = updates
         self._gradients = gradients
@@ -232,12 +291,14 @@ class StreamedWeights:
     def enter(self, visit: int) -> None:
         """Wait until the groups' last updates are in the store, then load them.
 
-        The next visit's groups begin to come, those whose update need not be waited for.
+        And until MemoryX is done with the gradients that the visit writes over. The next visit's
+        groups begin to come, those whose update need not be waited for.
         """
         for group in self._needs[visit]:
-            while group in self._outdated:
-                self._take()
+            self._await_update(group)
             self._slots.load(group)
+        for group in self._overwrites[visit]:
+            self._await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
             if group not in self._outdated:
                 self._slots.prefetch(group, self._needs[visit])
@@ -252,6 +313,17 @@ class StreamedWeights:
     def settle(self) -> None:
         """Wait for the updates of all delivered groups."""
         while self._pending:
+            self._take()
+
+    def leave(self) -> None:
+        """The slots are another program's from now on."""
+        self._slots.forget()
+
+    def resume(self) -> None:
+        """The slots are empty since it has left them."""
+
+    def _await_update(self, group: int) -> None:
+        while group in self._outdated:
             self._take()
 
     def _take(self) -> None:
@@ -279,3 +351,10 @@ class InProcessStreamedWeights:
 
     def settle(self) -> None:
         """Updates are made as gradients come."""
+
+    def leave(self) -> None:
+        """The slots are another program's from now on."""
+        self._slots.forget()
+
+    def resume(self) -> None:
+        """The slots are empty since it has left them."""

@@ -27,7 +27,8 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → streamer: produce batches `first`, `first + stride`, … into a ring.
 
-    `last` is the first batch that the run will not take (None: until the data ends).
+    `last` is the first batch that the run will not take (None: until the data ends). `source` is
+    the number of the program that they are for, `data` that of the data set among the streamer's.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -36,6 +37,8 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     last: int | None
     ring_slots: int
     settings: RunSettings = RunSettings()
+    source: int = 0
+    data: int = 0
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -56,6 +59,29 @@ class Primed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     stages: tuple[str, ...] = ()
 
 
+class TellOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → streamer: a part of what a data set, by its number, must know of the next pass.
+
+    All parts are there when that is to begin.
+    """
+
+    data: int
+    part: bytes
+
+
+class BeginPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → streamer and wafer: of a source, batch `first` comes next, up to `last`.
+
+    number: of the pass, which its slots have in their headers; those of others are thrown away.
+    first: the streamer's own first batch, or the run's.
+    """
+
+    source: int
+    number: int
+    first: int
+    last: int | None
+
+
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX: make a store for this Executable and apply its learning algorithm."""
 
@@ -69,6 +95,17 @@ class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
     """MemoryX → chief, with descriptors: memory, gradients, weights; none from another machine."""
 
     nbytes: int
+
+
+class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → MemoryX: serve this Executable, too, over the store of the first."""
+
+    directory: str
+    digest: str
+
+
+class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """MemoryX → chief, with descriptors: gradients, weights; none from another machine."""
 
 
 class ReadState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -94,6 +131,10 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
     With `remote_store` it is one, the connection to MemoryX on another machine.
     As many AddRing messages follow as `rings` says, in the order of the streamers.
+
+    A run's programs are numbered as they are loaded. The first has the store; of another the
+    descriptors are the counters of its gradients and weights, if there are any. `batches_of`: the
+    program whose batches it takes, if not those of rings of its own.
     """
 
     directory: str
@@ -104,6 +145,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     ring_slots: int
     result_slots: int
     remote_store: bool = False
+    batches_of: int | None = None
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -111,7 +153,7 @@ class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
 
 
 class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, with descriptors: arena, results."""
+    """Wafer → chief, with descriptors: arena and results; of all but the first program results."""
 
     programming_time_s: float
 
@@ -138,6 +180,7 @@ class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
 
     first: int
     count: int
+    program: int = 0
 
 
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
@@ -162,6 +205,7 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     samples: their valid rows; seconds: how long they took, waits for batches included.
     input: one for each streamer whose batches were awaited.
     finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
+    uncounted: as it has no label that counts, of this number among the batch's counts.
     """
 
     done: int
@@ -170,6 +214,7 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     input: tuple[StreamerUse, ...] = ()
     finished: bool = False
     bad_loss: float | None = None
+    uncounted: int | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -180,10 +225,14 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 
 AnyMessage = (
     StartStreaming
+    | TellOrder
     | RingReady
     | Primed
+    | BeginPass
     | LoadStore
     | StoreReady
+    | LoadUpdates
+    | UpdatesReady
     | ReadState
     | WriteState
     | StateWritten

@@ -18,11 +18,14 @@ from csrun.executable.bind import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.shared import Counter, Overdue, SharedMemory, Waiter
 
+RINGS_BYTES = 1 << 29  # of all rings together, where LEAST_RING_SLOTS of each take less
 LEAST_RING_SLOTS = 2  # one being read, one being filled
+BATCHES_AHEAD = 16  # over all streamers: one that stalls for 12 steps now and then is not felt
 BURST = 4  # slots that are given back at once, where the ring has that many to spare
 END_OF_DATA = -1  # in the header's `rows`
 UNKNOWN_STAGE = -1
-HEADER_LENGTH = 6  # without the counts of labels
+PASS = 6  # in the header: the number of the pass over the data
+HEADER_LENGTH = 7  # without the counts of labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,8 @@ class Made:
 class Slot:
     """One batch: its header, and its arrays in the inputs' order.
 
-    header: int64[6 + n] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered
-    + 1, the batch's n counts of labels)
+    header: int64[7 + n] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered
+    + 1, number of the pass, the batch's n counts of labels)
     """
 
     header: npt.NDArray[np.int64]
@@ -90,10 +93,13 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
     return views
 
 
-def write_header(slot: Slot, made: Made | None, index: int, cost: Production) -> None:
-    """All of a slot's header but the stage."""
+def write_header(
+    slot: Slot, made: Made | None, index: int, cost: Production, number: int = 0
+) -> None:
+    """All of a slot's header but the stage; `number` is that of the pass."""
     rows = END_OF_DATA if made is None else made.rows
     slot.header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
+    slot.header[PASS] = number
     slot.header[HEADER_LENGTH:] = 0 if made is None else made.counts
 
 
@@ -124,9 +130,23 @@ class RingWriter:
         """The next batch is in this stage now."""
         self._slots[self._next].header[5] = stage + 1
 
-    def publish(self, made: Made | None, index: int, cost: Production = NO_PRODUCTION) -> None:
-        """Hand the reserved slot to the reader: what was made in it, None at the end; its batch."""
-        write_header(self._slots[self._next], made, index, cost)
+    @property
+    def room(self) -> int:
+        """The descriptor that is readable when there are more."""
+        return self._free.descriptor
+
+    def ready(self) -> int:
+        """How many slots are known to be free; 0 only when there is none."""
+        return self._waiter.ready()
+
+    def publish(
+        self, made: Made | None, index: int, cost: Production = NO_PRODUCTION, number: int = 0
+    ) -> None:
+        """Hand the reserved slot to the reader: what was made in it, None at the end; its batch.
+
+        number: of the pass over the data
+        """
+        write_header(self._slots[self._next], made, index, cost, number)
         self._next = (self._next + 1) % len(self._slots)
         self._filled.raise_by()
 
@@ -137,15 +157,32 @@ class RingWriter:
             part.close()
 
 
-def burst_of(slots: int) -> int:
-    """How many slots a ring's reader gives back at once: LEAST_RING_SLOTS are never kept."""
-    return max(1, min(BURST, slots - LEAST_RING_SLOTS))
+def ahead_of(rings: int) -> int:
+    """How many batches each of so many rings is to hold ahead."""
+    return max(LEAST_RING_SLOTS, BATCHES_AHEAD // rings)
+
+
+def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
+    """Slots of each ring: all rings hold BATCHES_AHEAD, or fewer that take RINGS_BYTES.
+
+    To these come the slots of a burst, which are read already.
+    """
+    in_bytes = RINGS_BYTES // (streamers * slot_bytes(inputs))
+    return max(LEAST_RING_SLOTS, min(in_bytes, ahead_of(streamers) + BURST))
+
+
+def burst_of(slots: int, ahead: int) -> int:
+    """How many slots a ring's reader gives back at once: those that hold what is ahead are never
+    kept, though memory be too tight for all that should be.
+    """
+    return max(1, min(BURST, slots - ahead))
 
 
 class RingReader:
     """The wafer's end of one ring.
 
     turn: of the ring among those that are read in turn; their bursts begin at different steps.
+    ahead: slots that are never kept for a burst.
     """
 
     def __init__(
@@ -156,13 +193,14 @@ class RingReader:
         control: Channel,
         overdue: Overdue | None = None,
         turn: int = 0,
+        ahead: int = LEAST_RING_SLOTS,
     ) -> None:
         self._memory = SharedMemory.attach(descriptors[0])
         self._filled, self._free = Counter(descriptors[1]), Counter(descriptors[2])
         self._slots = slot_views(self._memory.bytes, inputs, slots)
         self._waiter = Waiter(self._filled, control, overdue)
         self._next = 0
-        self._burst = burst_of(slots)
+        self._burst = burst_of(slots, ahead)
         self._kept = 0  # slots that are read, and not given back yet
         self._to_keep = self._burst - turn % self._burst
 
@@ -175,6 +213,12 @@ class RingReader:
         """Wait for the next batch; call `release` when it is no longer read."""
         self._waiter.take()
         return self._slots[self._next]
+
+    def discard(self, number: int) -> None:
+        """Give back what is there of other passes than that of this number."""
+        while self._waiter.ready() and self._slots[self._next].header[PASS] != number:
+            self._waiter.take()
+            self.release()
 
     def entered(self) -> int:
         """The stage that the next batch is in; UNKNOWN_STAGE before the first of them."""

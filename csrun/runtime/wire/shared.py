@@ -11,7 +11,9 @@ import mmap
 import os
 import select
 import weakref
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 import numpy as np
@@ -20,7 +22,7 @@ import psutil
 from csrun.base.errors import CsrunError
 from csrun.executable.bind import Bytes
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.messages import Stop
+from csrun.runtime.wire.messages import AnyMessage, Stop
 
 GIVEN_AWAY = -1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,6 +70,22 @@ class SharedMemory:
         """The descriptor, which is the caller's from now on."""
         descriptor, self.descriptor = self.descriptor, GIVEN_AWAY
         return descriptor
+
+    def grown(self, nbytes: int) -> "SharedMemory":
+        """The same memory with more behind it, up to so many bytes; earlier mappings stay.
+
+        Raises: CsrunError when the machine does not have as much.
+        """
+        available, more = psutil.virtual_memory().available, nbytes - len(self.bytes)
+        if more > available:
+            raise CsrunError(
+                f"{more:,} more bytes of memory cannot be had: {available:,} are available"
+            )
+        try:
+            os.posix_fallocate(self.descriptor, 0, nbytes)
+            return SharedMemory(os.dup(self.descriptor), nbytes)
+        except OSError as error:
+            raise CsrunError(f"{nbytes:,} bytes of memory cannot be had: {error}") from error
 
     def close(self) -> None:
         """Close the descriptor; the mapping lives as long as arrays over it do."""
@@ -135,6 +153,37 @@ class Counter:
         os.close(self.descriptor)
 
 
+class Mail:
+    """What the chief says to a role at work, kept until that looks at it; but for its last word.
+
+    Raises: Interrupted at a Stop, PeerLost when the chief is lost
+    """
+
+    def __init__(self, control: Channel) -> None:
+        self.control = control
+        self._kept: deque[AnyMessage] = deque()
+        self._poll = select.poll()
+        self._poll.register(control.fileno(), select.POLLIN)
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether some lie here that no descriptor tells of."""
+        return bool(self._kept)
+
+    def take(self) -> AnyMessage | None:
+        """The next message that has come, if there is one."""
+        if not self._kept and self._poll.poll(0):
+            self.keep()
+        return self._kept.popleft() if self._kept else None
+
+    def keep(self) -> None:
+        """Wait for one and keep it."""
+        message, _ = self.control.receive()
+        if isinstance(message, Stop):
+            raise Interrupted(message)
+        self._kept.append(message)
+
+
 class StallWatch:
     """Tells of a wait that does not end: after `STALL_S`, and each time that has doubled.
 
@@ -185,6 +234,13 @@ class Waiter:
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
         self._poll.register(control.fileno(), select.POLLIN)
+
+    def ready(self) -> int:
+        """How many may be taken at once, as far as is known; 0 only when there is none."""
+        if not self._available:
+            with suppress(BlockingIOError):
+                self._available = os.eventfd_read(self._descriptor)
+        return self._available
 
     def take(self) -> None:
         """Take one from the count, waiting for it."""

@@ -121,11 +121,7 @@ def test_a_real_loader_of_arrays_which_needs_no_seed() -> None:
     data = as_dataset(DataLoader(TensorDataset(values, values), batch_size=10, shuffle=True))
     facts = {"indexable": data.indexable, "cardinality": data.cardinality}
     found = examine(Pipeline(data.operators, streamers=2, last_step=30, **facts))
-    assert [finding.rule for finding in found] == [
-        "data-end",
-        "loader-sample-by-sample",
-        "stream-replayed",
-    ]
+    assert [finding.rule for finding in found] == ["data-end", "loader-sample-by-sample"]
     assert "the data end after step 10, the run wants 30 steps" in found[0].now
 
 

@@ -93,13 +93,33 @@ def test_an_iterable_data_set_keeps_its_order_to_itself() -> None:
     assert list(named(Loader(Numbers(), batch_size=None))) == ["DataLoader"]
 
 
-def test_a_data_set_of_it_has_its_operators_and_is_read_in_turn() -> None:
-    loader = data.DataLoader(pairs(), batch_size=4)
-    made = as_dataset(loader)
+def test_a_data_set_of_it_has_its_operators_and_is_read_by_number() -> None:
+    made = as_dataset(data.DataLoader(pairs(), batch_size=4))
     assert [op.name for op in made.operators] == ["DataLoader", "batch"]
-    assert not made.indexable
-    assert indexed(loader) is None
+    assert made.indexable
+    assert made.cardinality == 3
     assert [labels.tolist() for _, labels in made] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [labels.tolist() for _, labels in made.batches(1, 2)] == [[4, 5, 6, 7]]
+
+
+class Loader(data.DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+
+
+OWN = [
+    Loader(pairs(), batch_size=4),
+    data.DataLoader(pairs(), batch_size=4, num_workers=1),
+    data.DataLoader(pairs(), batch_size=4, sampler=[3, 2, 1, 0]),
+    data.DataLoader(pairs(), batch_sampler=[[3, 2], [1, 0]]),
+    data.DataLoader(pairs(), shuffle=True, generator=torch.Generator()),
+]
+
+
+@pytest.mark.parametrize("loader", OWN)
+def test_one_with_an_order_or_workers_of_its_own_is_read_in_turn(loader) -> None:
+    assert indexed(loader) is None
+    assert not as_dataset(loader).indexable
 
 
 def test_a_batch_may_be_a_dict_of_features_and_labels() -> None:

@@ -1,7 +1,9 @@
 """An attendant as a process, its launcher's mail written here, other commands for Slurm's."""
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,12 +14,13 @@ import msgspec
 import pytest
 
 from csrun.base import stored
-from csrun.context import JobFile, Role, TaskEntry
+from csrun.context import JobFile, Progress, Role, TaskEntry
 from csrun.context.job import ended_file
 from csrun.jobs.folder import JobFolder
+from csrun.launch.process.protocol import SignalTasks, TaskEnded, TasksReady
 from csrun.launch.slurm import mail
-from csrun.launch.slurm.alone import LOST
 from csrun.launch.slurm.attendant import PLAN_FILE
+from csrun.launch.slurm.comment import LOST
 from csrun.launch.slurm.mail import Heartbeat, LetGo, StartAll
 
 SILENCE_S = 0.3
@@ -25,6 +28,14 @@ CPU = min(os.sched_getaffinity(0))
 ENTRIES = tuple(TaskEntry(rank, Role.TASK, f"node{rank + 1}", rank, 0, (CPU,)) for rank in range(2))
 JOB = JobFile(7, None, ("true",), "/", "local", 2, 1, ENTRIES, grace_s=5.0)
 ENDS_WELL, FAILS, STAYS = ("true",), ("sh", "-c", "exit 3"), ("sleep", "600")
+
+
+PLACE = {
+    "SLURM_PROCID": "0",
+    "SLURMD_NODENAME": "node1",
+    "SLURM_JOB_ID": "7",
+    "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+}
 
 
 class Place:
@@ -38,29 +49,31 @@ class Place:
             folder.mkdir()
         self.folder.furnish()
         stored.write(self.folder.path / PLAN_FILE, JOB, durable=False)
-        for name in ("scancel", "scontrol"):
-            program = self._programs / name
-            program.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.calls}\n')
-            program.chmod(0o755)
+        self.comment = path / "comment"
+        keep = f"printf '%s\\n' \"${{3#Comment=}}\" > {self.comment}"
+        self._program("scancel", f'echo scancel "$@" >> {self.calls}')
+        self._program("scontrol", f'echo scontrol "$@" >> {self.calls}', keep)
+        self._program("squeue", f"cat {self.comment}")
         self.calls.touch()
+        self.comment.write_text("\n")
         self.process: subprocess.Popen[bytes] | None = None
+
+    def _program(self, name: str, *lines: str) -> None:
+        program = self._programs / name
+        program.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        program.chmod(0o755)
 
     def start(self, heartbeat: Heartbeat, *command: str, **changes: object) -> None:
         """The attendant, and its task when there is a command for it."""
         self.say(heartbeat)
         if command:
             self.say(StartAll(msgspec.structs.replace(JOB, command=command, **changes), False))
-        variables = {
-            "SLURM_PROCID": "0",
-            "SLURMD_NODENAME": "node1",
-            "SLURM_JOB_ID": "7",
-            "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
-            "PATH": f"{self._programs}:{os.environ['PATH']}",
-        }
+        path = f"{self._programs}:{os.environ['PATH']}"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "csrun.launch.slurm.attendant", str(self.folder.path), ""],
-            env=os.environ | variables,
+            env=os.environ | PLACE | {"PATH": path},
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # no file, whose size a test may limit
         )
         reader = mail.Reader(
             mail.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mail.FromAttendant)
@@ -68,7 +81,7 @@ class Place:
         self.until(lambda: bool(reader.read()))
 
     def say(self, message: msgspec.Struct) -> None:
-        mail.post(mail.launcher_box(self.folder.path), message)
+        mail.Outbox(mail.launcher_box(self.folder.path)).post(message)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Have it look at its mail, until this holds."""
@@ -99,9 +112,14 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path)
     yield place
-    if place.process is not None and place.process.poll() is None:
-        place.process.kill()
-        place.process.wait()
+    if place.process is None:
+        return
+    place.process.kill()
+    place.process.wait()
+    assert place.process.stderr is not None
+    with place.process.stderr as said:
+        os.set_blocking(said.fileno(), False)
+        print((said.read() or b"").decode())  # shown where the test fails
 
 
 FREES = Heartbeat(SILENCE_S, frees_job=True)
@@ -119,7 +137,7 @@ def test_a_failure_without_a_launcher_frees_the_job(place: Place) -> None:
 def test_the_first_one_waits_for_the_end_of_all_and_frees_the_job(place: Place) -> None:
     place.start(FREES, *ENDS_WELL)
     place.until(lambda: TOLD in place.called())
-    assert ended_file(place.folder.path, 0).exists()
+    place.until(ended_file(place.folder.path, 0).exists)
     assert place.process is not None
     assert place.process.poll() is None
     place.folder.mark_ended(1)
@@ -168,4 +186,109 @@ def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     assert place.process.poll() is None
     place.say(LetGo(exit_code=3))
     assert place.left() == 3
+    assert place.called() == []
+
+
+def test_what_is_said_before_there_is_a_job_is_taken_and_dropped(place: Place) -> None:
+    """Else it would have the attendant look again and again, and the queue take no more."""
+    place.start(Heartbeat(60.0, frees_job=False))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.settimeout(20.0)
+        stranger.connect(str(place.folder.path / "link-0.sock"))
+        for _ in range(2000):  # more than a queue holds
+            stranger.send(msgspec.msgpack.encode(Progress("training", 1, 2)))
+    place.say(LetGo())
+    assert place.left() == 0
+
+
+def test_a_damaged_plan_is_not_one_that_is_not_there(place: Place) -> None:
+    path = place.folder.path / PLAN_FILE
+    path.write_bytes(path.read_bytes().replace(b"node1", b"node3"))
+    words = [sys.executable, "-m", "csrun.launch.slurm.attendant", str(place.folder.path), ""]
+    done = subprocess.run(
+        words, env=os.environ | PLACE, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert f"csrun: node1: {path}: the job's plan is damaged: its checksum is" in done.stderr
+    assert "is not there" not in done.stderr
+
+
+FIRST_CAUSE = """
+import os, pathlib, signal, sys, time
+from csrun.context import TaskReport, TaskReportKind
+rank, reported = int(os.environ["SLURM_PROCID"]), pathlib.Path(sys.argv[1])
+if rank == 0:  # the first to fail, and the last but one to end
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+    report = TaskReport(0, TaskReportKind.USER_ERROR, "no", "", 5, time.monotonic(), 0)
+    report.write(pathlib.Path(os.environ["CSRUN_JOB_DIR"]))
+    reported.touch()
+if rank == 1:
+    while not reported.exists():
+        time.sleep(0.01)
+    sys.exit(3)
+if rank == 2:
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os._exit(143)))
+time.sleep(600)
+"""
+
+
+def test_the_exit_code_is_the_first_causes(place: Place) -> None:
+    script, reported = place.folder.path / "run.py", place.folder.path / "reported"
+    script.write_text(FIRST_CAUSE)
+    tasks = tuple(TaskEntry(rank, Role.TASK, "node1", 0, rank, (CPU,)) for rank in range(3))
+    job = msgspec.structs.replace(JOB, tasks=tasks, nodes=1)
+    stored.write(place.folder.path / PLAN_FILE, job, durable=False)
+    place.start(FREES, "python", str(script), str(reported), tasks=tasks, nodes=1)
+    assert place.left() == 5
+
+
+@pytest.mark.parametrize("own", ["", "ada's; best"])
+def test_a_launcher_that_is_heard_again_is_not_lost(place: Place, own: str) -> None:
+    """What its user has noted of the job stays."""
+    place.comment.write_text(f"{own}\n")
+    place.start(FREES, *STAYS)
+    noted = f"{own}; {LOST}" if own else LOST
+    place.until(lambda: place.comment.read_text() == f"{noted}\n")
+    place.say(Heartbeat(60.0, frees_job=True))
+    place.until(lambda: place.comment.read_text() == f"{own}\n")
+    place.say(SignalTasks(("rank-00000",), signal.SIGKILL))
+    place.say(LetGo())
+    assert place.left() == 0
+    assert place.called() == [
+        f"scontrol update JobId=7 Comment={noted}",
+        f"scontrol update JobId=7 Comment={own}",
+    ]
+
+
+def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
+    """As on a full disk: the launcher would take a task for lost whose end it never heard of."""
+    place.start(Heartbeat(60.0, frees_job=False))
+    box = mail.node_box(place.folder.path, 0)
+    assert place.process is not None
+    pid, whole = place.process.pid, box.read_bytes()
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (len(whole) + 10, resource.RLIM_INFINITY))
+    place.say(StartAll(msgspec.structs.replace(JOB, command=ENDS_WELL), False))
+    place.until(ended_file(place.folder.path, 0).exists)
+    reader = mail.Reader(box, msgspec.msgpack.Decoder(mail.FromAttendant))
+    assert [type(said) for said in reader.read()] == [mail.NodeReady]
+    assert place.process.poll() is None
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    assert place.left() == 0
+    assert [type(said) for said in reader.read()] == [TasksReady, TaskEnded, mail.Left]
+
+
+def test_who_can_say_nothing_for_too_long_leaves(place: Place) -> None:
+    place.start(Heartbeat(60.0, frees_job=True))
+    box = mail.node_box(place.folder.path, 0)
+    assert place.process is not None
+    limit = (box.stat().st_size + 10, resource.RLIM_INFINITY)
+    resource.prlimit(place.process.pid, resource.RLIMIT_FSIZE, limit)
+    place.say(StartAll(msgspec.structs.replace(JOB, command=ENDS_WELL), False))
+    place.until(ended_file(place.folder.path, 0).exists)
+    until_s = time.monotonic() + 60.0
+    while place.process.poll() is None and time.monotonic() < until_s:
+        place.say(Heartbeat(SILENCE_S, frees_job=True))  # of a launcher that is heard all the time
+        place.process.send_signal(signal.SIGURG)
+        time.sleep(0.02)
+    assert place.process.poll() == 1
     assert place.called() == []

@@ -1,16 +1,27 @@
 """A step as its launcher sees it, with a shell in srun's place."""
 
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from csrun.context import JobFile, Role, TaskEntry
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.protocol import SignalTasks, StartTask, TaskEnded
 from csrun.launch.slurm import step
-from csrun.launch.slurm.mail import node_box, post
+from csrun.launch.slurm.mail import (
+    Outbox,
+    Reader,
+    StartAll,
+    ToAttendants,
+    launcher_box,
+    node_box,
+)
 
 TASK = StartTask(0, ("true",))
 KILLED = TaskEnded(TASK.name, -signal.SIGKILL, 1.0)
@@ -36,17 +47,18 @@ def started(folder: JobFolder, script: str) -> step.Step:
 
 
 def test_a_task_that_was_killed_and_starts_again_is_not_taken_for_a_silent_one(
-    folder: JobFolder,
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(step, "SILENCE_S", 60.0)
     running = started(folder, "echo; exec sleep 60")
     try:
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
-        post(node_box(folder.path, 0), KILLED)
+        Outbox(node_box(folder.path, 0)).post(KILLED)
         (ended,) = running.receive() or ()
         assert isinstance(ended, TaskEnded)
         assert not ended.is_lost
         running.send(TASK)
-        time.sleep(6 * SILENCE_S)
+        assert running._silence is None  # nothing waits any more for it to speak
         assert running._process.poll() is None
     finally:
         running.cancel()
@@ -58,3 +70,45 @@ def test_a_task_of_which_nothing_is_heard_is_lost_with_its_place(folder: JobFold
     assert isinstance(ended, TaskEnded)
     assert ended.is_lost
     assert running.end() == 1
+
+
+def test_an_order_that_has_no_room_is_given_when_it_has(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(step.deputy, "HEARTBEAT_S", 0.02)
+    box = launcher_box(folder.path)
+    running = step.Step(("sleep", "60"), folder, 1)
+    running.job = JOB
+    try:
+        with no_room():
+            running.send(TASK)
+        assert f"{box}: the job's messages cannot be written: " in capsys.readouterr().err
+        reader = Reader(box, msgspec.msgpack.Decoder(ToAttendants))
+        deadline_s = time.monotonic() + 30.0
+        while StartAll(JOB, False) not in reader.read():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    finally:
+        running.cancel()
+
+
+def test_tasks_whose_end_cannot_be_ordered_end_with_srun(
+    folder: JobFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is said of it has the test's memory for room."""
+    running = started(folder, "exec sleep 60")
+    with no_room():
+        running.send(SignalTasks((TASK.name,), signal.SIGKILL))
+        assert running._process.wait(timeout=30.0) == -signal.SIGTERM
+    running.end()
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file of this process grows, as on a full disk."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

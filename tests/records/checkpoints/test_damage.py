@@ -213,6 +213,16 @@ def test_without_its_index_and_a_whole_checkpoint_nothing_is_begun_anew(folder: 
         checkpoints.latest(folder)
 
 
+def test_without_index_and_manifest_only_a_first_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    checkpoints.write(tmp_path, 0, TENSORS, {}, 5)
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "model-ckpt-0.json").unlink()
+    assert checkpoints.latest(tmp_path) is None
+    (tmp_path / "model-ckpt-0.safetensors").rename(tmp_path / "model-ckpt-100.safetensors")
+    with pytest.raises(CsrunError, match="none of its 1 checkpoints is whole"):
+        checkpoints.latest(tmp_path)
+
+
 def test_a_kept_name_without_files_is_told_of(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

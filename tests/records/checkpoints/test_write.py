@@ -5,6 +5,7 @@ import os
 import random
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ import pytest
 
 from csrun.base import files
 from csrun.base.errors import CsrunError
-from csrun.records import checkpoints
+from csrun.records import checkpoints, tensor_files
 from csrun.records.checkpoints import parts
 
 SIZE = 200_000  # values of a tensor
@@ -127,6 +129,24 @@ def test_a_stop_at_any_call_leaves_a_whole_checkpoint(
     pytest.fail("the writer never came to its end")
 
 
+def test_a_stop_at_any_call_of_the_first_write_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for stop in range(40):
+        folder = tmp_path / str(stop)
+        folder.mkdir()
+        was_stopped = stopped_write(folder, 0, stop, monkeypatch)
+        newest = checkpoints.latest(folder)
+        found.add(None if newest is None else newest.step)
+        checkpoints.write(folder, 0, filled(0), {}, 2)
+        assert checkpoints.kept_steps(folder) == (0,)
+        if not was_stopped:
+            assert found == {None, 0}
+            return
+    pytest.fail("the writer never came to its end")
+
+
 class Killed(BaseException):
     """Stands for SIGKILL: from here on the disk does not change."""
 
@@ -182,8 +202,28 @@ def assert_refused_and_whole(folder: Path) -> None:
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints.write(tmp_path, 1, filled(1), {}, 2)
-    monkeypatch.setattr(writer_module(), "FileIO", FullDisk)
+    monkeypatch.setattr(tensor_files, "FileIO", FullDisk)
     assert_refused_and_whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "free", "said"),
+    [
+        (errno.ENOSPC, 5, "the disk is full: the checkpoint needs 1,600,000 bytes, 5 are free;"),
+        (errno.ENOSPC, 9_000_000, "the disk is full: .* bytes, 9,000,000 are free by now;"),
+        (errno.EDQUOT, 9_000_000, "your quota of the disk is used: .* needs 1,600,000 bytes, "),
+    ],
+)
+def test_what_a_disk_lacked_is_told_by_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, free: int, said: str
+) -> None:
+    def refuse(path: Path, tensors: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tensor_files, "write", refuse)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(CsrunError, match=said):
+        checkpoints.write(tmp_path, 1, filled(1), {}, 2)
 
 
 def test_a_disk_that_fails_for_good_is_one_clear_error(
@@ -205,10 +245,6 @@ def test_a_disk_that_fails_for_good_is_one_clear_error(
     assert newest(tmp_path) == 1
     files.sweep_temporaries(tmp_path)
     assert not leftovers(tmp_path)
-
-
-def writer_module() -> Any:
-    return sys.modules["csrun.records.checkpoints.write"]
 
 
 @pytest.fixture

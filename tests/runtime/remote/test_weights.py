@@ -7,18 +7,22 @@ from contextlib import ExitStack, closing, contextmanager
 import numpy as np
 import pytest
 from support.handmade import RATE, make
-from support.programs import ArrayData, Network, TiedNetwork, step_of
+from support.programs import ArrayData, Network, TiedNetwork, options_of, step_of
 from support.wires import tcp_channel_pair
 
 from csrun import nn
 from csrun.base.errors import PeerLost
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
+from csrun.executable.bind import gradients_offset
+from csrun.nn.tracer import Tracer
 from csrun.runtime.remote.store import StoreLink, remote_state
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.engine import make_compute
+from csrun.runtime.step.weights import initialize
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, RunSettings, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
@@ -49,7 +53,8 @@ def connected(executable):
         chief.expect(StoreReady)
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)
-        weights = RemoteWeights(plan, arena, memory, link, Waiter(link.arrived, wafer_control))
+        waiters = (Waiter(counter, wafer_control) for counter in (link.arrived, link.sent))
+        weights = RemoteWeights(plan, arena, memory, link, *waiters)
         yield plan, weights, arena, memory, remote_state(plan, chief), chief
 
 
@@ -93,7 +98,7 @@ def test_a_fetch_behind_gradients_gets_the_update(afar):
         for visit, group in ((2, 1), (3, 0)):
             weights.enter(visit)
             place = plan.groups[group]
-            gradients = memory.bytes[offset + place.offset_bytes :][: place.nbytes]
+            gradients = memory.bytes[offset + place.gradients_offset_bytes :][: place.nbytes]
             gradients.view("f")[...] = 10 * (group + 1)
             weights.deliver(group, Step())
         weights.settle()
@@ -127,11 +132,11 @@ def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
         chief.send(Stop({}))
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("optimizer", [nn.Adam(0.01), nn.Lamb(0.01, clip_norm=0.5)])
 @pytest.mark.parametrize("sizes", [(12, 12, 12, 12), (30, 8, 8, 30), (30, 8, 8, 8, 30)])
-def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, clip_norm):
+def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, optimizer):
     """Its group comes three times a step, over and beside others; against all in one process."""
-    network = TiedNetwork(sizes, optimizer=nn.Adam(0.01, clip_norm=clip_norm))
+    network = TiedNetwork(sizes, optimizer=optimizer)
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
     batches = network.batches(8)
     here = CpuMachine(executable, ArrayData(batches), RunSettings(seed=1), 0)
@@ -148,6 +153,38 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, clip_norm):
         assert losses == [here.result(i, i).loss * network.batch for i in range(len(batches))]
         for name, array in here.state.items():
             np.testing.assert_array_equal(np.asarray(state[name]), array, err_msg=name)
+        chief.send(Stop({}))
+
+
+def normed_network():
+    """Two layers, each with a batch norm, whose states are written on the way forward."""
+    with Tracer("float32") as tracer:
+        x = nn.flatten(tracer.input("features", (16, 2, 6), "float32"))
+        labels = tracer.input("labels", (16,), "int32")
+        for units in (7, 9):
+            x = nn.relu(nn.BatchNorm()(nn.Dense(units)(x)))
+        loss = nn.softmax_cross_entropy(nn.Dense(5)(x), labels)
+        return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1, momentum=0.9).minimize(loss), [])
+
+
+def test_running_statistics_are_the_same_bits_afar(tmp_path):
+    options = options_of(ExecutionMode.WEIGHT_STREAMING, group_bytes=1)
+    executable = compile_model(normed_network(), tmp_path, options).executable
+    batches = Network().batches(8)
+    here = CpuMachine(executable, ArrayData(batches), RunSettings(seed=1), 0)
+    initialize(executable.plan, here.state, 1)
+    first = {name: value.copy() for name, value in here.state.items()}
+    with connected(executable) as (plan, weights, arena, memory, state, chief):
+        for name, value in first.items():
+            state[name][...] = value
+        compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
+        for index, batch in enumerate(batches):
+            compute.run(batch, step_of(plan, batch, 16, index))
+        weights.settle()
+        assert here.run(0, len(batches)).done == len(batches)
+        for name, array in here.state.items():
+            np.testing.assert_array_equal(np.asarray(state[name]), array, err_msg=name)
+            assert not np.array_equal(array, first[name])
         chief.send(Stop({}))
 
 
@@ -186,6 +223,26 @@ def test_large_gradients_are_given_back(afar, monkeypatch):
     weights.deliver(1, Step())
     weights.settle()
     place = plan.groups[1]
-    assert given == [(plan.store.gradients_offset + place.offset_bytes, place.nbytes)]
+    offset = plan.store.gradients_offset + place.gradients_offset_bytes
+    assert given == [(offset, place.nbytes)]
     assert state_views(plan, memory.bytes).keys() == state.keys()
     chief.send(Stop({}))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_small_gradients_are_given_back_where_all_have_places(tmp_path, monkeypatch, clip_norm):
+    """Unclipped, they write over each other's."""
+    network = Network((8, 8, 8, 8), optimizer=nn.SGD(RATE, clip_norm=clip_norm))
+    executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
+    with connected(executable) as (plan, weights, _, memory, _, chief):
+        given = []
+        monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
+        for number, visit in enumerate(plan.visits):
+            weights.enter(number)
+            for group in visit.completes:
+                weights.deliver(group, Step())
+        weights.settle()
+        places = {gradients_offset(plan, plan.groups[group]) for group in plan.deliveries}
+        assert {offset for offset, _ in given} == (places if clip_norm else set())
+        assert len(places) == (3 if clip_norm else 2)
+        chief.send(Stop({}))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
-from csrun.base.mode import IGNORE_INDEX
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
 from csrun.data.delivery import Delivery, LazyBatch
 from csrun.data.operators import StageClock

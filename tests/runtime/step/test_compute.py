@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from support.programs import Network, options_of, step_of
 
-from csrun.base.mode import IGNORE_INDEX, RunMode
+from csrun.base.mode import RunMode
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import compile_model
 from csrun.executable import Runtime, state_views, wafer_views
 from csrun.runtime.step.engine import make_compute

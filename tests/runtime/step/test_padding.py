@@ -8,7 +8,8 @@ from support.steps import Case, one_step, parameters_of
 from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.cirh.ops.arithmetic import MmOp, SumOp
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn.functions import view
 from csrun.runtime.roles.cpu import CpuMachine
@@ -203,3 +204,4 @@ def test_a_batch_of_ignored_labels_ends_a_training(tmp_path):
     done = machine.run(0, 2)
     assert done.done == 1
     assert np.isnan(done.bad_loss)
+    assert done.uncounted == 0

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
-from csrun.base.mode import IGNORE_INDEX
+from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
-from csrun.executable import InputSpec, LabelRange
+from csrun.executable import Cut, InputSpec, LabelRange, NumberRange
 from csrun.runtime.step.source import InProcessSource
 from csrun.runtime.wire.messages import RunSettings
 
@@ -36,8 +36,8 @@ def test_a_label_out_of_range_in_a_sequence():
     with pytest.raises(CsrunError) as caught:
         run(labels=changed(LABELS, (13, 1), 11))
     assert str(caught.value) == (
-        "batch 3, row 1 (sample 13): labels must be in 0..9, got 11: correct it, or give labels "
-        "that are not to count the loss's ignore_index, -100"
+        "batch 3, row 1 (sample 13), position 1: labels must be in 0..9, got 11: correct it, or "
+        "give labels that are not to count the loss's ignore_index, -100"
     )
     (note,) = caught.value.__notes__
     assert note.startswith("this process was at batch 3; batches made before: 3, at ")
@@ -66,7 +66,7 @@ def test_the_rows_that_fill_up_a_last_batch_are_not_looked_at():
 @pytest.mark.parametrize("wrong", [-1, 7, 1 << 40])
 def test_a_number_that_the_table_does_not_have(wrong):
     tokens = changed(np.ones((8, 5), np.int64), (6, 3), wrong)
-    inputs = (InputSpec("features", (4, 5), "int32", vocabulary=7),)
+    inputs = (InputSpec("features", (4, 5), "int32", numbers=(NumberRange(7),)),)
     source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
     source.take()
     source.release()
@@ -76,3 +76,20 @@ def test_a_number_that_the_table_does_not_have(wrong):
         "batch 1, row 2 (sample 6), position 3: features must be in 0..6, the numbers that the "
         f"model has a vector for, got {wrong}"
     )
+
+
+def test_only_what_is_looked_up_of_an_array_is_looked_at():
+    tokens = changed(np.ones((8, 5), np.int64), (6, 3), 7)
+    ranges = NumberRange(2, (Cut(1, 0, 3),)), NumberRange(9)
+    inputs = (InputSpec("features", (4, 5), "int32", numbers=ranges),)
+    source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
+    for _ in range(2):
+        source.take()
+        source.release()
+    cut = (NumberRange(2, (Cut(1, 1, 4, 2),)),)
+    inputs = (InputSpec("features", (4, 5), "int32", numbers=cut),)
+    source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
+    source.take()
+    source.release()
+    with pytest.raises(CsrunError, match=r"position 3: features must be in 0\.\.1, .* got 7"):
+        source.take()

@@ -15,11 +15,10 @@ from csrun.data.operators import StageClock
 from csrun.executable import InputSpec, LabelRange
 from csrun.runtime.remote.ring import BatchRelay
 from csrun.runtime.roles import streamer
-from csrun.runtime.roles.connections import ring_slots_for
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import Primed, RingReady, RunSettings, StartStreaming, Stop
-from csrun.runtime.wire.ring import Made, RingReader, RingWriter
+from csrun.runtime.wire.ring import Made, RingReader, RingWriter, ahead_of, burst_of, ring_slots_for
 from csrun.runtime.wire.shared import Interrupted
 
 INPUTS = (
@@ -68,7 +67,7 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> Rin
         chief, control = channel_pair("streamer", "chief")
         start = first + (turn - first) % rings
         chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
-        thread = threading.Thread(target=streamer.serve, args=(control, data, cpus))
+        thread = threading.Thread(target=streamer.serve, args=(control, [data], cpus))
         thread.start()
         _, parts = chief.expect(RingReady, descriptors=3)
         reader = RingReader(tuple(parts), INPUTS, SLOTS, chief, turn=turn)
@@ -85,16 +84,16 @@ def _ring_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> Rin
 def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> RingSource:
     """Streamers over TCP; the relay has the rings that the source reads."""
     readers = []
-    relay = BatchRelay(INPUTS, SLOTS)
+    relay = BatchRelay()
     chiefs = []
     for turn in range(rings):
         chief, control = tcp_channel_pair("streamer", "chief")
         start = first + (turn - first) % rings
         chief.send(StartStreaming(INPUTS, start, rings, None, SLOTS))
-        thread = threading.Thread(target=streamer.serve, args=(control, data, cpus))
+        thread = threading.Thread(target=streamer.serve, args=(control, [data], cpus))
         thread.start()
         chief.expect(RingReady)
-        parts = relay.add(chief.bulk)
+        parts = relay.add(chief.bulk, 0, INPUTS, SLOTS)
         reader = RingReader(parts, INPUTS, SLOTS, chief, turn=turn)
         readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))
@@ -103,7 +102,6 @@ def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> R
         stack.callback(chief.send, Stop({}))
         chiefs.append(chief)
     stack.enter_context(closing(relay))
-    relay.start()
     for chief in chiefs:
         chief.expect(Primed)
     return RingSource(readers, first)
@@ -187,6 +185,18 @@ def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
     assert found == given_back
 
 
+@pytest.mark.parametrize(
+    ("rings", "megabytes", "burst"),
+    [(1, 1, 4), (2, 1, 4), (96, 1, 3), (1, 26, 3), (1, 30, 1), (1, 64, 1), (4, 100, 1)],
+)
+def test_a_burst_takes_nothing_of_what_is_ahead(rings, megabytes, burst):
+    """Where memory holds fewer than the 16 batches that should be, none of them waits for others
+    to be given back.
+    """
+    slots = ring_slots_for(rings, (InputSpec("features", (megabytes, 1 << 18), "float32"),))
+    assert burst_of(slots, ahead_of(rings)) == burst
+
+
 def test_a_streamer_gives_way_to_who_computes():
     """Policy, niceness and CPUs of its thread when it makes a batch; this thread's are as before.
 
@@ -233,12 +243,29 @@ def test_a_full_ring_waits_for_its_reader(ring):
     thread.start()
     for index in range(5):
         header = reader.take().header
-        assert [*header[:2], *header[6:]] == [4, index, index]
+        assert [*header[:2], *header[7:]] == [4, index, index]
         order.append(("read", index))
         reader.release()
     thread.join()
     for index in range(2, 5):
         assert order.index(("read", index - 2)) < order.index(("write", index))
+
+
+def test_slots_of_another_pass_are_thrown_away_whenever_they_come(ring):
+    """One before the pass begins, one behind it: its streamer has heard of that too late."""
+    writer, reader, _ = ring
+    source = RingSource([reader], 0)
+    writer.reserve()
+    writer.publish(Made(4, (0,)), 0)
+    source.begin(0, 1)
+    writer.reserve()
+    writer.publish(None, 1)
+    assert writer.ready()
+    writer.reserve()
+    writer.publish(Made(3, (0,)), 0, number=1)
+    taken = source.take()
+    assert taken is not None
+    assert taken.made.rows == 3
 
 
 def test_waiting_ends_with_stop_and_with_a_lost_chief(ring):

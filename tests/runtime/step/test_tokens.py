@@ -185,6 +185,48 @@ def test_an_evaluation_of_labels_that_are_all_ignored_is_of_none(tmp_path):
     assert np.isnan(result.loss)
 
 
+def as_it_is(x, labels):
+    return nn.softmax_cross_entropy(nn.Dense(V)(x), labels), {}
+
+
+def scaled(x, labels):
+    """No kernel takes the whole of its loss in."""
+    return nn.softmax_cross_entropy(nn.Dense(V)(x), labels) * 2.0, {}
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize(("model", "factor"), [(as_it_is, 1), (scaled, 2)])
+def test_a_batch_without_labels_counts_nowhere_in_an_evaluation(
+    tmp_path, model, factor, minibatches
+):
+    batches = [batch_of(B, -100) for _ in range(4)]
+    batches[1][1][:] = -100
+    case = Case(model, batches[0], minibatches, run_mode=RunMode.EVAL)
+    machine = CpuMachine(case.compile(tmp_path), ArrayData(batches), RunSettings(), 0)
+    for name, array in machine.state.items():
+        array[...] = parameters_of(machine.plan)[name]
+    results = loop.evaluate(machine, 7, None, None, lambda progress: None)
+    others = [np.concatenate(arrays) for arrays in zip(batches[0], *batches[2:], strict=True)]
+    wanted, _ = expected(parameters_of(machine.plan), others, -100)
+    assert results["loss"] == pytest.approx(factor * wanted, rel=1e-12)
+
+
+def test_an_evaluation_of_two_kinds_of_labels_says_which_has_none(tmp_path):
+    """The sum of two means over unlike numbers of labels is one over samples."""
+
+    def model(x, labels):
+        first = nn.softmax_cross_entropy(nn.Dense(V)(x), labels)
+        return first + nn.softmax_cross_entropy(nn.Dense(V)(x), labels, ignore_index=2), {}
+
+    batch = batch_of(B, -100)
+    batch[1][:] = 2
+    case = Case(model, batch, run_mode=RunMode.EVAL)
+    machine = CpuMachine(case.compile(tmp_path), ArrayData([batch]), RunSettings(), 0)
+    why = "loss is nan at batch 0 .*: no label of the batch counts: in labels all are 2, the loss's"
+    with pytest.raises(CsrunError, match=why):
+        loop.evaluate(machine, 7, None, None, lambda progress: None)
+
+
 def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
     """Of unlike numbers of them; the mean of the batches' means is another."""
 

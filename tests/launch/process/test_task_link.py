@@ -9,7 +9,7 @@ import pytest
 from support.accounts import OTHER, as_account, needs_two_accounts
 
 from csrun.context import Progress, SpawnWafer
-from csrun.launch.process.forking import Gate, bind_link, receive
+from csrun.launch.process.task_link import bind_link, receive
 
 MESSAGE = Progress("training", 1, 2)
 NO_MESSAGES = [
@@ -54,19 +54,3 @@ def test_another_account_cannot_send_and_is_not_heard(own_folder, capsys, umask)
 def _send(path: Path, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(data, str(path))
-
-
-def test_a_gate_opens_once_for_tasks_that_were_counted_twice():
-    """One of two died before it reported in, and both have started again."""
-    gate = Gate(2)
-    assert not _reports_in(gate)
-    assert _reports_in(gate)
-    reused = os.open(os.devnull, os.O_RDONLY)  # may have the number that the gate has closed
-    assert not _reports_in(gate)
-    os.close(reused)
-    gate.leave()
-
-
-def _reports_in(gate):
-    os.eventfd_write(gate.fileno(), 1)
-    return gate.take_arrivals()

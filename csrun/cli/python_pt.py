@@ -1,0 +1,17 @@
+"""python-pt: the pipelined interpreter of PyTorch scripts, plain Python that knows its mode."""
+
+import os
+import sys
+
+from csrun.base.mode import ExecutionMode
+from csrun.context import interpreter_options
+
+
+def main() -> None:
+    """Become Python itself, in this process, with the same arguments."""
+    options = interpreter_options(ExecutionMode.PIPELINED)
+    os.execv(sys.executable, [sys.executable, *options, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

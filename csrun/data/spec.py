@@ -1,0 +1,32 @@
+"""What the arrays of a batch are."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from csrun.data.errors import require
+from csrun.data.samples import Batch
+
+
+class ArraySpec(msgspec.Struct, frozen=True):
+    """Shape and dtype of one array of a batch."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def specs_of(batch: Batch, names: Sequence[str]) -> tuple[ArraySpec, ...]:
+    """Shapes and dtypes of a batch's arrays, which have these names.
+
+    Raises: DataError when they do not count the same samples, or hold no numbers
+    """
+    shapes = [array.shape for array in batch]
+    alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
+    rule = "a batch is arrays of equally many samples, as batch() makes them"
+    named = (f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
+    require(alike, "input_fn", rule, f"shapes {', '.join(named)}")
+    for name, array in zip(names, batch, strict=True):
+        are_numbers = array.dtype.kind in "biufc"
+        rule = f"{name} of a batch must hold numbers"
+        require(are_numbers, "input_fn", rule, array.dtype.name)
+    return tuple(ArraySpec(array.shape, array.dtype.name) for array in batch)

@@ -1,0 +1,73 @@
+"""Which part of a run a task plays: the chief leads it, the others serve until it is over."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from csrun.base.errors import UsageError
+from csrun.context import Role, TaskContext, TaskEntry
+from csrun.context.job import RUNS_DIR, ended_file
+from csrun.data import Dataset
+from csrun.runtime.roles import memoryx, streamer
+from csrun.runtime.roles.streamer import Hear
+from csrun.runtime.wire import rendezvous
+from csrun.runtime.wire.messages import Results
+
+_run_numbers = count()  # every task runs the same script, so all count their runs alike
+
+
+def next_run(context: TaskContext | None) -> rendezvous.RunFolder | None:
+    """Where the tasks of the script's next run meet; None where there is only this one."""
+    return run_folder(context) if context and context.mode else None
+
+
+def run_folder(context: TaskContext) -> rendezvous.RunFolder:
+    """The folder of the script's next run."""
+    path = context.job_dir / RUNS_DIR / str(next(_run_numbers))
+    ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
+    return rendezvous.RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
+
+
+def role_in_training(context: TaskContext | None) -> Role:
+    """The task's role; a script that runs alone is its own chief.
+
+    Raises: UsageError for tasks of a command that cannot train together
+    """
+    if context is None:
+        return Role.CHIEF
+    if context.role is Role.TASK:
+        return _role_of_plain_task(context)
+    return context.role
+
+
+def serve(
+    context: TaskContext,
+    folder: rendezvous.RunFolder,
+    datasets: Sequence[Dataset],
+    hear: Hear = lambda number, told: None,
+) -> Results:
+    """The part of a task that is not the chief, until the run is over.
+
+    datasets, hear: of a streamer, as of `streamer.serve`
+    """
+    if context.role is Role.MEMORYX:
+        return rendezvous.take_part(folder, rendezvous.MEMORYX, memoryx.serve)
+    name, cpus = rendezvous.streamer_name(context.rank), context.streaming_cpus
+    return rendezvous.take_part(
+        folder, name, lambda channel: streamer.serve(channel, datasets, cpus, hear)
+    )
+
+
+def _role_of_plain_task(context: TaskContext) -> Role:
+    """A command that is no interpreter of csrun's trains on the CPU when it is alone."""
+    tasks = len(context.job.tasks)
+    if tasks > 1:
+        raise UsageError(
+            f"{context.job.command[0]}: only tasks of python, python-pt and python-ws train "
+            f"together, got {tasks} tasks; run the script with one of them, or with csrun_cpu"
+        )
+    return Role.CHIEF
+
+
+def _peer_name(task: TaskEntry) -> str:
+    names = {Role.CHIEF: rendezvous.CHIEF, Role.MEMORYX: rendezvous.MEMORYX}
+    return names.get(task.role) or rendezvous.streamer_name(task.rank)

@@ -1,0 +1,86 @@
+"""A params file that is a pipe, `--params <(...)`: it gives its text to one reader, the launcher.
+
+It lies in the job's folder then, and is what the tasks are told to read.
+"""
+
+import errno
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+
+import msgspec
+
+from csrun.base.errors import UsageError
+from csrun.base.files import create_new
+from csrun.context import JobFile
+from csrun.jobs.request import JobRequest
+from csrun.launch.command import params_of, with_params
+
+FILE_NAME = "params.yaml"
+WRITER_S = 2.0  # in which somebody must have opened the pipe to write into it
+_POLL_S = 0.02
+
+
+def taken(request: JobRequest) -> JobRequest:
+    """The request with the text of its params file, where that is a pipe.
+
+    Raises: UsageError where nobody could keep it for who reads it, or it cannot be read
+    """
+    path = params_of(request.command)
+    if path is None or not _is_pipe(path):
+        return request
+    if request.sbatch or request.foreground is not None:
+        raise UsageError(
+            f"--params: {path}: is a pipe, which the command does not find where it runs: name a"
+            " file"
+        )
+    from csrun.base.plain_yaml import MAX_BYTES
+
+    try:
+        return replace(request, params=_text_of(path, MAX_BYTES))
+    except OSError as error:
+        raise UsageError(f"--params: {path}: cannot be read: {error.strerror}") from error
+
+
+def _text_of(path: str, limit_bytes: int) -> bytes:
+    """All that is written into a pipe, however long that takes.
+
+    Raises: UsageError when nobody writes; OSError, also for more than `limit_bytes`
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        until_s = monotonic() + WRITER_S
+        while (text := pipe.read(limit_bytes + 1)) == b"":  # None of a writer who has not begun
+            if monotonic() > until_s:
+                raise UsageError(
+                    f"--params: {path}: is a pipe that nobody writes into: name a file"
+                )
+            sleep(_POLL_S)
+        os.set_blocking(pipe.fileno(), True)
+        text = text or b""
+        while len(text) <= limit_bytes and (more := pipe.read(limit_bytes + 1)):
+            text += more
+    if len(text) > limit_bytes:
+        raise OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes")
+    return text
+
+
+def kept(request: JobRequest, job: JobFile, folder: Path) -> JobFile:
+    """The job whose tasks read the text from its folder, written there.
+
+    Raises: OSError, on a full disk for example
+    """
+    if request.params is None:
+        return job
+    path = folder / FILE_NAME
+    with open(create_new(path), "wb") as file:
+        file.write(request.params)
+    return msgspec.structs.replace(job, command=with_params(job.command, str(path)))
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):  # that it is not there, its reader tells
+        return False

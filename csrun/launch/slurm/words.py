@@ -1,0 +1,57 @@
+"""The words of a job's srun: with the user's command, or with that of the attendants."""
+
+import os
+import sys
+from dataclasses import replace
+
+from csrun.context import environment
+from csrun.jobs.folder import JobFolder, board_dir
+from csrun.jobs.request import JobRequest
+from csrun.launch.plan import JobPlan
+from csrun.launch.process.preload import ALWAYS
+from csrun.launch.srun import Resources, after_prolog, in_container, srun_words, step_words
+from csrun.site import Site
+
+ATTENDANT = "csrun.launch.slurm.attendant"
+
+
+def words_of(
+    job_plan: JobPlan,
+    command: tuple[str, ...],
+    resources: Resources,
+    given: environment.Allocation | None,
+) -> tuple[str, ...]:
+    """The srun of a command on all of a job's nodes, in the job that there is or a new one."""
+    if given is None:
+        return srun_words(job_plan.layout, command, resources)
+    return step_words(job_plan.layout, command, resources, is_whole=given.is_whole)
+
+
+def one_a_node(job_plan: JobPlan) -> JobPlan:
+    """What srun starts: on each node one process, with the CPUs of all the tasks there."""
+    layout = job_plan.layout
+    cpus = layout.tasks_per_node * layout.cpus_per_task
+    whole = replace(layout, tasks_per_node=1, cpus_per_task=cpus, cyclic=False)
+    return replace(job_plan, layout=whole)
+
+
+def attendant_words(
+    request: JobRequest, job_plan: JobPlan, site: Site, folder: JobFolder
+) -> tuple[str, ...]:
+    """The command of a node's attendant."""
+    modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
+    attendant = (python_of(site), "-P", "-m", ATTENDANT, str(folder.path), ",".join(modules))
+    told_in = [str(board_dir(site))] if site.shared else []
+    mounts = (*mounts_of(request, site), str(folder.path.parent), *told_in)
+    command = in_container(attendant, site.container, mounts)
+    return after_prolog(command, site.prolog)
+
+
+def python_of(site: Site) -> str:
+    """The one that has csrun: the image's own, or ours."""
+    return "python" if site.container else sys.executable
+
+
+def mounts_of(request: JobRequest, site: Site) -> tuple[str, ...]:
+    """The folders that a container is to have, if there is one."""
+    return (*site.mount_dirs, *request.mount_dirs, os.getcwd())

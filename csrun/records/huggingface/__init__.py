@@ -1,0 +1,20 @@
+"""Models as Hugging Face's transformers saves them, to and from the names of a model of ours."""
+
+from csrun.records.huggingface.folder import Folder, open_folder, size_in_bytes, write_folder
+from csrun.records.huggingface.names import Rule, joined, named, same, transposed
+from csrun.records.huggingface.tensors import Found, from_theirs, to_theirs
+
+__all__ = [
+    "Folder",
+    "Found",
+    "Rule",
+    "from_theirs",
+    "joined",
+    "named",
+    "open_folder",
+    "same",
+    "size_in_bytes",
+    "to_theirs",
+    "transposed",
+    "write_folder",
+]

@@ -1,0 +1,151 @@
+"""A saved model's folder: config.json, and safetensors in one file or in shards with an index.
+
+Source: huggingface.co/docs/transformers, page Loading models, section Sharded checkpoints
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csrun.base import files
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.stored import UNREADABLE
+from csrun.records import tensor_files
+from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
+
+CONFIG = "config.json"
+ONE_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+METADATA = {"format": "pt"}  # transformers asks for it
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """model.safetensors.index.json: which file has which tensor."""
+
+    weight_map: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A saved model: its configuration, and where its tensors are."""
+
+    path: Path
+    config: dict[str, Any]
+    tensors: dict[str, Stored]
+
+
+def size_in_bytes(text: str) -> int:
+    """A number with KB, MB or GB behind it, as transformers has it: 5GB is 5,000,000,000.
+
+    Raises: UsageError
+    """
+    found = re.fullmatch(r"(\d+)\s*(KB|MB|GB|)", text.strip().upper())
+    if not found or not int(found[1]):
+        raise UsageError(f"--max_shard_size: must be a size like 500MB or 5GB, got {text}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def open_folder(path: Path) -> Folder:
+    """A saved model; of its tensors, the heads of the files are read.
+
+    Raises: UsageError for a folder that has none, or lacks a file; CsrunError for a damaged one
+    """
+    try:
+        config = _decoded(path / CONFIG, dict[str, Any])
+        if (path / ONE_FILE).exists():
+            return Folder(path, config, tensor_files.tensors_in(path / ONE_FILE))
+        return Folder(path, config, _in_shards(path))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{path}: must have {CONFIG} and {ONE_FILE} or {INDEX}, as transformers saves a model; "
+            f"there is no {Path(error.filename).name}"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    except DamagedError as error:
+        raise CsrunError(f"{error}; download or save it again") from error
+
+
+def _in_shards(path: Path) -> dict[str, Stored]:
+    places = _decoded(path / INDEX, _Index).weight_map
+    names = sorted(set(places.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise DamagedError(f"{path / INDEX}: names what is no file of its folder: {outside[0]}")
+    if gone := [name for name in names if not (path / name).is_file()]:
+        raise UsageError(f"{path}: its index names files that are not there: {', '.join(gone)}")
+    shards = {name: tensor_files.tensors_in(path / name) for name in names}
+    if lost := [tensor for tensor, name in places.items() if tensor not in shards[name]]:
+        raise DamagedError(f"{path / INDEX}: not in the files it names: {', '.join(lost)}")
+    return {tensor: shards[name][tensor] for tensor, name in places.items()}
+
+
+def _decoded(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(files.read_given(path, files.SMALL_FILE_BYTES), type=kind)
+    except UNREADABLE as error:
+        raise DamagedError(f"{path}: {error}") from error
+
+
+def write_folder(
+    path: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Array | Blocks],
+    max_shard_bytes: int,
+) -> list[str]:
+    """Write a model's folder; the names of its files of tensors. A tensor alone may be larger.
+
+    Raises: UsageError when there is a model already; CsrunError when it cannot be written
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if there := sorted(p.name for p in (*path.glob("*.safetensors"), *path.glob(INDEX))):
+        raise UsageError(f"{path}: there is a model already ({there[0]}): choose another folder")
+    shards = _shards(tensors, max_shard_bytes)
+    with files.writing(path):
+        for name, shard in shards.items():
+            _write_file(path / name, shard)
+        if len(shards) > 1:
+            places = {tensor: name for name, shard in shards.items() for tensor in shard}
+            total = sum(tensor.nbytes for tensor in tensors.values())
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            files.write_whole(path / INDEX, _text(index))
+        files.write_whole(path / CONFIG, _text(config))
+    return list(shards)
+
+
+def _shards(
+    tensors: Mapping[str, Array | Blocks], max_bytes: int
+) -> dict[str, dict[str, Array | Blocks]]:
+    """The tensors of each file, in their order, by the file's name."""
+    parts: list[dict[str, Array | Blocks]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if parts[-1] and size + tensor.nbytes > max_bytes:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += tensor.nbytes
+    if len(parts) == 1:
+        return {ONE_FILE: parts[0]}
+    count = len(parts)
+    return {
+        f"model-{number:05}-of-{count:05}.safetensors": part for number, part in enumerate(parts, 1)
+    }
+
+
+def _write_file(path: Path, tensors: Mapping[str, Array | Blocks]) -> None:
+    temporary = files.temporary_beside(path)
+    try:
+        tensor_files.write(temporary, tensors, METADATA)
+        temporary.replace(path)
+    finally:
+        files.discard(temporary)
+
+
+def _text(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=2).encode() + b"\n"

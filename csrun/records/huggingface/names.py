@@ -1,0 +1,45 @@
+"""What the tensors of a model are called there and here: a table of rules."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NUMBER = "{n}"  # of a layer, in the names of a table
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of which tensors of theirs one of ours is made: side by side along our last axis.
+
+    is_transposed: they have it as [out, in], we as [in, out].
+    """
+
+    theirs: tuple[str, ...]
+    is_transposed: bool = False
+
+
+def same(name: str) -> Rule:
+    """A tensor as it is."""
+    return Rule((name,))
+
+
+def transposed(*names: str) -> Rule:
+    """The weight of a torch.nn.Linear, or of several side by side."""
+    return Rule(names, is_transposed=True)
+
+
+def joined(*names: str) -> Rule:
+    """Several tensors side by side."""
+    return Rule(names)
+
+
+def named(rules: Mapping[str, Rule], name: str) -> Rule:
+    """The rule of a tensor of ours.
+
+    Raises: KeyError for a name that the table does not have
+    """
+    pattern = re.sub(r"(?<=/)\d+(?=/)", NUMBER, name)
+    numbers = re.findall(r"(?<=/)(\d+)(?=/)", name)
+    rule = rules[pattern]
+    theirs = tuple(part.replace(NUMBER, *numbers) if numbers else part for part in rule.theirs)
+    return Rule(theirs, rule.is_transposed)

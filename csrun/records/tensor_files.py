@@ -1,0 +1,165 @@
+"""safetensors files, written and read piece by piece: what it costs in memory is one piece.
+
+Source: the safetensors format, github.com/huggingface/safetensors, README, section Format
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import FileIO
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from csrun.base import files
+
+Array = npt.NDArray[Any]
+
+CHUNK_BYTES = 8 << 20  # written and summed at once
+_CODES = {"float32": "F32", "float64": "F64", "int64": "I64"}
+#: How the bytes of a type are read; BF16, which NumPy lacks, is the upper half of a float32.
+_READ_AS = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
+    "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+
+
+class DamagedError(Exception):
+    """What is wrong with a file of tensors."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A tensor that is made while it is written: `make` gives its rows, some at a time."""
+
+    shape: tuple[int, ...]
+    dtype: "np.dtype[Any]"
+    make: Callable[[], Iterator[Array]]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def write(
+    path: Path, tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Write a new file, flushed to the disk; the checksum of each tensor, CRC-32.
+
+    Raises: OSError
+    """
+    checksums = {}
+    with FileIO(files.create_new(path), "wb") as file:
+        _write_all(file, memoryview(_header(tensors, metadata)))
+        for name, tensor in tensors.items():
+            checksums[name] = 0
+            for part in _parts(tensor):
+                _write_all(file, part)
+                checksums[name] = zlib.crc32(part, checksums[name])
+        os.fsync(file.fileno())
+    return checksums
+
+
+def bytes_of(array: Array) -> memoryview:
+    """An array's memory, in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _parts(tensor: Array | Blocks) -> Iterator[memoryview]:
+    for block in tensor.make() if isinstance(tensor, Blocks) else (tensor,):
+        memory = bytes_of(block)
+        for start in range(0, len(memory), CHUNK_BYTES):
+            yield memory[start : start + CHUNK_BYTES]
+
+
+def _header(tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] | None) -> bytes:
+    """The head of a file: the length of the JSON, and the JSON, padded to 8 bytes."""
+    head: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, tensor in tensors.items():
+        head[name] = {
+            "dtype": _CODES[tensor.dtype.name],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
+        offset += tensor.nbytes
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_all(file: FileIO, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file: where its bytes begin, and what they are."""
+
+    path: Path
+    start: int
+    shape: tuple[int, ...]
+    code: str  # of the format: F32, BF16, …
+
+    def read(self) -> "Values":
+        """All of its bytes, read and not mapped: a mapped file counts as this process's memory.
+
+        Raises: DamagedError for a file that has become shorter; OSError
+        """
+        dtype = np.dtype(_READ_AS[self.code])
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            values = np.fromfile(file, dtype, prod(self.shape))
+        if values.size != prod(self.shape):
+            raise DamagedError(f"{self.path}: it has become shorter")
+        return Values(values.reshape(self.shape), self.code)
+
+
+@dataclass(frozen=True)
+class Values:
+    """A tensor's values as they are stored."""
+
+    raw: Array
+    code: str
+
+    def block(self, where: Any, dtype: "np.dtype[Any]") -> Array:
+        """A part of them, by NumPy's index, in another type."""
+        part: Array = self.raw[where]
+        if self.code == "BF16":
+            part = (part.astype(np.uint32) << 16).view(np.float32)
+        return part.astype(dtype, copy=False)
+
+
+def tensors_in(path: Path) -> dict[str, Stored]:
+    """The tensors of a file, by name.
+
+    Raises: DamagedError when it is no safetensors file, or has tensors of a type that is not read;
+    OSError
+    """
+    try:
+        with safe_open(path, framework="numpy"):  # it checks all of the head, and the file's length
+            pass
+    except SafetensorError as error:
+        raise DamagedError(f"{path}: no safetensors file: {error}") from error
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = json.loads(file.read(length))
+    head.pop("__metadata__", None)
+    if other := sorted({entry["dtype"] for entry in head.values()} - set(_READ_AS)):
+        raise DamagedError(
+            f"{path}: has tensors of type {', '.join(other)}: float16, bfloat16, float32 and "
+            "float64 are read; save them as one of these"
+        )
+    return {
+        name: Stored(
+            path, 8 + length + entry["data_offsets"][0], tuple(entry["shape"]), entry["dtype"]
+        )
+        for name, entry in head.items()
+    }

@@ -1,0 +1,118 @@
+"""What a loop drives: the programs of a run, over one store, on a wafer or in this process.
+
+A machine comes with its first program, and is given others by `load`. Each has buffers, batches and
+results of its own; weights and optimizer state are one store, whose bytes all of them see. Any of
+them may run when another has: between two orders nothing has to be said, and what streamers have
+made for one lies in its ring until it runs again.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from csrun.base.errors import CsrunError
+from csrun.data import Dataset
+from csrun.executable import Executable, Plan
+from csrun.executable.bind import Array
+from csrun.runtime.input_log import Feeding
+from csrun.runtime.step.results import StepResult
+from csrun.runtime.wire.messages import Results, StepsDone
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Batches of a program's own: those of a data set from batch `first` on.
+
+    number: of the data set among those that each of the job's streamers was given, in their order;
+    dataset: the same one, in this process. last: the first batch that is not wanted, None for all.
+    told: what the others must know of its order, if there is anything; for their `hear`.
+    """
+
+    dataset: Dataset
+    number: int = 0
+    first: int = 0
+    last: int | None = None
+    told: bytes = b""
+
+
+class Program(Protocol):
+    """One loaded Executable.
+
+    plan: over the store that it shares; device: how log lines name it; feeding: who makes its
+    batches.
+    """
+
+    plan: Plan
+    device: str
+    feeding: Feeding
+
+    def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
+        """Its next batch is number `first` of its data set; what was made before is thrown away.
+
+        told: what the streamers must know before they make it, such as a shuffled order.
+
+        That is a new pass of an evaluation, whose end or middle the last one has reached. A program
+        with the batches of another begins with that one.
+        """
+
+    def run(self, first: int, count: int) -> StepsDone:
+        """Run up to `count` ≤ `result_slots(plan)` steps; committed on return.
+
+        first: the global step that the first of them is, by which schedules and random draws go.
+        Which batch comes next is another matter: the one after the last that was taken.
+        """
+
+    def result(self, slot: int, step: int) -> StepResult:
+        """The result of its last call's step number `slot`."""
+
+    def losses(self, count: int) -> list[float]:
+        """Those of its last call's first `count` steps."""
+
+    def has_lost_peer(self) -> bool:
+        """Whether a part of the run is gone, so that there is no next step; at any time."""
+
+
+class Machine(Program, Protocol):
+    """A run with everything around it that a step needs; it is its first program, too.
+
+    state: what a checkpoint holds, by name; it may be written before the first call of `run`, and
+    read between calls, whichever program has run. numbers: those that come with each step, if there
+    are any: float64[MOST_STEPS, numbers], a step's row is its remainder; they are there before its
+    order. arena_bytes: of the wafer, what the largest of its programs needs.
+    """
+
+    state: dict[str, Array]
+    numbers: Array | None
+    programming_time_s: float
+    arena_bytes: int
+
+    def load(self, executable: Executable, feed: Feed | Program) -> Program:
+        """Load another program over the same store, between two calls of `run`.
+
+        Its parameters are those of the first program by name, all of them or some. Its `feed` is of
+        its own, and its first batch is made when this returns; or it is another program, whose next
+        batch it takes when it runs, and computes on its first rows. That is how the last batch of a
+        pass, which has fewer samples than the others, is a program of its own, and no order of the
+        data is known twice.
+
+        Raises: CsrunError for a program that the store does not fit, or that does not fit on the
+            wafer beside the store
+        """
+
+    def close(self, results: Results) -> None:
+        """End the run in all its parts, which return `results`."""
+
+
+def over_store(owner: Plan, executable: Executable, sram_bytes: int | None) -> Executable:
+    """The Executable over the store of a run, on a wafer of so many bytes (None: any number).
+
+    Raises: CsrunError when the store does not fit it, or it does not fit on the wafer
+    """
+    over = executable.over(owner)
+    plan = over.plan
+    if sram_bytes is not None and plan.arena_bytes > sram_bytes:
+        raise CsrunError(
+            f"the {plan.run_mode} program of {plan.batch_size} samples a batch needs "
+            f"{plan.arena_bytes:,} bytes on the wafer, the run's store included, which has "
+            f"{sram_bytes:,}: lower its batch_size, or give it a run of its own"
+        )
+    return over

@@ -1,0 +1,144 @@
+"""The chief's end of a job's programs: orders to the peers, results in the wafer's memory."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from csrun.base.errors import PeerLost
+from csrun.executable import Executable, Plan
+from csrun.executable.bind import Array, Bytes
+from csrun.runtime.input_log import Feeding
+from csrun.runtime.roles.machine import Feed, Program, over_store
+from csrun.runtime.step.results import ResultSlots, StepResult
+from csrun.runtime.step.source import require_first_rows
+from csrun.runtime.wire import messages
+
+log = logging.getLogger("csrun")
+Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says of its own waits
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What comes of loading a program: where its results lie, and who makes its batches."""
+
+    results: Bytes
+    feeding: Feeding
+
+
+class Peers(Protocol):
+    """The parts of a run on other machines and in other processes, as a machine needs them."""
+
+    def order(
+        self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
+    ) -> messages.StepsDone:
+        """Give an order to the wafer and wait for its answer."""
+
+    def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
+        """Load the program of this number everywhere, with batches of its own."""
+
+    def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
+        """Load a program that takes the batches of another one."""
+
+    def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
+        """Begin a pass over the data of a program with batches of its own."""
+
+    def has_lost_peer(self) -> bool:
+        """Whether any peer of the run is gone."""
+
+    def stop(self, results: messages.Results) -> None:
+        """Tell every peer that the run is over."""
+
+
+class ClusterProgram:
+    """A program of a job, by its number: the wafer's process steps, MemoryX updates.
+
+    own: the program whose rings its batches come by, which is this one if they are its own.
+    """
+
+    def __init__(
+        self, peers: Peers, plan: Plan, device: str, number: int, loaded: Loaded, own: int
+    ) -> None:
+        self.plan, self.device, self.feeding = plan, device, loaded.feeding
+        self.number, self.own = number, own
+        self._peers = peers
+        self._results = ResultSlots(plan, loaded.results)
+
+    def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
+        """Its next batch is number `first` of its data set."""
+        self._peers.begin(self.own, first, last, told)
+
+    def run(self, first: int, count: int) -> messages.StepsDone:
+        """Run up to `count` steps from global step `first`.
+
+        Raises: PeerLost when a peer of the run is lost.
+        """
+        try:
+            return self._peers.order(
+                messages.RunSteps(first, count, self.number), self._say_awaited
+            )
+        except PeerLost as lost:
+            lost.step = first  # a restart for the same cause at the same step is in vain
+            raise
+
+    def result(self, slot: int, step: int) -> StepResult:
+        """The result of the last call's step number `slot`."""
+        return self._results.read(slot, step)
+
+    def losses(self, count: int) -> list[float]:
+        """Those of the last call's first `count` steps."""
+        return self._results.losses(count)
+
+    def _say_awaited(self, awaited: Awaited) -> None:
+        what, where = "memoryx to update the weights", ""
+        if isinstance(awaited, messages.BatchAwaited):
+            what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
+            stage = self.feeding.stage(awaited.streamer, awaited.stage)
+            where = f"; it is in its stage '{stage}'" if stage else ""
+        log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
+
+    def has_lost_peer(self) -> bool:
+        """Whether a part of the run is gone."""
+        return self._peers.has_lost_peer()
+
+
+class ClusterMachine(ClusterProgram):
+    """A loaded run of a job; the chief reads the store where it is."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        executable: Executable,
+        system: str,
+        loaded: Loaded,
+        state: dict[str, Array],
+        numbers: Array | None,
+        programming_time_s: float,
+        sram_bytes: int | None,
+    ) -> None:
+        super().__init__(peers, executable.plan, system, 0, loaded, 0)
+        self.state, self.numbers = state, numbers
+        self.programming_time_s = programming_time_s
+        self.arena_bytes = executable.plan.arena_bytes
+        self._sram_bytes = sram_bytes
+        self._loaded = 1
+
+    def load(self, executable: Executable, feed: Feed | Program) -> ClusterProgram:
+        """Load another program over the same store."""
+        executable = over_store(self.plan, executable, self._sram_bytes)
+        number = self._loaded
+        if isinstance(feed, ClusterProgram):
+            require_first_rows(executable.plan.inputs, feed.plan.inputs)
+            loaded = self._peers.load_beside(executable, feed.number, feed.feeding)
+            own = feed.own
+        elif isinstance(feed, Feed):
+            loaded, own = self._peers.load(executable, number, feed), number
+        else:
+            raise TypeError("a program takes batches of another one of its own machine")
+        self._loaded += 1
+        self.arena_bytes = max(self.arena_bytes, executable.plan.arena_bytes)
+        return ClusterProgram(self._peers, executable.plan, self.device, number, loaded, own)
+
+    def close(self, results: messages.Results) -> None:
+        """End the run in all its parts, which return `results`."""
+        self._peers.stop(results)

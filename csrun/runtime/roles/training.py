@@ -1,0 +1,320 @@
+"""A training: drives a machine's steps, and writes what a run leaves in model_dir."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from csrun.base.errors import CsrunError
+from csrun.context import Progress
+from csrun.context.ending import DeferredEnding
+from csrun.executable import MOST_STEPS, StepNumber
+from csrun.records import checkpoints, events, log_lines, performance
+from csrun.runtime.input_log import InputLog
+from csrun.runtime.roles.loop import Orders, Show, nothing_counts
+from csrun.runtime.roles.machine import Machine, Program
+from csrun.runtime.step.numbers import StepNumbers
+from csrun.runtime.step.results import HostCall, Summary, write_summaries
+from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
+
+log = logging.getLogger("csrun")
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What the loop must know of the run.
+
+    first: the global step it starts from; last: the one it ends before, None for the data's end.
+    identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
+    its own, whose end is the run's. grace_s: how long the run may go on once it is told to end;
+    None for as long as it takes.
+    """
+
+    model_dir: Path
+    first: int
+    last: int | None
+    log_steps: int
+    checkpoint_steps: int
+    checkpoints_kept: int
+    identity: Mapping[str, str]
+    compile_time_s: float
+    settings: RunSettings
+    summaries: tuple[Summary, ...] = ()
+    apart: bool = False
+    grace_s: float | None = None
+
+
+class Training:
+    """One training run on a loaded machine, a context manager: `advance` until `is_over`, `finish`.
+
+    Told to end by a signal, it saves at the next step boundary, and then lets the signal act.
+
+    step: the global step that comes next. taken: is told of steps (the first one, how many) before
+    anything is written of them.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        options: LoopOptions,
+        host: HostCall | None,
+        show: Show,
+        taken: Callable[[int, int], None] = lambda first, count: None,
+    ) -> None:
+        self._machine = machine
+        self._program: Program = machine
+        self._options = options
+        self._host = host
+        self._checkpoints = checkpoints.Writer(
+            options.model_dir, options.identity, options.checkpoints_kept
+        )
+        self._show = show
+        self._taken = taken
+        self._loss = float("nan")
+        self._samples = 0
+        self._input = InputLog(machine.feeding)
+        self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
+        self._orders = Orders(machine, options.last)
+        self._numbers = StepNumbers(machine.numbers)
+        self._open = ExitStack()
+        self._save_s = 0.0  # how long the last checkpoint took
+        self._saved = options.first
+        self._is_asked = self._is_at_end = False
+        self.step = options.first
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            folder = self._options.model_dir
+            self._events = opened.enter_context(closing(events.EventWriter(folder)))
+            self._rates = performance.RateTracker()
+            self._started = perf_counter()
+            if self.step == 0:
+                self._save()
+            opened.enter_context(self._ending)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def run(self) -> Results:
+        """Train to the end, and return the final step and loss.
+
+        Raises: CsrunError when the loss is not finite; the checkpoints written before stay.
+        """
+        with self:
+            while not self.is_over:
+                self.advance()
+            return self.finish()
+
+    def summarize(self, name: str, value: float) -> None:
+        """Write a number into the events, at the step that was taken last."""
+        self._events.scalars({name: value}, self.step)
+
+    def use(self, program: Program) -> None:
+        """Take the next steps by another program over the machine's store."""
+        if program is not self._program:
+            self._program, self._orders = program, Orders(program, self._options.last)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step comes: it was the last one, the data has ended, or the run is to end."""
+        return self.step == self._options.last or self._is_at_end or self._is_asked
+
+    def advance(self, numbers: Sequence[Sequence[float]] = ()) -> StepsDone:
+        """Take some steps, up to the next log line or checkpoint; write what is due after them.
+
+        numbers: those of the steps from `step` on, where numbers come with steps; no more steps
+        are taken than there are rows, which are no more than MOST_STEPS.
+
+        Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
+        """
+        options = self._options
+        if numbers:
+            self._numbers.put(self.step, numbers)
+        most = len(numbers) or MOST_STEPS
+        boundaries = options.log_steps, options.checkpoint_steps
+        done = self._orders.give(self.step, boundaries, most)
+        self._taken(self.step, done.done)
+        self.step += done.done
+        self._samples += done.samples
+        self._input.add(done)
+        self._is_at_end = done.finished
+        if done.done:
+            self._report(done, final=self.is_over)
+        if done.bad_loss is not None:
+            raise CsrunError(self._why_stopped(done))
+        if self.step % options.checkpoint_steps == 0 and done.done:
+            self._save()
+        if (asked := self._ending.asked) is not None:
+            self._is_asked = True
+            self._save_before_end(asked.name)
+            self._ending.__exit__()
+        return done
+
+    def finish(self) -> Results:
+        """Save where the last step has no checkpoint; the final step and loss.
+
+        Raises: what a signal that told the run to end does.
+        """
+        if not self._is_asked:
+            self._save_last()
+        self._ending.__exit__()
+        seconds = perf_counter() - self._started
+        try:
+            self._keep_performance(seconds)
+        except CsrunError as error:  # the weights are there: that was what was asked for
+            log.warning(f"The training is finished; its times and rates are not kept: {error}")
+        log.info(log_lines.training_finished(self._samples, seconds))
+        if self._samples:
+            log.info(log_lines.final_loss(self._loss))
+        return {"global_step": float(self.step), "loss": self._loss}
+
+    def _save_last(self) -> None:
+        step, last = self.step, self._options.last
+        if self._saved != step:
+            self._save()
+        if last is not None and step < last:
+            whose = f" of {ended}" if (ended := self._ended()) else ""
+            log.warning(
+                f"The data set{whose} ended at step {step} of {last}: call .repeat() in "
+                "input_fn, or train fewer steps"
+            )
+
+    def _ended(self) -> str | None:
+        """The streamer whose own data has no batch for the step, if it has some of its own."""
+        names = self._machine.feeding.streamers
+        return names[self.step % len(names)] if self._options.apart and names else None
+
+    def _report(self, done: StepsDone, final: bool) -> None:
+        step = self.step
+        result = self._program.result(done.done - 1, step - 1)
+        self._loss = result.loss
+        self._rates.received(self._samples)
+        self._show(Progress("training", step, self._options.last or 0, f"loss {self._loss:.5g}"))
+        if step % self._options.log_steps and not final and step != 1:
+            return
+        rates = self._rates.log()
+        scalars = {"loss": self._loss, "local_samples_per_sec": rates.rate}
+        scalars["avg_samples_per_sec"] = rates.global_rate
+        if (rate := self._learning_rate(step - 1)) is not None:
+            scalars["lr"] = rate
+        if self._host:
+            self._host.take(result)
+            scalars |= self._host.values()
+        self._events.scalars(scalars, step)
+        write_summaries(self._options.summaries, result, self._events, step)
+        log.info(log_lines.step(self._machine.device, step, self._loss, rates))
+
+    def _learning_rate(self, step: int) -> float | None:
+        """That of a step just taken."""
+        rate = self._machine.plan.learning_rate
+        if isinstance(rate, StepNumber):
+            return self._numbers.of(step, rate.index)
+        return None if rate is None else rate.at(step)
+
+    def _save(self) -> None:
+        step = self.step
+        self._require_finite(step)
+        log.info(log_lines.saving_checkpoint(step))
+        options, started = self._options, perf_counter()
+        try:
+            self._checkpoints.write(step, self._machine.state)
+        except BaseException:
+            is_whole = step in checkpoints.kept_steps(options.model_dir)
+            log.info(_outcome(step, is_whole))
+            if self._ending.is_late:
+                log.warning(f"The grace of {options.grace_s:g} s is over (grace_s of the site)")
+            raise
+        self._save_s, self._saved = perf_counter() - started, step
+
+    def _save_before_end(self, signal_name: str) -> None:
+        """The checkpoint of a run that is told to end, if the grace is long enough for one."""
+        step = self.step
+        log.info(f"{signal_name}: the training ends after global step {step}")
+        left_s = self._ending.left_s
+        if self._saved != step and left_s is not None and self._save_s > left_s:
+            log.warning(
+                f"No checkpoint at global step {step}: the last one took {self._save_s:.1f} s, and "
+                f"{max(0.0, left_s):.1f} s are left of the grace; raise grace_s in the site file, "
+                "or save more often"
+            )
+            return
+        if self._saved != step:
+            self._save()
+        log.info(_outcome(step, is_whole=True))
+
+    def _require_finite(self, step: int) -> None:
+        """A state that is not finite must not push a good checkpoint out."""
+        for name, array in self._machine.state.items():
+            values = np.asarray(array)  # one look at a tensor on another machine
+            if values.size and not (isfinite(values.min()) and isfinite(values.max())):
+                raise CsrunError(
+                    f"tensor {name} is not finite after step {step}: training stopped; "
+                    f"{self._last_good(step)}"
+                )
+
+    def _why_stopped(self, done: StepsDone) -> str:
+        """Why there is no update after `step`, and where to go on."""
+        step = self.step
+        what, remedy = f"loss is {done.bad_loss} at step {step + 1}", ""
+        if done.uncounted is not None:
+            uncounted = nothing_counts(self._machine.plan, done.uncounted)
+            what, remedy = f"step {step + 1}: {uncounted}", "leave such batches out in input_fn"
+        return (
+            f"{what}: training stopped before that step's update; {self._last_good(step, remedy)}"
+        )
+
+    def _last_good(self, step: int, remedy: str = "") -> str:
+        """Where to go on when the weights after `step` are of no use, or no update comes of it."""
+        folder = self._options.model_dir
+        kept = checkpoints.kept_steps(folder)
+        good = max((at for at in kept if at < step), default=max(kept, default=None))
+        remedy = remedy or self._remedy_of_values
+        if good is None:
+            return f"there is no checkpoint; {remedy}"
+        name = checkpoints.name_of(good)
+        place = f", checkpoint_path {folder / name}" if good < max(kept) else ""
+        return f"the last good checkpoint is {name}{place}; {remedy}"
+
+    @property
+    def _remedy_of_values(self) -> str:
+        """What to do against numbers that are not finite."""
+        remedy = "lower the learning rate"
+        if self._options.settings.check_numerics:
+            return remedy
+        return f"{remedy}, or run again with runconfig.check_numerics: true, which finds the sample"
+
+    def _keep_performance(self, seconds: float) -> None:
+        plan, fed = self._machine.plan, self._input.finish()
+        performance.write(
+            self._options.model_dir,
+            performance.Performance(
+                compile_time=self._options.compile_time_s,
+                est_samples_per_sec=plan.estimate.samples_per_sec,
+                programming_time=self._machine.programming_time_s,
+                samples_per_sec=self._samples / seconds if seconds else 0.0,
+                suspected_input_bottleneck=fed.is_bottleneck,
+                total_samples=self._samples,
+                total_time=seconds,
+                input=fed,
+            ),
+        )
+
+
+def _outcome(step: int, is_whole: bool) -> str:
+    """What has become of a checkpoint that was being written, or was due, at the end."""
+    how = "finished before the end" if is_whole else "discarded"
+    return f"Checkpoint at global step {step} {how}"

@@ -1,0 +1,33 @@
+"""Numbers that come with each step, such as a learning rate that nobody knows before."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from csrun.executable import MOST_STEPS
+from csrun.executable.bind import Array
+
+
+class StepNumbers:
+    """The numbers of the steps as the chief writes them where the updates read them.
+
+    Nobody reads them between two orders: an order is over when its updates are made.
+    Shapes: store float64[MOST_STEPS, numbers], wherever it is; None when no number is read
+    """
+
+    def __init__(self, store: Array | None) -> None:
+        self._store = store
+        self._rows = np.zeros((MOST_STEPS, 0) if store is None else store.shape)
+
+    def put(self, first: int, numbers: Sequence[Sequence[float]]) -> None:
+        """The numbers of the steps from `first` on, of MOST_STEPS at most."""
+        if self._store is None:
+            return
+        steps = np.arange(first, first + len(numbers)) % MOST_STEPS
+        read = len(self._rows[0])  # no update reads those behind
+        self._rows[steps] = np.asarray(numbers)[:, :read]
+        self._store[...] = self._rows
+
+    def of(self, step: int, index: int) -> float:
+        """Number `index` of one of the last MOST_STEPS steps."""
+        return float(self._rows[step % MOST_STEPS, index])

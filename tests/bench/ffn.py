@@ -1,0 +1,121 @@
+"""A compiled feed-forward block, parts of which run by themselves: lines of its program."""
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from csrun import nn
+from csrun.base.mode import RunMode
+from csrun.compiler import compile_model
+from csrun.executable import Executable, Runtime, Step, flat_views
+from csrun.nn.tracer import Tracer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.programs import options_of
+
+Call = Callable[[], Any]
+KERNEL = re.compile(r"# (\S+): ")  # layer and kind stand above a kernel's lines
+FUNCTION, LINE = re.compile(r" {4}def "), " " * 8
+FACTOR = 4  # of the inner width
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """Dense, gelu by tanh, Dense, in a network that AdamW trains: rows [rows, size]."""
+
+    rows: int
+    size: int
+
+    @property
+    def shapes(self) -> str:
+        """As a row of results names it."""
+        return f"[{self.rows}, {self.size}] by {FACTOR * self.size}"
+
+    @property
+    def flops(self) -> int:
+        """Of its six products, forward and backward."""
+        return 6 * 2 * self.rows * self.size * FACTOR * self.size
+
+    @property
+    def weights(self) -> int:
+        """Of the network; but for one part in a hundred they are its two kernels'."""
+        return sum(int(np.prod(p.shape)) for p in self._executable.plan.parameters)
+
+    def products(self) -> Call:
+        """The six products."""
+        return self._call(lambda layer, line: layer in ("up", "down") and _is_product(line))
+
+    def activation(self) -> Call:
+        """Bias and gelu of the first Dense, forward and backward."""
+        return self._call(lambda layer, line: layer == "up" and not _is_product(line))
+
+    def update(self) -> Call:
+        """AdamW's step, of all weights."""
+        plan = self._executable.plan
+        store = np.zeros(plan.store.nbytes, np.uint8)
+        for name, region in flat_views(plan, store).items():
+            if name.startswith(("weights", "gradients")):
+                region[:] = np.random.default_rng(1).standard_normal(region.size)
+        groups = self._executable.update_program(store, Runtime(seed=0)).update
+        step = Step()
+
+        def run() -> None:
+            for group in groups:
+                group(step)
+
+        return run
+
+    def _call(self, keep: Callable[[str, str], bool]) -> Call:
+        """The lines of the program that are to be kept, by their layer, over random numbers."""
+        lines = "\n".join(_kept(self._executable.program, keep))
+        plan = self._executable.plan
+        memory = np.random.default_rng(1).standard_normal(plan.arena_bytes // 4 + 1).astype("f")
+        arena = memory.view(np.uint8)[: plan.arena_bytes]
+        program = replace(self._executable, program=lines)
+        visits = program.wafer_program(arena, arena[: plan.store.nbytes], Runtime(seed=0)).visits
+        step = Step()
+
+        def run() -> None:
+            for visit in visits:
+                visit((), step)
+
+        return run
+
+    @cached_property
+    def _executable(self) -> Executable:
+        with Tracer("float32") as tracer:
+            features = tracer.input("features", (self.rows, 8), "float32")
+            labels = tracer.input("labels", (self.rows,), "int32")
+            x = nn.Dense(self.size, name="before")(features)
+            h = nn.Dense(FACTOR * self.size, "gelu_tanh", name="up")(x)
+            logits = nn.Dense(8, name="after")(nn.Dense(self.size, name="down")(h))
+            loss = nn.softmax_cross_entropy(logits, labels)
+            train_op = nn.AdamW(1e-3, weight_decay=0.01).minimize(loss)
+            module = tracer.finish(RunMode.TRAIN, loss, train_op, [])
+        with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
+            return compile_model(module, Path(folder), options_of()).executable
+
+
+def _is_product(line: str) -> bool:
+    return "matmul(" in line and ("up_kernel" in line or "down_kernel" in line)
+
+
+def _kept(program: str, keep: Callable[[str, str], bool]) -> Iterator[str]:
+    layer = ""
+    for line in program.splitlines():
+        if line.startswith(LINE):
+            if kernel := KERNEL.match(line.strip()):
+                layer = kernel[1]
+            if not keep(layer, line):
+                continue
+        yield line
+        if FUNCTION.match(line):
+            layer = ""
+            yield LINE + "pass"

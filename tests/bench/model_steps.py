@@ -1,0 +1,186 @@
+"""One training step of a transformer, compiled and in PyTorch, from equal weights and batches.
+
+Both sides take one batch that lies in memory, compute loss and gradients, and update by AdamW; on
+csrun's, the compiled program runs in this process, without a runtime around it. The reference
+models' modules have the same names: one workload a process.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+TESTS = Path(__file__).parents[1]
+MODELS = TESTS.parent / "reference_models"
+IGNORED = -100  # the label of a token that is not to be found
+MASKED_SHARE = 0.15
+RATE, DECAY = 1e-3, 0.01
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A reference model and its sizes, in the words of its params file."""
+
+    name: str
+    model: str
+    batch: int
+    length: int
+    vocabulary: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    dropout: float = 0.0  # that of attention's weights, too
+
+    def dropping(self, rate: float) -> "Workload":
+        """The same with dropout."""
+        return replace(self, name=f"{self.name}, dropout {rate}", dropout=rate)
+
+
+def gpt(name: str, batch: int, vocabulary: int, width: int, layers: int, heads: int) -> Workload:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_heads": heads}
+    return Workload(name, "gpt2", batch, 256, vocabulary, sizes)
+
+
+BERT_SIZES = {
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_heads": 8,
+    "intermediate_size": 2048,
+}
+GPT = gpt("GPT, d 384, 6 layers, T 256, batch 4, bytes", 4, 256, 384, 6, 6)
+WIDE_GPT = gpt("GPT-2's width, d 768, 4 layers, T 256, batch 2", 2, 50257, 768, 4, 12)
+BERT = Workload("BERT, d 512, 4 layers, T 128, batch 8, bytes", "bert", 8, 128, 260, BERT_SIZES)
+WORKLOADS = (GPT, WIDE_GPT, BERT, GPT.dropping(0.1), BERT.dropping(0.1))
+
+
+@dataclass(frozen=True)
+class Training:
+    """A workload made ready: its batch as a data set, and first values of its weights."""
+
+    params: Any
+    dataset: Any
+    executable: Any
+    weights: dict[str, Any]
+
+    @property
+    def flat(self) -> tuple[Any, ...]:
+        """The arrays of the batch."""
+        return tuple(next(iter(self.dataset)))
+
+    def ours(self) -> Step:
+        """One step of the compiled program."""
+        from support.programs import Machine, step_of
+
+        from csrun.executable import Runtime
+        from csrun.runtime.step.weights import Updates
+
+        plan, batch = self.executable.plan, self.flat
+        machine = Machine(self.executable, self.weights)
+        visits = self.executable.wafer_program(machine.arena, machine.store, Runtime(seed=0)).visits
+        updates = Updates(plan, self.executable.update_program(machine.store, Runtime(seed=0)))
+        step = step_of(plan, batch, len(batch[0]))
+
+        def run() -> None:
+            for visit in visits:
+                visit(batch, step)
+            for group in plan.deliveries:
+                updates.deliver(group, step)
+            step.index += 1
+
+        return run
+
+    def theirs(self) -> Step:
+        """One step of the same network in PyTorch."""
+        import torch
+        from support.torch_bert import TorchBert
+        from support.torch_gpt2 import TorchGpt2
+
+        torch.set_num_threads(1)
+        batch = self.dataset.nested(self.flat)
+        peer_of = TorchBert if isinstance(batch[0], dict) else TorchGpt2
+        peer = peer_of(torch, self.weights, self.params.model)
+        optimizer = torch.optim.AdamW(list(peer.weights.values()), RATE, weight_decay=DECAY)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            peer.loss(*batch).backward()
+            optimizer.step()
+
+        return run
+
+
+def training_of(workload: Workload, root: Path) -> Training:
+    """The workload compiled into `root` for a pipelined run."""
+    from csrun.data import Dataset
+
+    sys.path[:0] = [str(TESTS), str(MODELS / workload.model)]
+    from support.programs import options_of
+
+    from csrun.compiler import compile_model
+
+    random = np.random.default_rng(1)
+    params = _params(workload)
+    dataset = Dataset.from_batches([_batch(workload, random)])
+    executable = compile_model(_module(params, dataset), root, options_of()).executable
+    weights = {
+        p.name: (0.02 * random.standard_normal(p.shape) + p.name.endswith("gamma")).astype("f")
+        for p in executable.plan.parameters
+    }
+    return Training(params, dataset, executable, weights)
+
+
+def _params(workload: Workload) -> Any:
+    from params import Params
+
+    from csrun import nn
+    from csrun.params import load
+
+    params = load(Params, MODELS / workload.model / "configs" / "params.yaml")
+    lengths = dict.fromkeys(("sequence_length", "max_position_embeddings"), workload.length)
+    model = msgspec.structs.replace(
+        params.model,
+        vocabulary=workload.vocabulary,
+        dropout=workload.dropout,
+        attention_dropout=workload.dropout,
+        **lengths,
+        **workload.sizes,
+    )
+    optimizer = nn.AdamW(RATE, weight_decay=DECAY)
+    return msgspec.structs.replace(params, model=model, optimizer=optimizer)
+
+
+def _batch(workload: Workload, random: np.random.Generator) -> tuple[Any, Any]:
+    """Random tokens; of BERT's, a share is to be found, and the first sample is half padding."""
+    shape = workload.batch, workload.length
+    tokens, others = (random.integers(0, workload.vocabulary, shape).astype("i") for _ in "xy")
+    if workload.model == "gpt2":
+        return tokens, others
+    mask, segments = np.ones(shape, "?"), np.zeros(shape, "i")
+    half = workload.length // 2
+    mask[0, half:], segments[:, half:] = False, 1
+    features = {"input_ids": tokens, "segment_ids": segments, "mask": mask}
+    labels = np.where(random.random(shape) < MASKED_SHARE, others, IGNORED).astype("i")
+    follows = random.integers(0, 2, workload.batch).astype("i")
+    return features, {"masked_lm_labels": labels, "next_sentence": follows}
+
+
+def _module(params: Any, dataset: Any) -> Any:
+    """The traced training step, without what the host would be told of it."""
+    from model import model_fn
+
+    from csrun import nn
+    from csrun.base.mode import RunMode
+    from csrun.nn.tracer import Tracer
+
+    specs = dataset.element_spec()
+    with Tracer("float32") as tracer:
+        tensors = [
+            tracer.input(name, spec.shape, str(spec.dtype))
+            for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
+        ]
+        spec = model_fn(*dataset.nested(tensors), nn.TRAIN, params)
+        return tracer.finish(RunMode.TRAIN, spec.loss, spec.train_op, [])

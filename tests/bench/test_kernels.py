@@ -1,0 +1,56 @@
+"""The benchmarks of kernels call what there is, on small arrays."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is beside the kernels")
+
+
+@pytest.fixture(autouse=True)
+def on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("attention_calls", (1, 2, 8, 4)),
+        ("norm_calls", (8, 16)),
+        ("loss_calls", (8, 11)),
+        ("softmax_calls", ("softmax", 8, 11)),
+        ("softmax_calls", ("log_softmax", 8, 11)),
+        ("convolution_calls", (2, 3, 5, 4)),
+    ],
+)
+def test_both_sides_of_a_kernel_run(name, sizes):
+    import kernels
+
+    for call in getattr(kernels, name)(torch, *sizes).values():
+        call()
+
+
+def test_gelus_run():
+    import kernels
+
+    for call in kernels.gelu_calls(64).values():
+        call()
+
+
+def test_a_feed_forward_block_is_cut_in_its_parts():
+    from ffn import FACTOR, FeedForward, _is_product, _kept
+    from kernels import least_activation
+
+    block = FeedForward(8, 16)
+    least = least_activation(FeedForward(64, 16))
+    for call in (block.products(), block.activation(), block.update(), least):
+        call()
+    program = block._executable.program
+    products = "\n".join(_kept(program, lambda layer, line: _is_product(line)))
+    assert products.count(" matmul(") == 6
+    assert block.flops == 12 * 8 * 16 * FACTOR * 16
+    rest = "\n".join(_kept(program, lambda layer, line: layer == "up" and not _is_product(line)))
+    assert "up_bias" in rest
+    assert "gradient_up_bias" in rest
+    assert "tanh(" in rest
+    assert block.weights == sum((i + 1) * o for i, o in ((8, 16), (16, 64), (64, 16), (16, 8)))

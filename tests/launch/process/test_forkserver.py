@@ -1,0 +1,44 @@
+"""The fork server alone: what becomes of it when its launcher is killed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import sleep
+
+import psutil
+
+LAUNCHER = """
+import socket, subprocess, sys
+ours, theirs = socket.socketpair()
+command = [sys.executable, "-P", "-m", "csrun.launch.process.forkserver"]
+server = subprocess.Popen([*command, str(theirs.fileno()), ".", "slow"], pass_fds=[theirs.fileno()])
+print(server.pid, flush=True)
+server.wait()
+"""
+SLOW = """
+import os, pathlib, time
+pathlib.Path("importing").write_text(str(os.getpid()))
+time.sleep(300)
+"""
+
+
+def test_a_launcher_that_is_killed_amid_the_imports_leaves_no_fork_server(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    ) as launcher:
+        assert launcher.stdout is not None
+        server = psutil.Process(int(launcher.stdout.readline()))
+        while not (tmp_path / "importing").exists():
+            server.status()  # raises when it has ended
+            sleep(0.01)
+        launcher.kill()
+    _, left = psutil.wait_procs([server], timeout=30)
+    for process in left:
+        process.kill()
+    assert not left

@@ -1,0 +1,200 @@
+"""What sinfo and squeue say: nodes, jobs, refusals, and what a cluster never can run."""
+
+import json
+
+import msgspec
+import pytest
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.mode import ExecutionMode
+from csrun.jobs.overview import SystemStatus
+from csrun.jobs.request import JobRequest
+from csrun.launch.plan import plan
+from csrun.launch.slurm import allocation, run, sinfo, squeue
+from csrun.launch.slurm.comment import LOST
+from csrun.launch.srun import node_needs
+from csrun.site import JobLayout, load
+from csrun.system import Power
+
+PIPELINED = ExecutionMode.PIPELINED
+SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
+GRES = frozenset({"cs:cs2-01", "cs:cs2-02"})
+SINFO = """\
+node1|8|65536|mixed|cs:cs2-01:1(S:0),cs:cs2-02:1|all*
+node1|8|65536|mixed|cs:cs2-01:1,cs:cs2-02:1|small
+node2|4+|8000+|down*|(null)|all*
+"""
+
+
+def test_sinfo_is_read_a_node_at_a_time() -> None:
+    assert sinfo.parse(SINFO) == (
+        sinfo.Node("node1", 8, 64, "mixed", GRES, frozenset({"all*", "small"})),
+        sinfo.Node("node2", 4, 7, "down*", frozenset(), frozenset({"all*"})),
+    )
+
+
+def squeue_answer(state: object, number: object = lambda n: n, **changes: object) -> str:
+    """What squeue says of a job of two components in `state`, from 100 s to 160 s."""
+    assert callable(number)
+    common = {"name": "digits", "user_name": "ada", "job_state": state, "het_job_id": number(7),
+              "node_count": number(1), "tasks": number(1), "state_reason": "None",
+              "submit_time": number(90), "start_time": number(100), "end_time": number(160),
+              "tres_per_node": "gres:cs:cs2-02:1"}  # fmt: skip
+    return json.dumps({"jobs": [
+        common | {"job_id": 8, "het_job_offset": number(1), "nodes": "node[3-4]"} | changes,
+        common | {"job_id": 7, "het_job_offset": number(0), "nodes": "node1"} | changes,
+    ]})  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "number"), [
+    ("{}", lambda n: n),
+    (["{}"], lambda n: {"set": True, "infinite": False, "number": n}),
+])  # fmt: skip
+def test_what_squeue_says_of_a_job(state: str | list[str], number: object) -> None:
+    """Two of Slurm's versions."""
+
+    def told(word: str) -> squeue.SlurmJob:
+        filled = word if isinstance(state, str) else [word]
+        (job,) = squeue.parse(squeue_answer(filled, number), SITE)
+        return job
+
+    ended = told("COMPLETED")
+    assert (ended.job_id, ended.nodes, ended.system) == (7, 2, "cs2-02")
+    assert (ended.is_waiting, ended.is_running, ended.elapsed_s) == (False, False, 60)
+    assert told("RUNNING").is_running
+    assert told("RUNNING").elapsed_s > 60  # what squeue says of its end is its limit
+    assert told("COMPLETING").is_running  # its nodes are not free yet
+    assert (told("PENDING").is_waiting, told("PENDING").elapsed_s) == (True, 0)
+
+
+def test_a_squeue_that_answers_with_errors_is_one_that_does_not_answer() -> None:
+    """Its exit code is 0, and its list of jobs empty."""
+    error = {"description": "Failed while looking for jobs", "error_number": -1,
+             "error": "Unspecified error", "source": "slurm_load_jobs"}  # fmt: skip
+    said = (
+        r"does not answer: squeue: Failed while looking for jobs"
+        r" \(slurm_load_jobs: Unspecified error\); 'scontrol ping'"
+    )
+    with pytest.raises(CsrunError, match=said):
+        squeue.parse(json.dumps({"errors": [error], "jobs": []}), SITE)
+    with pytest.raises(CsrunError, match="squeue: not JSON"):
+        squeue.parse("slurm", SITE)
+    assert squeue.parse(json.dumps({"errors": [], "jobs": []}), SITE) == []
+
+
+@pytest.mark.parametrize(("said", "kind"), [
+    ("sbatch: error: Batch job submission failed: Invalid partition name specified", UsageError),
+    ("slurm_load_partitions: Unable to contact slurm controller (connect failure)", CsrunError),
+    ("sbatch: error: Munge encode failed: Failed to access \"x\"", CsrunError),
+    ("", CsrunError),
+])  # fmt: skip
+def test_a_refusal_is_not_an_outage(said: str, kind: type[CsrunError]) -> None:
+    error = sinfo.explain(said, SITE)
+    assert type(error) is kind
+    assert ("Slurm refuses it: Batch job submission failed" in str(error)) == (kind is UsageError)
+    assert ("does not answer" in str(error)) == (kind is CsrunError)
+
+
+def test_what_a_job_waits_for_is_named() -> None:
+    change = {"state_reason": "ReqNodeNotAvail",
+              "state_description": "ReqNodeNotAvail, UnavailableNodes:node1"}  # fmt: skip
+    (job,) = squeue.parse(squeue_answer("PENDING", **change), SITE)
+    assert job.why == "waits for node1: drained, down or reserved"
+    (job,) = squeue.parse(squeue_answer("PENDING", state_reason="Priority"), SITE)
+    assert job.why == "waits for Priority"
+
+
+def test_a_job_without_its_launcher_says_so() -> None:
+    (job,) = squeue.parse(squeue_answer("RUNNING", comment=LOST), SITE)
+    assert job.why == "csrun: launcher lost"
+    (job,) = squeue.parse(squeue_answer("RUNNING", comment="the user's own"), SITE)
+    assert job.why == ""
+
+
+@pytest.mark.parametrize(("state", "said"), [
+    ("idle", ""), ("mixed", ""), ("drained", "node1 is DRAINED"), ("down*", "node1 is DOWN*"),
+    ("idle*", "node1 is IDLE*"), ("draining", "node1 is DRAINING"),
+])  # fmt: skip
+def test_a_system_whose_nodes_take_no_jobs_is_not_available(state: str, said: str) -> None:
+    found = sinfo.parse(SINFO.replace("mixed", state))
+    assert sinfo.unavailable(found, "cs:cs2-01:1") == said
+    assert sinfo.unavailable(found, None) == ""
+
+
+@pytest.mark.parametrize(("layout", "gres", "said"), [
+    (JobLayout(3, 1, 1, 0, False), None, "use --total-nodes 2"),
+    (JobLayout(2, 3, 2, 0, False), None, "wants 2 nodes of 6 CPUs, the cluster has 1"),
+    (JobLayout(2, 1, 4, 1, False), None, "wants 1 nodes of 128 CPUs, the cluster has 0"),
+    (JobLayout(2, 1, 1, 0, False), "cs:cs2-03:1", "no node of the cluster has cs:cs2-03:1"),
+])  # fmt: skip
+def test_what_the_cluster_never_can_run(
+    layout: JobLayout, gres: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: SINFO)
+    with pytest.raises(UsageError, match=said):
+        sinfo.check(layout, SITE, gres)
+    sinfo.check(JobLayout(2, 2, 2, 0, False), SITE, "cs:cs2-02:1")
+
+
+def test_the_checks_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [*SINFO.splitlines(), "node3|64|65536|idle|(null)|big"]
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(rows))
+    two = JobLayout(2, 2, 2, 0, False)
+    sinfo.check(two, SITE, "cs:cs2-02:1", "small,big")
+    with pytest.raises(UsageError, match="partition small of site local has 1 nodes"):
+        sinfo.check(two, SITE, None, "small")
+    with pytest.raises(UsageError, match="no node of partition big has cs:cs2-02:1"):
+        sinfo.check(JobLayout(1, 1, 1, 0, False), SITE, "cs:cs2-02:1", "big")
+    with pytest.raises(UsageError, match="partition all of site local has 2 nodes"):
+        sinfo.check(JobLayout(3, 1, 1, 0, False), SITE, None)  # its default one
+    with pytest.raises(UsageError, match="no such partition, it has: all, big, small"):
+        sinfo.check(two, SITE, None, "bgi")
+
+
+def test_whether_a_users_job_carries_a_layout() -> None:
+    needs = node_needs(JobLayout(5, 3, 2, 2, False), 8)
+    assert needs == [(1, 8), (1, 8), (3, 6)]
+    assert node_needs(JobLayout(3, 3, 2, 0, False), 8) == [(1, 6), (2, 6)]
+    assert node_needs(JobLayout(1, 3, 2, 0, False), 8) == [(1, 6)]
+    own = [squeue.Part(1, 8, "gres:cs:cs2-02:1"), squeue.Part(1, 8, ""), squeue.Part(3, 24, "")]
+    assert allocation.lacks(own, needs) == ""
+    assert allocation.lacks([squeue.Part(5, 40, "")], needs) == ""
+    assert allocation.lacks([squeue.Part(5, 30, "")], needs).startswith("has 6 CPUs a node, where")
+    assert allocation.lacks([squeue.Part(4, 32, "")], needs).startswith("has 4 nodes, where the")
+    assert allocation.lacks(own[:2], needs).startswith("has 2 components, where the layout has 3")
+    fewer = [*own[:2], squeue.Part(2, 16, "")]
+    assert allocation.lacks(fewer, needs).startswith("has 2 nodes in component 2, where")
+    assert allocation.lacks([], needs).startswith("has 0 components")
+    held = [allocation.holds(own, gres) for gres in ("cs:cs2-02:1", "cs:cs2-02", "cs:cs2-01:1")]
+    assert held == [True, True, False]
+    assert allocation.holds([squeue.Part(1, 8, "gres/cs:cs2-02")], "cs:cs2-02:1")
+    assert not allocation.holds([], "cs:cs2-02:1")
+
+
+def test_the_components_of_one_job_in_their_order() -> None:
+    text = squeue_answer("RUNNING", cpus=4)
+    assert squeue.parse_parts(text, SITE, 7) == [squeue.Part(1, 4, "gres:cs:cs2-02:1")] * 2
+    assert squeue.parse_parts(text, SITE, 8) == []
+
+
+def test_without_a_name_the_system_with_the_fewest_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    systems = tuple(msgspec.structs.replace(s, mode=PIPELINED) for s in SITE.systems)
+    site = msgspec.structs.replace(SITE, systems=systems)
+    found = [
+        SystemStatus("cs2-01", "", PIPELINED, Power.ACTIVE, 1, (3,)),
+        SystemStatus("cs2-02", "", PIPELINED, Power.ACTIVE, 2, ()),
+    ]
+    monkeypatch.setattr(squeue, "systems", lambda site: found)
+
+    def asked(*words: str) -> str | None:
+        request = JobRequest(("python", "run.py", *words), 1)
+        return run.system_of(plan(request, site, (0,)), site)
+
+    assert asked() == "cs2-02"
+    said = "the job asks for cs2-02, which has the fewest jobs: cs2-01 has 2, cs2-02 has 1"
+    assert capsys.readouterr().err == f"csrun_wse: {said}\n"
+    assert asked("--cs_ip", "cs2-01") == "cs2-01"
+    assert asked("--compile_only") is None
+    assert capsys.readouterr().err == ""

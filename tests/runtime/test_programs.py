@@ -1,0 +1,237 @@
+"""Several programs over one store: trained, evaluated and trained on, bit for bit as one alone."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from support.jobs import until
+from support.programs import ArrayData, Network
+from support.running import (
+    NETWORK,
+    PART,
+    PIPELINED,
+    SAMPLES,
+    STEPS,
+    STREAMING,
+    TIED,
+    WAYS,
+    assert_same,
+    begun,
+    compiled,
+    copied,
+    data,
+    losses_of,
+    opened,
+    validation,
+)
+
+from csrun.base.errors import CsrunError
+from csrun.data.delivery import Delivery
+from csrun.runtime.roles.machine import Feed
+from csrun.runtime.step import weights
+from csrun.runtime.wire.ring import ring_slots_for
+
+
+def alternated(machine, evaluate, begin=True):
+    """Trained in parts, evaluated after each: both losses, and the state after each part."""
+    trained, evaluated, states = [], [], []
+    for first in range(0, STEPS, PART):
+        trained += losses_of(machine, first, PART)
+        states.append(copied(machine))
+        if first and begin:
+            evaluate.begin()
+        evaluated.append(losses_of(evaluate, 0, 2 * SAMPLES))
+    return trained, evaluated, states
+
+
+CASES = [
+    pytest.param(network, mode, prefetch_bytes, way, marks=marks, id=f"{way}, {mode}, {name}")
+    for way in WAYS
+    for mode, network, name, prefetch_bytes, marks in [
+        (PIPELINED, NETWORK, "dense", 0, ()),
+        (STREAMING, NETWORK, "dense", 0, ()),
+        (STREAMING, TIED, "tied", 0, ()),
+        (PIPELINED, TIED, "tied", 0, pytest.mark.slow),
+        (STREAMING, NETWORK, "dense, without prefetch", 1 << 30, pytest.mark.slow),
+    ]
+]
+
+
+@pytest.mark.parametrize(("network", "mode", "prefetch_bytes", "way"), CASES)
+def test_a_training_that_is_evaluated_in_between_is_the_same(
+    tmp_path, monkeypatch, network, mode, prefetch_bytes, way
+):
+    monkeypatch.setattr(weights, "PREFETCH_BYTES", prefetch_bytes)
+    programs = compiled(network, tmp_path, mode)
+    alone = begun(programs.train, data(network), network.parameters())
+    expected = losses_of(alone, 0, STEPS)
+    datasets = [data(network), validation(network)]
+    with opened(way, tmp_path, programs.train, datasets, network.parameters()) as machine:
+        evaluate = machine.load(programs.evaluate, Feed(datasets[1], 1))
+        trained, evaluated, states = alternated(machine, evaluate)
+    assert trained == expected
+    assert_same(copied(alone), states[-1])
+    for losses, state in zip(evaluated, states, strict=True):
+        resumed = begun(programs.evaluate, validation(network), state)
+        assert losses == losses_of(resumed, 0, SAMPLES)
+        assert len(losses) == SAMPLES
+    assert len({tuple(losses) for losses in evaluated}) == len(states)
+
+
+def with_short_ones(network, every, rows):
+    """The training's batches, each `every`-th of which has fewer samples, as a pass's last has."""
+    batches = network.batches(STEPS)
+    return [
+        tuple(array[:rows] for array in batch) if number % every == every - 1 else batch
+        for number, batch in enumerate(batches)
+    ]
+
+
+@cache
+def torch_losses(network, every, rows):
+    """Of the same network, trained by PyTorch on batches with short ones."""
+    torch = pytest.importorskip("torch", reason="PyTorch is the oracle of short batches")
+    parameters = {n: torch.tensor(v, requires_grad=True) for n, v in network.parameters().items()}
+    optimizer = torch.optim.SGD(
+        parameters.values(), lr=network.learning_rate, momentum=network.momentum
+    )
+    losses, layers = [], list(parameters.values())
+    for features, labels in with_short_ones(network, every, rows):
+        x = torch.tensor(features).flatten(1)
+        for kernel, bias in zip(layers[0::2], layers[1::2], strict=True):
+            x = x @ kernel + bias
+            x = torch.relu(x) if kernel is not layers[-2] else x
+        loss = torch.nn.functional.cross_entropy(x, torch.tensor(labels).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_short_batch_is_a_step_of_a_program_of_its_own(tmp_path, mode, way):
+    """Losses as PyTorch's to float64's rounding; the steps between the short ones are orders."""
+    network = Network(precision="float64", learning_rate=0.05, momentum=0.9)
+    batches = with_short_ones(network, every=6, rows=5)
+    train = network.compile(tmp_path, mode, 1)
+    losses = []
+    with opened(way, tmp_path, train, [ArrayData(batches)], network.parameters()) as machine:
+        short = machine.load(replace(network, batch=5).compile(tmp_path, mode, 1), machine)
+        for first in range(0, STEPS, 6):
+            losses += losses_of(machine, first, 5)
+            losses += losses_of(short, first + 5, 1)
+    np.testing.assert_allclose(losses, torch_losses(network, 6, 5), rtol=1e-12)
+
+
+def test_a_program_that_takes_fewer_samples_than_come_is_told_so(tmp_path):
+    machine = begun(NETWORK.compile(tmp_path, PIPELINED), data(NETWORK), NETWORK.parameters())
+    short = machine.load(replace(NETWORK, batch=5).compile(tmp_path, PIPELINED), machine)
+    with pytest.raises(CsrunError, match=r"next batch has 16 samples, .* takes 5: run the one"):
+        short.run(0, 1)
+
+
+@pytest.mark.parametrize("way", ["in process", "memory 1"])
+def test_a_program_takes_no_more_rows_than_another_has(tmp_path, way):
+    train = NETWORK.compile(tmp_path, PIPELINED)
+    larger = replace(NETWORK, batch=17).compile(tmp_path, PIPELINED)
+    message = r"features float32\[16, 2, 6\].*: give it batches of its"
+    with opened(way, tmp_path, train, [data(NETWORK)], {}) as machine:
+        with pytest.raises(CsrunError, match=message):
+            machine.load(larger, machine)
+        assert len(losses_of(machine, 0, 3)) == 3  # nothing was said to anybody
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_evaluation_that_stopped_amid_its_data_begins_anew(tmp_path, way):
+    programs = compiled(NETWORK, tmp_path, PIPELINED)
+    datasets, first = [data(NETWORK), validation(NETWORK)], NETWORK.parameters()
+    whole = losses_of(begun(programs.evaluate, validation(NETWORK), first), 0, SAMPLES)
+    with opened(way, tmp_path, programs.train, datasets, first) as machine:
+        evaluate = machine.load(programs.evaluate, Feed(datasets[1], 1, first=1, last=4))
+        assert losses_of(evaluate, 0, 1) == whole[1:2]
+        assert losses_of(evaluate, 1, SAMPLES) == whole[2:4]
+        assert evaluate.run(3, 1).finished  # and it is no wait to ask again
+        for _ in range(4):  # more than a ring holds are left behind
+            evaluate.begin()
+            assert losses_of(evaluate, 0, 2) == whole[:2]
+        evaluate.begin(2, 3)
+        done = evaluate.run(0, SAMPLES)
+        assert (done.done, done.finished) == (1, True)
+        assert evaluate.result(0, 0).loss == whole[2]
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_a_run_begins_with_the_step_and_the_batch_that_it_is_given(tmp_path, mode):
+    """Dropout and AdamW's correction go by the step, the data by the batch."""
+    train, found = NETWORK.compile(tmp_path, mode, 1), []
+    for way in ("in process", "memory 4"):
+        begin, state = {"start": 40, "batch": 3}, NETWORK.parameters()
+        with opened(way, tmp_path, train, [data(NETWORK)], state, **begin) as machine:
+            found.append((losses_of(machine, 40, STEPS), copied(machine)))
+    (expected, state), (losses, other) = found
+    assert losses == expected
+    assert len(losses) == STEPS - 3
+    assert_same(state, other)
+
+
+class Counted(ArrayData):
+    """A data set that counts the batches that were made of it."""
+
+    made = 0
+
+    def deliveries(self, start, stride):
+        for delivery in super().deliveries(start, stride):
+            self.made += 1
+            yield delivery
+
+
+@pytest.mark.parametrize("way", ["memory 1", "tcp 1"])
+def test_a_pass_that_begins_is_made_ahead_while_others_run(tmp_path, way):
+    """As many batches as a ring holds, in place of those that the last pass has left there."""
+    programs = compiled(NETWORK, tmp_path, PIPELINED)
+    counted = Counted(replace(NETWORK, batch=4 * NETWORK.batch).batches(STEPS))
+    datasets = [data(NETWORK), counted]
+    with opened(way, tmp_path, programs.train, datasets, NETWORK.parameters()) as machine:
+        evaluate = machine.load(programs.evaluate, Feed(counted, 1))
+        slots = ring_slots_for(1, evaluate.plan.inputs)
+        assert slots < STEPS
+        for number in (1, 2, 3):
+            until(lambda n=number: counted.made == n * slots)
+            evaluate.begin()
+            machine.run(0, 1)
+
+
+class Reversed(ArrayData):
+    """A data set whose order is told: as it is, or from its end on."""
+
+    is_reversed = False
+
+    def hear(self, told):
+        self.is_reversed = told.endswith(b"back")
+
+    def deliveries(self, start, stride):
+        batches = self.all[::-1] if self.is_reversed else self.all
+        return (Delivery(batch, list) for batch in batches[start::stride])
+
+
+@pytest.mark.parametrize("way", ["memory 4", "tcp 4"])
+def test_streamers_are_told_of_an_order_before_they_make_a_batch_of_it(tmp_path, way):
+    """However long that is: it comes in several messages."""
+    programs = compiled(NETWORK, tmp_path, PIPELINED)
+    heard, batches = Reversed(validation(NETWORK).all), validation(NETWORK).all
+    told, first = bytes(150_000) + b"back", NETWORK.parameters()
+    whole, back = (
+        losses_of(begun(programs.evaluate, ArrayData(order), first), 0, SAMPLES)
+        for order in (batches, batches[::-1])
+    )
+    hear = {1: heard.hear}
+    with opened(way, tmp_path, programs.train, [data(NETWORK), heard], first, hear=hear) as machine:
+        evaluate = machine.load(programs.evaluate, Feed(heard, 1, told=told))
+        assert losses_of(evaluate, 0, SAMPLES) == back
+        evaluate.begin(told=b"forth")
+        assert losses_of(evaluate, 0, SAMPLES) == whole
+        evaluate.begin(1, told=told)
+        assert losses_of(evaluate, 0, SAMPLES) == back[1:]

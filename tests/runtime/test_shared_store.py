@@ -1,0 +1,151 @@
+"""The store and the arena of several programs: where each finds its parts, and what is refused."""
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.programs import ArrayData, options_of
+from support.running import (
+    NETWORK,
+    PART,
+    PIPELINED,
+    SAMPLES,
+    SETTINGS,
+    STEPS,
+    STREAMING,
+    begun,
+    compiled,
+    copied,
+    data,
+    losses_of,
+    opened,
+    validation,
+)
+
+from csrun import nn
+from csrun.base.errors import CsrunError
+from csrun.base.mode import RunMode
+from csrun.compiler import compile_model
+from csrun.nn.tracer import Tracer
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.roles.machine import Feed
+
+
+def forked(folder, run_mode, mode, kernels=("body", "side", "head"), units=8, group_bytes=1 << 20):
+    """A network with a side branch, or parts of it."""
+    with Tracer("float32") as tracer:
+        x = tracer.input("features", (16, 12), "float32")
+        labels = tracer.input("labels", (16,), "int32")
+        losses = []
+        with nn.scope("body"):
+            x = nn.Dense(units, "relu")(x)
+        for name in kernels[1:]:
+            with nn.scope(name):
+                losses.append(nn.softmax_cross_entropy(nn.Dense(5)(x), labels))
+        loss = losses[0] + losses[1] if len(losses) > 1 else losses[0]
+        module = tracer.finish(run_mode, loss, nn.SGD(0.05, 0.9).minimize(loss), [])
+    options = options_of(mode, run_mode, group_bytes=group_bytes)
+    return compile_model(module, folder, options).executable
+
+
+def flat_data(count=STEPS):
+    return ArrayData([(x.reshape(16, 12), y) for x, y in NETWORK.batches(count)])
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize("way", ["in process", "memory 1", "tcp 1"])
+def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp_path, mode, way):
+    """Of body, side and head, one group each way, the evaluation has the first and the last."""
+    train = forked(tmp_path, RunMode.TRAIN, mode)
+    evaluation = forked(tmp_path, RunMode.EVAL, mode, ("body", "head"))
+    random = np.random.default_rng(5)
+    first = {p.name: random.standard_normal(p.shape).astype("f") / 4 for p in train.plan.parameters}
+    datasets = [flat_data(), flat_data(SAMPLES)]
+    with opened(way, tmp_path, train, datasets, first) as machine:
+        evaluate = machine.load(evaluation, Feed(datasets[1], 1))
+        assert len(evaluation.plan.groups) == 1
+        assert len(evaluate.plan.groups) == 2
+        for step in range(0, STEPS, PART):
+            machine.run(step, PART)
+            evaluate.begin()
+            alone = begun(evaluation, flat_data(SAMPLES), copied(machine))
+            assert losses_of(evaluate, 0, SAMPLES) == losses_of(alone, 0, SAMPLES)
+
+
+REFUSED = {
+    "another mode": (RunMode.EVAL, STREAMING, {}, "its mode is WEIGHT_STREAMING"),
+    "another shape": (
+        RunMode.EVAL,
+        PIPELINED,
+        {"units": 9},
+        r"kernel is float32\[12, 9\]",
+    ),
+    "no such parameter": (
+        RunMode.EVAL,
+        PIPELINED,
+        {"kernels": ("body", "other")},
+        "other/dense/kernel is not in the run's store",
+    ),
+    "a training of parameters that lie apart": (
+        RunMode.TRAIN,
+        PIPELINED,
+        {"kernels": ("body", "head")},
+        "body/dense/kernel, head/dense/kernel lie apart",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_program_that_the_store_does_not_fit_is_refused(tmp_path, case):
+    run_mode, mode, others, message = REFUSED[case]
+    machine = begun(forked(tmp_path, RunMode.TRAIN, PIPELINED), flat_data(), {})
+    with pytest.raises(CsrunError, match=message):
+        machine.load(forked(tmp_path, run_mode, mode, **others), Feed(flat_data()))
+
+
+def test_a_training_does_not_come_after_an_evaluation(tmp_path):
+    machine = begun(forked(tmp_path, RunMode.EVAL, PIPELINED), flat_data(), {})
+    with pytest.raises(CsrunError, match="no optimizer state: begin with a step"):
+        machine.load(forked(tmp_path, RunMode.TRAIN, PIPELINED), Feed(flat_data()))
+
+
+def test_a_program_must_fit_on_the_wafer_beside_the_store(tmp_path):
+    programs = compiled(replace(NETWORK, batch=4), tmp_path, PIPELINED)
+    train, evaluation = programs.train.plan, programs.evaluate.plan
+    needed = evaluation.arena_bytes + train.store.nbytes - evaluation.store.nbytes
+    for room in (needed, needed - 1):
+        machine = CpuMachine(programs.train, data(NETWORK), SETTINGS, 0, sram_bytes=room)
+        if room == needed:
+            machine.load(programs.evaluate, Feed(data(NETWORK)))
+            continue
+        with pytest.raises(CsrunError, match=f"{needed:,} bytes .* {room:,}: lower its batch_size"):
+            machine.load(programs.evaluate, Feed(data(NETWORK)))
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_the_wafers_one_arena_is_as_large_as_the_largest_program_needs(tmp_path, mode):
+    """Its memory, as the kernel tells of it; a short batch's program needs no more."""
+    programs = compiled(NETWORK, tmp_path, mode)
+    short = replace(NETWORK, batch=5).compile(tmp_path, mode, 1)
+    datasets = [data(NETWORK), validation(NETWORK)]
+    sizes = []
+    with opened("memory 1", tmp_path, programs.train, datasets, {}) as machine:
+        loaded = [machine, machine.load(short, machine)]
+        sizes.append(arena_sizes())
+        loaded.append(machine.load(programs.evaluate, Feed(datasets[1], 1)))
+        sizes.append(arena_sizes())
+        needed = [program.plan.arena_bytes for program in loaded]
+        assert machine.arena_bytes == max(needed) == needed[2] > needed[0] > needed[1]
+    assert sizes == [{needed[0]}, {needed[2]}]
+
+
+def arena_sizes():
+    """The sizes of all arenas that this process holds open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself
+            if "csrun-arena" in os.readlink(f"/proc/self/fd/{number}"):
+                found.add(os.fstat(int(number)).st_size)
+    return found

@@ -1,0 +1,1 @@
+"""Seeded random programs over csrun.nn, and the same in PyTorch."""

@@ -1,0 +1,102 @@
+"""Programs of a small network, run in one process or as a job of threads."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from support.programs import ArrayData, Network, TiedNetwork
+from support.roles import Peers, fed_by
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.context import Host
+from csrun.runtime.roles.connections import Cluster, RunRequest
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.wire.messages import RunSettings
+from csrun.runtime.wire.rendezvous import RunFolder
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+SETTINGS = RunSettings(seed=9)
+NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
+TIED = TiedNetwork((30, 12, 12, 12, 30), dropout=0.2, optimizer=nn.Adam(0.01, clip_norm=0.5))
+PART, STEPS, SAMPLES = 20, 60, 5
+
+
+def data(network, count=STEPS):
+    return ArrayData(network.batches(count))
+
+
+def validation(network):
+    """Other batches than the training's, the last one incomplete."""
+    *whole, last = replace(network, batch=4 * network.batch).batches(SAMPLES)
+    return ArrayData([*whole, tuple(array[:7] for array in last)])
+
+
+@dataclass
+class Compiled:
+    """The programs of a network; the evaluation's batches are so large that the arena grows."""
+
+    train: object
+    evaluate: object
+
+
+def compiled(network, folder, mode, group_bytes=1):
+    larger = replace(network, batch=4 * network.batch)
+    return Compiled(
+        network.compile(folder, mode, group_bytes),
+        larger.compile(folder, mode, group_bytes, RunMode.EVAL),
+    )
+
+
+def begun(executable, dataset, state=None):
+    """A machine whose state is that of a checkpoint, or a network's first one."""
+    machine = CpuMachine(executable, dataset, SETTINGS, 0)
+    fill(machine, state)
+    return machine
+
+
+def fill(machine, state):
+    for name, array in machine.state.items():
+        array[...] = state.get(name, 0)
+
+
+def copied(machine):
+    return {name: np.array(array) for name, array in machine.state.items()}
+
+
+def losses_of(program, first, count):
+    done = program.run(first, count)
+    return [program.result(i, first + i).loss for i in range(done.done)]
+
+
+def assert_same(left, right):
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        np.testing.assert_array_equal(right[name], array, err_msg=name, strict=True)
+
+
+WAYS = ["in process", "memory 1", "memory 4", "tcp 1", "tcp 4"]
+
+
+@contextmanager
+def opened(way, folder, executable, datasets, state, start=0, hear=None, batch=None):
+    """A machine of a process or of a job, with so many streamers over memory or TCP."""
+    if way == "in process":
+        machine = CpuMachine(executable, datasets[0], SETTINGS, start if batch is None else batch)
+        fill(machine, state)
+        yield machine
+        return
+    wire, streamers = way.split()
+    hosts = [Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2)]
+    here, there = hosts if wire == "tcp" else (None, None)
+    run = RunFolder(folder / "run", "1", b"secret", host=here)
+    peers = Peers(run, datasets, int(streamers), executable.plan.mode, there, hear)
+    fed = fed_by(int(streamers))
+    request = RunRequest(executable, SETTINGS, start, None, fed, "cs", 9, batch=batch)
+    with Cluster(run) as cluster:
+        machine = cluster.start(request, lambda: None, lambda text: None)
+        fill(machine, state)
+        yield machine
+        machine.close({})
+    peers.join()
+    assert peers.errors == {}
