@@ -1,10 +1,15 @@
 """Which heavy packages a script will import, by its text."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from csrun.base.errors import UsageError
+from csrun.jobs.request import JobRequest
+from csrun.launch import dry_run, launch, script_imports
 from csrun.launch.script_imports import heavy_imports
+from csrun.site import load
 
 FRONT_END = ("cerebras_torch", "torch._dynamo")
 TEXTS = [
@@ -42,3 +47,47 @@ def test_those_of_modules_beside_it_count_too(tmp_path: Path) -> None:
 )
 def test_what_is_no_script_of_ours_imports_nothing(command: tuple[str, ...]) -> None:
     assert heavy_imports(command) == ()
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_imports, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize("start", [launch, dry_run])
+@pytest.mark.parametrize("package", ["torch", "cerebras_torch"])
+def test_a_job_that_needs_pytorch_is_refused_where_it_is_not_installed(
+    start: Callable[..., object],
+    package: str,
+    tmp_path: Path,
+    without_torch: None,
+) -> None:
+    script = tmp_path / "run_torch.py"
+    script.write_text(f"import numpy\nfrom {package} import nn\n")
+    request = JobRequest(("python-pt", str(script)))
+    with pytest.raises(UsageError) as refused:
+        start(request, load("local"))
+    assert str(refused.value) == (
+        f"{script}:2: imports {package}, and PyTorch is not installed: pip install 'csrun[torch]'"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def main():\n    import torch",
+        "try:\n    import torch\nexcept ImportError:\n    torch = None",
+        "import numpy",
+    ],
+)
+def test_a_script_that_can_begin_without_pytorch_may(
+    text: str, tmp_path: Path, without_torch: None
+) -> None:
+    (tmp_path / "run.py").write_text(text)
+    script_imports.require_torch(("python", str(tmp_path / "run.py")))
+
+
+def test_a_torch_beside_the_script_is_the_users_own(tmp_path: Path, without_torch: None) -> None:
+    (tmp_path / "run.py").write_text("import torch")
+    (tmp_path / "torch.py").write_text("")
+    script_imports.require_torch(("python", str(tmp_path / "run.py")))
