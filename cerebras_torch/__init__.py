@@ -11,6 +11,7 @@ if find_spec("torch") is None:
         name="torch",
     )
 
+from cerebras_torch import optim
 from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
 from csrun.pytorch.mistakes import told_in_one_line
 from csrun.pytorch.session import Session
@@ -24,6 +25,7 @@ __all__ = [
     "initialize",
     "master_print",
     "module",
+    "optim",
     "save",
     "step_closure",
     "summarize_scalar",

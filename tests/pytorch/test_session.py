@@ -19,6 +19,7 @@ OPTIMIZERS = {
     "plain": lambda p: optim.SGD(p, 0.05),
     "adam": lambda p: optim.Adam(p, 0.01, weight_decay=0.02),
     "adamw": lambda p: optim.AdamW(p, 0.01, betas=(0.8, 0.95)),
+    "lamb": lambda p: cbtorch.optim.Lamb(p, 0.02, weight_decay=0.01),
     "adagrad": lambda p: optim.Adagrad(p, 0.05),
     "rmsprop": lambda p: optim.RMSprop(p, 0.005, momentum=0.8, centered=True),
 }

@@ -13,7 +13,7 @@ class Adam(Rule):
 
     kind = torch.optim.Adam
     must_be: ClassVar = {**Rule.must_be, "amsgrad": False}
-    fixed = ("betas", "eps", "amsgrad", "decoupled_weight_decay")
+    fixed: ClassVar[tuple[str, ...]] = ("betas", "eps", "amsgrad", "decoupled_weight_decay")
 
     def algorithm(self, group: Group, each: EachStep) -> Algorithm:
         decoupled = group.get("decoupled_weight_decay", False)

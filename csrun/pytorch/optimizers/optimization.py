@@ -13,6 +13,7 @@ from csrun.executable.bind import Array
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.importing import stored_name
 from csrun.pytorch.optimizers.base import EachStep, Rule
+from csrun.pytorch.optimizers.lamb import Lamb
 from csrun.pytorch.optimizers.rules import RULES
 
 SLOTS = ("momentum", "gradient_sum", "square_sum")  # of the updates in csrun
@@ -39,12 +40,12 @@ class Optimization:
     def _found_rule(self) -> Rule:
         rule = RULES.get(type(self.optimizer))
         if rule is None:
-            known = ", ".join(kind.__name__ for kind in RULES)
+            known = ", ".join(kind.__name__ for kind in RULES if kind is not Lamb)
             kind = type(self.optimizer)
             raise UsageError(
-                f"{self._line}: the optimizer must be one of torch.optim's {known}, got "
-                f"{kind.__module__}.{kind.__qualname__}: its updates run where the weights are, "
-                "which another one's Python does not"
+                f"{self._line}: the optimizer must be one of torch.optim's {known}, or "
+                f"cbtorch.optim.Lamb, got {kind.__module__}.{kind.__qualname__}: its updates run "
+                "where the weights are, which another one's Python does not"
             )
         return rule
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
-from csrun.pytorch.optimizers import adam, adaptive, descent
+from csrun.pytorch.optimizers import adam, adaptive, descent, lamb
 from csrun.pytorch.optimizers.base import Rule
 
 RULES: Mapping[type[torch.optim.Optimizer], Rule] = {
-    rule.kind: rule for module in (descent, adam, adaptive) for rule in module.RULES
+    rule.kind: rule for module in (descent, adam, adaptive, lamb) for rule in module.RULES
 }
