@@ -11,27 +11,26 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers import Optimization
 
 if TYPE_CHECKING:
-    from csrun.pytorch.session import Session
+    from csrun.pytorch.session_loop import SessionLoop
 
 
 class TakenOver:
     """Methods of the user's objects are the Session's until it is left.
 
-    forward: the model's own. state_dict, of both, has the weights as they are in the store.
+    state_dict, of both, has the weights as they are in the store.
     """
 
     def __init__(
-        self, session: "Session", model: torch.nn.Module, optimization: Optimization | None
+        self, loop: "SessionLoop", model: torch.nn.Module, optimization: Optimization | None
     ) -> None:
-        self._session, self._model, self._optimization = session, model, optimization
-        self.forward = model.forward
+        self._loop, self._model, self._optimization = loop, model, optimization
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        session, model = self._session, self._model
+        loop, model = self._loop, self._model
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return session.call_model(args, kwargs)
+            return loop.call_model(args, kwargs)
 
         self._replace(model, "forward", forward)
         if self._optimization is None:
@@ -41,18 +40,18 @@ class TakenOver:
 
         def step(own: Any, closure: Any = None) -> None:
             own._opt_called = True  # which schedulers ask for
-            session.optimizer_step(closure)
+            loop.optimizer_step(closure)
 
         def zero(_: Any, set_to_none: bool = True) -> None:
-            if session.is_recording:
+            if loop.is_recording:
                 zero_grad(set_to_none)
 
         def model_state(*args: Any, **kwargs: Any) -> Any:
-            session.give_back()
+            loop.give_back()
             return states[0](*args, **kwargs)
 
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
-            session.give_back()
+            loop.give_back()
             return states[1](*args, **kwargs)
 
         def load_optimizer_state(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,327 @@
+"""The steps of a Session's loop: each is recorded, or its batch is tokens and it is queued."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import RunMode
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.gradients import Gradients
+from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
+from csrun.pytorch.masks import Draw
+from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.parameter_watch import ParameterWatch
+from csrun.pytorch.parts import Batches, Part, Queued
+from csrun.pytorch.reading_cost import ReadingCost
+from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
+from csrun.pytorch.script_run import ScriptRun
+from csrun.pytorch.tokens import Lazy, Numbers, Slot, StepValues, Token, leaves_of
+from csrun.pytorch.user import Loader
+
+CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
+
+
+class SessionLoop:
+    """What the loop of a Session meets: its batches, `optimizer.step()`, and all that tokens ask.
+
+    forward: the model's own. watch: of what the loop does with the model beside its steps.
+    """
+
+    def __init__(
+        self,
+        run: ScriptRun,
+        model: torch.nn.Module,
+        optimization: Optimization | None,
+        forward: Callable[..., Any],
+    ) -> None:
+        self._run, self._model, self._optimization = run, model, optimization
+        self._forward = forward
+        self._modules, self._trainable = list(model.modules()), list(model.parameters())
+        self._parts: dict[tuple[Any, ...], Part] = {}
+        self._recordings: dict[Part, int] = {}
+        self._step: Step | None = None
+        self._count = 0  # steps of the loops
+        self._gradients = Gradients(self)
+        self._cost = ReadingCost()
+        self.watch = ParameterWatch(model, lambda: self._is_apart, self.give_back)
+
+    def end(self) -> None:
+        """The loop is over: its last step is, too."""
+        self._end_step()
+
+    def stop(self) -> None:
+        """The loop has raised: nothing is recorded any more."""
+        if self._step is not None and self._step.recorded is not None:
+            self._step.recorded.close()
+
+    def forget_gradients(self) -> None:
+        """The parameters have none any more that only the loop knows of."""
+        self._gradients.vanish()
+
+    def batches(self, loader: Loader) -> Iterator[Any]:
+        """One pass over a loader."""
+        self._end_step()
+        self._run.flush()
+        batches = self._run.batches_of(loader)
+        batches.begin()
+        epoch = loader.orders.begun - 1
+        for position in range(len(loader)):
+            yield self._begin_step(batches, epoch, position)
+        self._end_step()
+
+    def _begin_step(self, batches: Batches, epoch: int, position: int) -> Any:
+        self._end_step()
+        loader = batches.loader
+        number = epoch * len(loader) + position
+        key = (loader, loader.orders.rows(epoch, position), self._modes())
+        part = self._parts.get(key)
+        self._step = step = Step(StepValues(self._count), batches, number, part)
+        self._count += 1
+        if part is not None and self._recordings[part] >= CHECKED_STEPS:
+            return part.shape.tokens_of_batch(self, step.values)
+        run = self._run
+        run.flush()
+        self._gradients.vanish()
+        run.read_weights()  # what is asked of this step is computed on the weights as they are
+        draw = Draw(self._run.run.config.seed, run.step)
+        step.recorded = RecordedStep(
+            self._model,
+            loader.batches[number],
+            key,
+            self._later,
+            draw,
+            ReadBefore(run, step.values),
+        )
+        return step.recorded.batch
+
+    def _modes(self) -> tuple[bool, ...]:  # what a loop may switch in the model
+        return (*(m.training for m in self._modules), *(p.requires_grad for p in self._trainable))
+
+    def _end_step(self) -> None:
+        """The loop asks for the next batch, or for none."""
+        step, self._step = self._step, None
+        if step is None or step.is_over:
+            return
+        recorded = step.recorded
+        if step.early is not None and step.part is not None and step.part.trains:
+            raise UsageError(
+                f"{user_line()}: optimizer.step() must follow where a value was read before it, as "
+                f"step {step.values.number + 1} has run: read the value behind optimizer.step()"
+            )
+        if step.is_backward or (recorded is not None and recorded.has_loss):
+            if recorded is not None:
+                recorded.close()
+            raise UsageError(
+                f"{user_line()}: each batch must have its optimizer.step(), got backward() without "
+                "it: gradients are not accumulated over batches; use a larger batch_size"
+            )
+        if recorded is not None and not recorded.calls.found:
+            recorded.close()  # nothing was done with the batch
+        elif recorded is not None:
+            self._learn(step, recorded, RunMode.EVAL)
+            self._queue(step, ())
+        elif step.calls and step.part is not None and not step.part.trains and not step.early:
+            self._queue(step, ())
+
+    def optimizer_step(self, closure: Any) -> None:
+        """The loop calls `optimizer.step()`."""
+        line, step, optimization = user_line(), self._step, self._optimization
+        assert optimization is not None, "taken over of a training"
+        if closure is not None:
+            raise UsageError(
+                f"{line}: optimizer.step() takes no closure, which would compute the loss anew: "
+                "call loss.backward() before it"
+            )
+        if step is None or step.is_over:
+            raise UsageError(
+                f"{line}: optimizer.step() must be called once for each batch, "
+                f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
+            )
+        numbers = optimization.numbers()
+        recorded = step.recorded
+        if not (recorded.has_loss if recorded is not None else step.is_backward):
+            raise UsageError(f"{line}: optimizer.step() needs a loss.backward() before it")
+        if recorded is not None:
+            self._learn(step, recorded, RunMode.TRAIN)
+        step.is_over = True
+        if step.early is None:
+            self._queue(step, numbers)
+        elif step.early != numbers:
+            raise UsageError(
+                f"{line}: lr or weight_decay changed between the value that was read and "
+                "optimizer.step(), and the step has run: read values after optimizer.step()"
+            )
+
+    def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
+        """A recorded step is over: it is a new part of the loop, or is compared with its part."""
+        run = self._run
+        if step.part is not None:
+            recorded.compare(step.part)
+        else:
+            step.part = recorded.part(step.batches, mode)
+            self._parts[recorded.key] = step.part
+            self._recordings[step.part] = 0
+            if mode is RunMode.TRAIN:
+                run.compile(step.part)
+                self._gradients.give(run.trained_parameters())
+        self._recordings[step.part] += 1
+        part, values = step.part, step.values
+
+        def loss() -> torch.Tensor | None:
+            slot = part.shape.loss
+            return None if slot is None else self.read(values, slot)
+
+        recorded.answer(part, loss)
+
+    def _queue(self, step: Step, numbers: tuple[float, ...]) -> None:
+        assert step.part is not None, "known by now"
+        self._run.queue(Queued(step.part, step.values, step.batch, numbers))
+
+    # What tokens ask for.
+
+    def call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The loop calls the model."""
+        step = self._step
+        if step is not None and step.recorded is not None:
+            return step.recorded.call(self._forward, args, kwargs)
+        found = self._called(MODEL, args, kwargs) if step is not None else None
+        if found is None:
+            raise UsageError(
+                f"{user_line()}: the model must be called as in step 1, on the tensors of the "
+                "Session's batch, got another call: its forward does not run on this machine"
+            )
+        return found
+
+    def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """One of PyTorch's functions is called on tokens."""
+        found = self._called(name_of(func), args, kwargs)
+        return self._later(func, args, kwargs) if found is None else found
+
+    def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What a function will give when it is read; now, where it writes into the loop's own."""
+        if self.watch.has_of_model(leaves_of(args, kwargs)):
+            raise UsageError(
+                f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
+                "or not as in steps 1 to 3: have forward return it"
+            )
+        lazy = Lazy(self, func, args, kwargs)
+        if writes_outside(func, args):
+            return lazy.tensor()
+        if is_write(func):
+            raise UsageError(
+                f"{user_line()}: {name_of(func)}_ writes into a value of the step: use the form "
+                "that gives a new one, as x = x * 2"
+            )
+        return lazy
+
+    def _called(self, name: str, args: Any, kwargs: Any) -> Any:
+        """The results of a call that step 1 made in this place, too; None for another."""
+        step = self._step
+        if step is None or step.is_over or step.part is None or step.recorded is not None:
+            return None
+        calls = step.part.shape.calls
+        if step.calls == len(calls):
+            return None
+        expected = calls[step.calls]
+        if not expected.is_called(name, leaves_of(args, kwargs)):
+            return None
+        step.calls += 1
+        return expected.tokens(self, step.values)
+
+    def backward(self, token: Numbers) -> None:
+        """The loop calls `backward()`."""
+        step = self._step
+        loss = step.part.shape.loss if step is not None and step.part is not None else None
+        is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
+        if step is None or not is_loss or token.step is not step.values:
+            raise UsageError(
+                f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
+                "another value: compute it in the same way in each step"
+            )
+        if step.is_backward:
+            raise UsageError(f"{user_line()}: backward() must be called once for each batch")
+        step.is_backward = True
+        self._gradients.appear()
+
+    def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
+        """The numbers of a value."""
+        if slot.is_loss:
+            if step.loss is None:
+                self._run_through(step)
+            if step.loss is None:
+                raise UsageError(
+                    f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
+                    "taken, is not kept: begin in a new model_dir"
+                )
+            return torch.tensor(step.loss, dtype=slot.meta.dtype)
+        self.want([Token(self, step, slot)])
+        found = step.outputs[slot.value]
+        self._run.keep(step, slot.value, found)
+        return found
+
+    def want(self, tokens: Sequence[Token]) -> None:
+        """Have values; where the program does not give them so far, it is compiled once more."""
+        wanted = [t for t in tokens if not t.slot.is_loss]
+        wanted = [t for t in wanted if t.slot.value not in t.step.outputs]
+        run = self._run
+        for token in list(wanted):
+            if (kept := run.kept(token.step, token.slot.value)) is not None:
+                token.step.outputs[token.slot.value] = kept
+                wanted.remove(token)
+        if not wanted:
+            return
+        values = wanted[0].step
+        if over := [t.step.number + 1 for t in wanted if t.step.is_over]:
+            raise UsageError(
+                f"{user_line()}: a value of step {over[0]} is read, whose turn is over: "
+                "read what is no loss before the loss and before the next batch, or in one of the "
+                f"first {CHECKED_STEPS} steps"
+            )
+        queued = run.unqueue(values)
+        part = queued.part if queued else self._step.part if self._step else None
+        assert part is not None, "a step that has not run is queued, or the loop is in it"
+        if new := {t.slot.value: None for t in wanted if t.slot.value not in part.outputs}:
+            run.flush()
+            run.give(part, new)
+        if queued is not None:
+            run.requeue(queued)
+        self._run_through(values)
+
+    def _run_through(self, values: StepValues) -> None:
+        """Run up to a step, and that one, too."""
+        step = self._step
+        if step is not None and step.values is values and not step.is_over and step.early is None:
+            trains = self._optimization is not None and step.part is not None and step.part.trains
+            step.early = self._optimization.numbers() if trains and self._optimization else (0.0,)
+            self._queue(step, step.early)
+        self._run.flush()
+        self._cost.read(values.number)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the loop's own tensors and gradients are at work."""
+        return self._step is None or self._step.recorded is not None
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the loop is in steps that an earlier run has taken, whose weights are gone."""
+        return self._run.is_replayed
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether what happens to the user's own Parameters is none of a step that is recorded."""
+        step = self._step
+        return self._count > 0 and (step is None or step.recorded is None or step.is_over)
+
+    def give_back(self) -> None:
+        """Have the user's own objects be as the store is."""
+        self._run.flush()
+        self._run.give_back()
+
+    def summarize(self, name: str, value: Any) -> None:
+        """Write a number of this step into the run's events."""
+        number = float(value)
+        self._run.flush()
+        self._run.summarize(name, number)
