@@ -115,6 +115,17 @@ def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> N
         discard(temporary)
 
 
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A name in the same folder for a large file, which takes the place of `path` in the end."""
+    temporary = temporary_beside(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        discard(temporary)
+
+
 def temporary_beside(path: Path) -> Path:
     """A name in the same folder that nobody can know beforehand, for what will take its place."""
     return path.with_name(f".csrun-{os.urandom(4).hex()}.tmp")

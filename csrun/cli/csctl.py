@@ -19,14 +19,6 @@ JOB_HEADINGS = ("job", "name", "user", "state", "nodes", "system", "submitted", 
 NODE_HEADINGS = ("node", "state", "job", "cpus", "memory")
 SYSTEM_HEADINGS = ("system", "address", "mode", "power", "available", "job", "waiting")
 
-in_format = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="As a table, or as JSON for a program.",
-)
 JOB_ID = click.argument("job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
 
 
@@ -45,7 +37,7 @@ def get() -> None:
 
 @get.command("jobs", context_settings=SETTINGS)
 @click.option("-a", "--all", "all_states", is_flag=True, help="All that are known, however old.")
-@in_format
+@frame.in_format
 @click.pass_obj
 def get_jobs(site: str | None, all_states: bool, output: str) -> int:
     """Jobs that wait or run, and the last ones that ended."""
@@ -55,7 +47,7 @@ def get_jobs(site: str | None, all_states: bool, output: str) -> int:
 
 @get.command("job", context_settings=SETTINGS)
 @JOB_ID
-@in_format
+@frame.in_format
 @click.pass_obj
 def get_job(site: str | None, job_id: int, output: str) -> int:
     """All that is known of one job."""
@@ -69,7 +61,7 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
 
 
 @get.command("nodes", context_settings=SETTINGS)
-@in_format
+@frame.in_format
 @click.pass_obj
 def get_nodes(site: str | None, output: str) -> int:
     """Nodes, and the jobs that have them."""
@@ -77,7 +69,7 @@ def get_nodes(site: str | None, output: str) -> int:
 
 
 @get.command("systems", context_settings=SETTINGS)
-@in_format
+@frame.in_format
 @click.pass_obj
 def get_systems(site: str | None, output: str) -> int:
     """CS systems, the jobs that have them, and those that wait for them."""

@@ -29,6 +29,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 cs = partial(_enter, "cs")
 cs_input_analyzer = partial(_enter, "cs_input_analyzer")
 csctl = partial(_enter, "csctl")
+csrun = partial(_enter, "csrun")
 csrun_cpu = partial(_enter, "csrun_cpu")
 csrun_wse = partial(_enter, "csrun_wse")
 python_pt = partial(_enter, "python_pt")

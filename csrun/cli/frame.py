@@ -81,6 +81,16 @@ class WholeNumber(click.IntRange):
     name = "integer"
 
 
+in_format = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="As a table, or as JSON for a program.",
+)
+
+
 def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
     prepare()

@@ -63,7 +63,8 @@ class Run:
         """What a checkpoint says of the run that wrote it: all that its bits depend on.
 
         Another BLAS core adds up in another order, and so does another number of threads: the same
-        command then gives other last digits (OPENBLAS_CORETYPE chooses the core).
+        command then gives other last digits (OPENBLAS_CORETYPE chooses the core). And which of
+        the tensors are the optimizer's.
         """
         return {
             "seed": str(self.config.seed),
@@ -72,6 +73,7 @@ class Run:
             "threads": str(plan.blas_threads),
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
+            "optimizer_state": " ".join(slot.name for slot in plan.store.slots),
         }
 
 

@@ -31,16 +31,11 @@ from csrun.pytorch.clipping import clipping_of
 from csrun.pytorch.operators import EMITTERS, Emission
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, Private, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
+from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
 
-ROOT_LAYER = "model"  # of parameters that lie in the model itself, in none of its modules
 _ZEROS = InitializerAttr.of(Distribution.ZEROS)  # first values are the user's, written to the store
-
-
-def stored_name(name: str) -> str:
-    """CIRH's name of a parameter or buffer: h.0.ln_1.weight as h/0/ln_1/weight."""
-    return name.replace(".", "/") if "." in name else f"{ROOT_LAYER}/{name}"
 
 
 def output_name(value: Ref) -> str:

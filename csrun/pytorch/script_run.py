@@ -22,7 +22,7 @@ from csrun.pytorch.importing import module_of, output_name
 from csrun.pytorch.kept_values import KeptValues
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.parts import Batches, Part, Queued
-from csrun.pytorch.stored import read_weights, write_weights
+from csrun.pytorch.stored import names_of, read_weights, write_weights
 from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.records import checkpoints, log_lines, model_dir
@@ -306,7 +306,7 @@ class ScriptRun:
                 run.config.log_steps,
                 run.config.save_checkpoints_steps,
                 run.config.keep_checkpoint_max,
-                run.identity(machine.plan),
+                {**run.identity(machine.plan), **names_of(self.model)},
                 self._compile_s,
                 run.settings,
                 grace_s=run.context.job.grace_s if run.context else None,

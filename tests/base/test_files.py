@@ -18,7 +18,6 @@ WRITE_LARGE_ONES = {
     "data/formats/decoded.py",
     "data/formats/tokens.py",
     "records/checkpoints/write.py",
-    "records/huggingface/folder.py",
 }  # as a stream, not as bytes
 
 

@@ -15,7 +15,7 @@ from support.pages import CHECKOUT, PAGES, README, blocks
 from csrun.base.errors import UsageError
 from csrun.cli.shell.loop import root as shell_commands
 
-OURS = ("csrun_wse", "csrun_cpu", "cs_input_analyzer", "csctl")
+OURS = ("csrun_wse", "csrun_cpu", "cs_input_analyzer", "csctl", "csrun")
 SCRIPTS = CHECKOUT / "scripts"
 INTERPRETERS = ("python-pt", "python-ws", "python")
 #: Programs of others, and csrun's own interpreter, whose options are not looked at.

@@ -11,10 +11,10 @@ from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.executable.bind import Array
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.importing import stored_name
 from csrun.pytorch.optimizers.base import EachStep, Rule
 from csrun.pytorch.optimizers.lamb import Lamb
 from csrun.pytorch.optimizers.rules import RULES
+from csrun.records.torch_names import stored_name
 
 SLOTS = ("momentum", "gradient_sum", "square_sum")  # of the updates in csrun
 

@@ -5,27 +5,38 @@ manifest, index, each flushed before the next begins, so that a writer killed at
 the newest checkpoint that the index names whole.
 """
 
+from csrun.records.checkpoints.comparing import Comparison, compare
+from csrun.records.checkpoints.listing import Listed, Verified, listing, verify
 from csrun.records.checkpoints.parts import (
     Index,
     Manifest,
     TensorEntry,
     converted_identity,
     kept_steps,
+    name_at,
     name_of,
 )
-from csrun.records.checkpoints.read import Checkpoint, latest, open_checkpoint
+from csrun.records.checkpoints.read import Checkpoint, latest, newest_good, open_checkpoint
 from csrun.records.checkpoints.write import Writer, write
 
 __all__ = [
     "Checkpoint",
+    "Comparison",
     "Index",
+    "Listed",
     "Manifest",
     "TensorEntry",
+    "Verified",
     "Writer",
+    "compare",
     "converted_identity",
     "kept_steps",
     "latest",
+    "listing",
+    "name_at",
     "name_of",
+    "newest_good",
     "open_checkpoint",
+    "verify",
     "write",
 ]

@@ -1,10 +1,12 @@
 """The files of a checkpoint: their names, and what the small ones hold."""
 
 from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from csrun.base import stored
@@ -14,7 +16,9 @@ Array = npt.NDArray[Any]
 
 INDEX_FILE = "checkpoint"
 PREFIX = "model-ckpt-"
-CONVERTED_FROM, UNDRAWN = "converted_from", "undrawn"  # of an identity
+# Of an identity:
+CONVERTED_FROM, UNDRAWN = "converted_from", "undrawn"
+OPTIMIZER_STATE = "optimizer_state"
 
 # Files are removed by the index's word, so it can name nothing but checkpoints beside itself.
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{PREFIX}(0|[1-9][0-9]{{0,17}})\Z")]
@@ -26,6 +30,16 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
     dtype: str
     crc32: int
+
+    @property
+    def nbytes(self) -> int:
+        """What the tensor takes."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def kind(self) -> str:
+        """Its type and shape, for people: float32[784, 50]."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +75,11 @@ def name_of(step: int) -> str:
 def step_of(name: str) -> int:
     """The global step of a checkpoint's name."""
     return int(name.removeprefix(PREFIX))
+
+
+def name_at(path: Path) -> str:
+    """The name of the checkpoint whose file, or name, a path is."""
+    return path.name.removesuffix(".safetensors").removesuffix(".json")
 
 
 def converted_identity(source: str, undrawn: Iterable[str]) -> dict[str, str]:

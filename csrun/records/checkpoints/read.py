@@ -1,14 +1,12 @@
 """Finding, checking and reading checkpoints."""
 
 import logging
-import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-
-import numpy as np
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
@@ -49,6 +47,35 @@ class Checkpoint:
     def path(self) -> Path:
         """The file of its tensors."""
         return parts.tensors_path(self.model_dir, self.name)
+
+    @cached_property
+    def _stored(self) -> Mapping[str, tensor_files.Stored]:
+        return tensor_files.tensors_in(self.path)
+
+    @property
+    def nbytes(self) -> int:
+        """Those of its tensors."""
+        return sum(entry.nbytes for entry in self.manifest.tensors.values())
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The names of its tensors but for the optimizer's state."""
+        tensors, told = self.manifest.tensors, self.manifest.identity.get(parts.OPTIMIZER_STATE)
+        if told is None:  # an older one's
+            is_slot = _slot_of(tensors)
+            return tuple(name for name in tensors if not is_slot(name))
+        slots = tuple(f"{slot}/" for slot in told.split())
+        return tuple(name for name in tensors if not name.startswith(slots))
+
+    def damages(self) -> Iterator[tuple[str, str | None]]:
+        """Each of its tensors, by name, and what is wrong with it, if anything is."""
+        for name in self.manifest.tensors:
+            try:
+                for _ in self.read({name: None}):
+                    pass
+                yield name, None
+            except DamagedError as damage:
+                yield name, str(damage)
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Read every tensor of `state` into its array, one at a time.
@@ -116,8 +143,8 @@ class Checkpoint:
             if entry is None:
                 lines.append(f"tensor {name}: not in the checkpoint")
             elif (entry.shape, entry.dtype) != (shape, dtype):
-                model = _text(parts.TensorEntry(shape, dtype, 0))
-                lines.append(f"tensor {name}: the checkpoint has {_text(entry)}, the model {model}")
+                model = parts.TensorEntry(shape, dtype, 0).kind
+                lines.append(f"tensor {name}: the checkpoint has {entry.kind}, the model {model}")
         return lines
 
     def differences(self, state: Mapping[str, Array]) -> list[str]:
@@ -128,7 +155,7 @@ class Checkpoint:
             if name in state:
                 model = parts.TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
                 if model != entry:
-                    both = f"the checkpoint has {_text(entry)}, the model {_text(model)}"
+                    both = f"the checkpoint has {entry.kind}, the model {model.kind}"
                     lines.append(f"tensor {name}: {both}")
             elif not (weights_only and _slot_of(state)(name)):
                 lines.append(f"tensor {name}: not in the model")
@@ -137,9 +164,8 @@ class Checkpoint:
     def read(self, names: Mapping[str, object]) -> Iterator[tuple[str, Array]]:
         """The named tensors, verified; raises DamagedError."""
         try:
-            stored = tensor_files.tensors_in(self.path)
             for name in names:
-                array = stored[name].read().raw
+                array = self._stored[name].read().raw
                 self._verify(name, array)
                 yield name, array
         except FileNotFoundError as error:
@@ -197,7 +223,7 @@ def _newest_without_index(model_dir: Path) -> Checkpoint | None:
     if steps == [0] and not os.path.lexists(parts.manifest_path(model_dir, parts.name_of(0))):
         log.warning("%s: %s was never finished, and is passed over", model_dir, parts.name_of(0))
         return None
-    good = _newest_good(model_dir)
+    good = newest_good(model_dir)
     if good is None:
         raise CsrunError(
             f"{model_dir}: its index, {parts.INDEX_FILE}, is gone, and none of its {len(steps)} "
@@ -217,7 +243,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     Raises: UsageError when there is none; CsrunError when it is damaged.
     """
-    folder, name = path.parent, path.name.removesuffix(".safetensors").removesuffix(".json")
+    folder, name = path.parent, parts.name_at(path)
     if os.path.isdir(path):
         folder, found = path, latest(path)
     elif os.path.lexists(parts.manifest_path(folder, name)):
@@ -239,26 +265,30 @@ def _those_in(folder: Path) -> str:
 
 def _open_named(model_dir: Path, name: str) -> Checkpoint:
     try:
-        return _checked(model_dir, name)
+        return checked(model_dir, name)
     except DamagedError as damage:
         raise _refusal(model_dir, name, damage) from damage
 
 
-def _checked(model_dir: Path, name: str) -> Checkpoint:
-    """A checkpoint whose manifest reads and whose tensors' file has the right size."""
+def checked(model_dir: Path, name: str) -> Checkpoint:
+    """A checkpoint whose manifest reads and whose tensors' file has the right size.
+
+    Raises: DamagedError
+    """
     try:
         text = read_whole(parts.manifest_path(model_dir, name))
         manifest = stored.value_of(text, parts.Manifest)
         path = parts.tensors_path(model_dir, name)
         head, size = _head_and_size(path)
-        wanted = head + sum(_nbytes(entry) for entry in manifest.tensors.values())
+        found = Checkpoint(model_dir, name, manifest)
+        wanted = head + found.nbytes
     except (stored.DamagedError, OSError, ValueError, TypeError) as error:
         raise DamagedError(str(error)) from error
     if parts.name_of(manifest.step) != name:
         raise DamagedError(f"its manifest is of step {manifest.step}")
     if size != wanted:
         raise DamagedError(f"the file has {size:,} bytes, {wanted:,} were written")
-    return Checkpoint(model_dir, name, manifest)
+    return found
 
 
 def _head_and_size(path: Path) -> tuple[int, int]:
@@ -272,7 +302,7 @@ def _head_and_size(path: Path) -> tuple[int, int]:
 
 
 def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
-    found = _newest_good(model_dir, damaged=name)
+    found = newest_good(model_dir, damaged=name)
     path, good = parts.tensors_path(model_dir, name), found.path if found else None
     if isinstance(damage, GoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
@@ -288,13 +318,13 @@ def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     return CsrunError(f"{path} is damaged: {damage}; {remedy}")
 
 
-def _newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
+def newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
     """The newest checkpoint, besides a damaged one, that reads whole."""
     for name in map(parts.name_of, parts.steps_in(model_dir)):
         if name == damaged:
             continue
         try:
-            checkpoint = _checked(model_dir, name)
+            checkpoint = checked(model_dir, name)
             for _ in checkpoint.read(checkpoint.manifest.tensors):
                 pass
         except DamagedError:
@@ -303,14 +333,6 @@ def _newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
     return None
 
 
-def _nbytes(entry: parts.TensorEntry) -> int:
-    return math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
-
-
 def _slot_of(state: Mapping[str, object]) -> Callable[[str], bool]:
     """Whether a name is that of optimizer state of a parameter in `state`: `slot/parameter`."""
     return lambda name: name.partition("/")[2] in state
-
-
-def _text(entry: parts.TensorEntry) -> str:
-    return f"{entry.dtype}[{', '.join(map(str, entry.shape))}]"

@@ -139,12 +139,8 @@ def _shards(
 
 
 def _write_file(path: Path, tensors: Mapping[str, Array | Blocks]) -> None:
-    temporary = files.temporary_beside(path)
-    try:
+    with files.written_whole(path) as temporary:
         tensor_files.write(temporary, tensors, METADATA)
-        temporary.replace(path)
-    finally:
-        files.discard(temporary)
 
 
 def _text(value: Mapping[str, Any]) -> bytes:

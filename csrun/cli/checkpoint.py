@@ -1,0 +1,222 @@
+"""csrun checkpoint: lists, verifies, compares and converts checkpoints, a tensor at a time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+
+if TYPE_CHECKING:
+    from csrun.records.checkpoints import Comparison, Listed, Verified
+
+SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
+DIFFERENT = DAMAGED = 1  # exit codes
+FORMATS = click.Choice(["huggingface", "torch"])
+
+a_path = click.argument("path", type=click.Path(path_type=Path))
+
+
+@click.group(context_settings=frame.SETTINGS)
+def checkpoint() -> None:
+    """List, verify, compare and convert checkpoints."""
+
+
+@checkpoint.command("list", context_settings=SETTINGS)
+@a_path
+@frame.in_format
+def list_checkpoints(path: Path, output: str) -> int:
+    """The checkpoints of a model_dir: steps, sizes, dates, which are kept, whose they are."""
+    from csrun.cli import tables
+    from csrun.records.checkpoints import listing
+
+    found = listing(path)
+    if output == "json":
+        _print_json(found)
+    else:
+        headings = ("step", "size", "written", "index", "of")
+        tables.show(headings, map(_row, found), cut="of")
+    return 0
+
+
+def _row(found: "Listed") -> tuple[str, ...]:
+    from datetime import datetime
+
+    written = datetime.fromtimestamp(found.written_s).isoformat(" ", "seconds")
+    of = ", ".join(f"{name} {value}" for name, value in found.identity.items() if value)
+    of = of if found.problem is None else f"damaged: {found.problem}"
+    return str(found.step), f"{found.nbytes:,}", written, found.place, of
+
+
+@checkpoint.command(context_settings=SETTINGS)
+@a_path
+@frame.in_format
+def verify(path: Path, output: str) -> int:
+    """Read a checkpoint, or all of a model_dir, and say what is damaged; exit code 1 if any is.
+
+    Checked are the index, the checksum of each manifest, and by that the checksum of each tensor.
+    """
+    from csrun.records import checkpoints
+
+    folder, listed, index_problem = _named(path)
+    names = [one.name for one in listed]
+    found = []
+    for name in names:
+        with _bar(f"verifying {name}") as show:
+            found.append(checkpoints.verify(folder, name, show))
+        if output != "json":
+            _say_verified(found[-1])
+    good = [one.name for one in found if not one.damages]
+    if not good and path != folder and (other := checkpoints.newest_good(folder, damaged=names[0])):
+        good.append(other.name)
+    newest = good[-1] if good else None
+    if output == "json":
+        _print_json({"index": index_problem, "checkpoints": found, "newest_good": newest})
+    else:
+        if index_problem is not None:
+            click.echo(f"index: {index_problem}")
+        click.echo(f"newest good one: {newest or 'none'}")
+    is_damaged = index_problem is not None or any(one.damages for one in found)
+    return DAMAGED if is_damaged else 0
+
+
+def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
+    """The folder, those of its checkpoints that a path names, and what is wrong with the index."""
+    from csrun.base.errors import CsrunError, UsageError
+    from csrun.records import checkpoints
+
+    if path.is_dir():
+        try:
+            checkpoints.kept_steps(path)
+        except CsrunError as error:
+            return path, checkpoints.listing(path), str(error)
+        return path, checkpoints.listing(path), None
+    name = checkpoints.name_at(path)
+    found = [one for one in checkpoints.listing(path.parent) if one.name == name]
+    if not found:
+        raise UsageError(f"{path}: no checkpoint; csrun checkpoint list {path.parent} shows them")
+    return path.parent, found, None
+
+
+def _say_verified(one: "Verified") -> None:
+    if not one.damages:
+        click.echo(f"{one.name}: good, {one.tensors} tensors, {one.nbytes:,} bytes")
+    for damage in one.damages:
+        click.echo(f"{one.name}: damaged: {damage}")
+
+
+@checkpoint.command(context_settings=SETTINGS)
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@frame.in_format
+def diff(first: Path, second: Path, output: str) -> int:
+    """What differs between two checkpoints, tensor by tensor; exit code 1 if anything does.
+
+    FIRST and SECOND: a checkpoint's file or name, or a model_dir for its newest. The relative
+    difference is |a - b| / max(|a|, |b|).
+    """
+    from csrun.cli import tables
+    from csrun.records.checkpoints import compare, open_checkpoint
+
+    a, b = open_checkpoint(first), open_checkpoint(second)
+    found = []
+    with _bar("comparing") as show:
+        for one in compare(a, b):
+            found.append(one)
+            show(len(found), len(a.manifest.tensors.keys() | b.manifest.tensors.keys()))
+    differing = [one for one in found if not one.is_same]
+    if output == "json":
+        _print_json(found)
+    else:
+        if differing:
+            tables.show(("tensor", "max abs", "max rel", ""), map(_difference, differing))
+        same = len(found) - len(differing)
+        counts = f"{same} with identical bits, {len(differing)} that differ"
+        click.echo(f"{len(found)} tensors: {counts}")
+    return DIFFERENT if differing else 0
+
+
+def _difference(one: "Comparison") -> tuple[str, ...]:
+    if one.problem is not None:
+        return one.name, "", "", one.problem
+    return one.name, f"{one.max_abs:.3g}", f"{one.max_rel:.3g}", ""
+
+
+@checkpoint.command(context_settings=SETTINGS)
+@a_path
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--from", "source_format", type=FORMATS, help="What PATH is; TARGET is a model_dir.")
+@click.option("--to", "target_format", type=FORMATS, help="What TARGET is to be.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="huggingface: the model's convert.py, or the folder that has it.",
+)
+@click.option(
+    "-p", "--params", type=click.Path(path_type=Path), help="huggingface: the model's params file."
+)
+@click.option("--max-shard-size", default="5GB", show_default=True, help="huggingface: of a file.")
+def convert(
+    path: Path,
+    target: Path,
+    source_format: str | None,
+    target_format: str | None,
+    model: Path | None,
+    params: Path | None,
+    max_shard_size: str,
+) -> int:
+    """Convert a checkpoint to another program's layout, or make one of it.
+
+    torch: a state_dict in a file that ends in .pt, .pth or .safetensors. Of a PyTorch script's
+    checkpoint it has PyTorch's names; of another model's, the checkpoint's own. The optimizer's
+    state stays behind. huggingface: a folder, as transformers saves a model.
+    """
+    from csrun.cli import conversion
+    from csrun.records import log_lines
+
+    if (source_format is None) == (target_format is None):
+        raise click.UsageError("give one of --from and --to")
+    log_lines.configure()
+    if "torch" in (source_format, target_format):
+        for option, value in (("--model", model), ("--params", params)):
+            if value is not None:
+                raise click.UsageError(f"{option} is for huggingface: torch's layout needs none")
+        if source_format:
+            conversion.from_torch(path, target)
+        else:
+            conversion.to_torch(path, target)
+        return 0
+    if model is None:
+        raise click.UsageError("give --model, the folder of the model's convert.py")
+    if source_format:
+        conversion.from_huggingface(path, target, model, params)
+    else:
+        conversion.to_huggingface(path, target, model, params, max_shard_size)
+    return 0
+
+
+@contextmanager
+def _bar(what: str) -> "Iterator[Callable[[int, int], None]]":
+    """How far an operation is, on a terminal: of done and total."""
+    import sys
+
+    from csrun.context import Progress
+
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from csrun.context.bars import Bars
+
+    bars = Bars()
+    try:
+        yield lambda done, total: bars.update(Progress(what, done, total))
+    finally:
+        bars.close()
+
+
+def _print_json(found: object) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(found)))

@@ -1,0 +1,107 @@
+"""csrun checkpoint convert: which layout is converted by what."""
+
+import logging
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from csrun.base.errors import UsageError
+from csrun.records import state_dict
+from csrun.records.checkpoints import open_checkpoint
+from csrun.records.torch_names import PROGRAM, TORCH
+
+if TYPE_CHECKING:
+    from csrun.params.convert import Conversion
+
+log = logging.getLogger("csrun")
+
+SCRIPT = "convert.py"
+PICKLED = (".pt", ".pth")  # of torch.save
+
+
+def to_torch(path: Path, target: Path) -> None:
+    """Write a checkpoint's weights as a state_dict.
+
+    Raises: UsageError for a file that is there, or of another ending; CsrunError for damage
+    """
+    _require_ending(target)
+    if target.exists():
+        raise UsageError(f"{target}: is there already: choose another file")
+    found = open_checkpoint(path)
+    count = _files_of(target).write_file(target, found)
+    log.info(f"{count} tensors of {found.path}: {target}")
+    if left := len(found.manifest.tensors) - len(found.weights):
+        log.info(f"{left} tensors of the optimizer's state stay behind")
+    if found.manifest.identity.get(PROGRAM) != TORCH:
+        log.info("The names and layouts are the checkpoint's own: its model is not PyTorch's")
+
+
+def from_torch(path: Path, target: Path) -> None:
+    """Make a checkpoint, at step 0, of a state_dict.
+
+    Raises: UsageError for what is none, or where there are checkpoints already
+    """
+    _require_ending(path)
+    tensors = _files_of(path).tensors_of(path)
+    written = state_dict.make_checkpoint(target, path, tensors)
+    log.info(f"{len(tensors)} tensors of {path}: {written}")
+
+
+def _require_ending(path: Path) -> None:
+    if path.suffix not in (*PICKLED, ".safetensors"):
+        raise UsageError(f"{path}: must end in .safetensors, or in .pt or .pth for torch.load")
+
+
+def _files_of(path: Path) -> Any:
+    """The module that reads and writes such files."""
+    if path.suffix not in PICKLED:
+        return state_dict
+    try:
+        from csrun.pytorch import state_files
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{path}: needs PyTorch: install csrun[torch], or use a .safetensors file"
+        ) from error
+    return state_files
+
+
+def from_huggingface(path: Path, target: Path, model: Path, params: Path | None) -> None:
+    """Make a checkpoint of a saved model, as the model's convert.py does."""
+    from csrun.params.arguments import load
+    from csrun.params.convert import from_huggingface
+
+    conversion = _conversion(model)
+    given = load(conversion.schema, params or conversion.default_params)
+    from_huggingface(conversion, path, given, target)
+
+
+def to_huggingface(
+    path: Path, target: Path, model: Path, params: Path | None, max_shard_size: str
+) -> None:
+    """Write a checkpoint as transformers saves a model, as the model's convert.py does."""
+    from csrun.params.arguments import load
+    from csrun.params.convert import PARAMS_FILE, to_huggingface
+    from csrun.records.huggingface import size_in_bytes
+
+    conversion, found = _conversion(model), open_checkpoint(path)
+    places = (found.model_dir / name for name in ("train/params_train.yaml", PARAMS_FILE))
+    beside = next((place for place in places if place.exists()), None)
+    file = params or beside or conversion.default_params
+    most = size_in_bytes(max_shard_size)
+    to_huggingface(conversion, target, load(conversion.schema, file), found, most)
+
+
+def _conversion(model: Path) -> "Conversion":
+    """The CONVERSION of a model's convert.py, whose folder its imports are looked up in."""
+    script = model / SCRIPT if model.is_dir() else model
+    spec = spec_from_file_location("convert", script)
+    if not script.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"--model {model}: there is no {SCRIPT} there")
+    sys.path.insert(0, str(script.parent.resolve()))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Conversion | None = getattr(module, "CONVERSION", None)
+    if found is None:
+        raise UsageError(f"--model {model}: {script} has no CONVERSION")
+    return found

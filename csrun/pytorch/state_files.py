@@ -1,0 +1,91 @@
+"""A checkpoint's weights as a file that torch.load reads, and the tensors of such a file.
+
+Neither way has more than a tensor in memory that the kernel could not take back: what is written
+is mapped from the checkpoint's file, what is read is mapped from the other.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from csrun.base import files
+from csrun.base.errors import UsageError
+from csrun.records.checkpoints import Checkpoint
+from csrun.records.state_dict import names_in_state_dict
+from csrun.records.tensor_files import Array, Blocks, tensors_in
+
+NESTED = ("state_dict", "model_state_dict", "model")  # where a file has it beside other things
+
+
+def write_file(path: Path, checkpoint: Checkpoint) -> int:
+    """Write a checkpoint's weights, verified, as a state_dict; how many they are.
+
+    Raises: CsrunError when the checkpoint is damaged, or the file cannot be written
+    """
+    names = names_in_state_dict(checkpoint)
+    for ours in dict.fromkeys(names.values()):
+        checkpoint.tensor(ours)  # for its checksum: torch.save writes what is mapped
+    mapped = {ours: _mapped(checkpoint, ours) for ours in dict.fromkeys(names.values())}
+    state = {theirs: mapped[ours] for theirs, ours in names.items()}
+    with (
+        files.writing(path),
+        files.written_whole(path) as temporary,
+        open(files.create_new(temporary), "wb") as file,
+    ):
+        torch.save(state, file)
+    return len(state)
+
+
+def _mapped(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """A tensor whose memory is the checkpoint's file; tied ones have the same."""
+    stored = tensors_in(checkpoint.path)[name]
+    dtype = checkpoint.manifest.tensors[name].dtype
+    array = np.memmap(checkpoint.path, dtype, "c", stored.start, stored.shape)
+    return torch.from_numpy(np.asarray(array))
+
+
+def tensors_of(path: Path) -> dict[str, Blocks]:
+    """The floats of a state_dict in a file, those of one memory once; half precision as float32.
+
+    Raises: UsageError for what is no state_dict, or cannot be read without running code of its own
+    """
+    found = {}
+    places = set()
+    for name, tensor in _state_dict(path).items():
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        if tensor.is_floating_point() and (place not in places or not tensor.numel()):
+            places.add(place)
+            found[name] = _blocks(tensor)
+    return found
+
+
+def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        found: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except Exception as error:  # of many kinds, as torch's unpickler raises them
+        why = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{path}: torch.load does not read it with weights_only: {why}; save the model's "
+            "state_dict() with torch.save"
+        ) from error
+    if isinstance(found, Mapping):
+        found = next((found[key] for key in NESTED if isinstance(found.get(key), Mapping)), found)
+        tensors = {n: t for n, t in found.items() if isinstance(t, torch.Tensor)}
+        if tensors and all(isinstance(name, str) for name in tensors):
+            return tensors
+    raise UsageError(f"{path}: holds no state_dict: save model.state_dict() with torch.save")
+
+
+def _blocks(tensor: torch.Tensor) -> Blocks:
+    is_double = tensor.dtype is torch.float64
+
+    def make() -> Iterator[Array]:
+        yield tensor.to(torch.float64 if is_double else torch.float32).numpy()
+
+    dtype = np.dtype(np.float64 if is_double else np.float32)
+    return Blocks(tuple(tensor.shape), dtype, make)

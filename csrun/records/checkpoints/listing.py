@@ -1,0 +1,90 @@
+"""Which checkpoints a folder has, and what each is worth."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from os import stat_result
+from pathlib import Path
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.records.checkpoints import parts, read
+
+LATEST, KEPT, UNNAMED = "latest", "kept", "not in the index"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One checkpoint of a folder, as far as its small files tell.
+
+    nbytes: of its files. written_s: since the epoch. place: what the index says of it: `latest`,
+    `kept` or `not in the index`. problem: why it cannot be opened.
+    """
+
+    name: str
+    step: int
+    nbytes: int
+    written_s: float
+    place: str
+    identity: dict[str, str]
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What came of reading all of a checkpoint. tensors, nbytes: how much was read."""
+
+    name: str
+    tensors: int
+    nbytes: int
+    damages: tuple[str, ...]
+
+
+def listing(model_dir: Path) -> list[Listed]:
+    """The checkpoints of a folder, oldest first.
+
+    Raises: UsageError where there is none
+    """
+    names = [parts.name_of(step) for step in reversed(parts.steps_in(model_dir))]
+    if not names:
+        raise UsageError(f"{model_dir}: no checkpoint; give a model_dir, or a file of one")
+    try:
+        index = parts.read_index(model_dir)
+    except CsrunError:  # whoever verifies hears of it
+        index = None
+    return [_listed(model_dir, name, index) for name in names]
+
+
+def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:
+    paths = (parts.tensors_path(model_dir, name), parts.manifest_path(model_dir, name))
+    found: list[stat_result] = []
+    for path in paths:
+        with suppress(OSError):  # one of the two may be gone
+            found.append(path.stat())
+    nbytes = sum(status.st_size for status in found)
+    written_s = max((status.st_mtime for status in found), default=0.0)
+    place = UNNAMED
+    if index is not None and name in index.kept:
+        place = LATEST if name == index.latest else KEPT
+    identity: dict[str, str] = {}
+    problem = None
+    try:
+        identity = read.checked(model_dir, name).manifest.identity
+    except read.DamagedError as damage:
+        problem = str(damage)
+    return Listed(name, parts.step_of(name), nbytes, written_s, place, identity, problem)
+
+
+def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> Verified:
+    """Read all of a checkpoint, a tensor at a time. `show` hears of bytes, read and in all."""
+    try:
+        checkpoint = read.checked(model_dir, name)
+    except read.DamagedError as damage:
+        return Verified(name, 0, 0, (str(damage),))
+    done, total = 0, checkpoint.nbytes
+    damages: list[str] = []
+    for tensor, wrong in checkpoint.damages():
+        if wrong is not None and wrong not in damages:  # a file's own is each tensor's
+            damages.append(wrong)
+        done += checkpoint.manifest.tensors[tensor].nbytes
+        show(done, total)
+    return Verified(name, len(checkpoint.manifest.tensors), total, tuple(damages))

@@ -1,0 +1,84 @@
+"""A checkpoint's weights as a safetensors file in PyTorch's layout, and a checkpoint of such."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from csrun.base import files
+from csrun.base.errors import CsrunError, UsageError
+from csrun.records import tensor_files
+from csrun.records.checkpoints import Checkpoint, converted_identity, kept_steps
+from csrun.records.checkpoints import write as write_checkpoint
+from csrun.records.huggingface.folder import METADATA
+from csrun.records.huggingface.tensors import FLOATS
+from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
+from csrun.records.torch_names import state_dict_names, stored_name
+
+
+def names_in_state_dict(checkpoint: Checkpoint) -> dict[str, str]:
+    """What a state_dict calls each weight of a checkpoint: their name to ours."""
+    return state_dict_names(checkpoint.weights, checkpoint.manifest.identity)
+
+
+def write_file(path: Path, checkpoint: Checkpoint) -> int:
+    """Write a checkpoint's weights, verified, a tensor at a time; how many they are.
+
+    Raises: CsrunError when the checkpoint is damaged, or the file cannot be written
+    """
+    entries = checkpoint.manifest.tensors
+    tensors: dict[str, Array | Blocks] = {
+        theirs: Blocks(
+            entries[ours].shape, np.dtype(entries[ours].dtype), partial(_whole, checkpoint, ours)
+        )
+        for theirs, ours in names_in_state_dict(checkpoint).items()
+    }
+    with files.writing(path), files.written_whole(path) as temporary:
+        tensor_files.write(temporary, tensors, METADATA)
+    return len(tensors)
+
+
+def _whole(checkpoint: Checkpoint, name: str) -> Iterator[Array]:
+    yield checkpoint.tensor(name)
+
+
+def tensors_of(path: Path) -> dict[str, Blocks]:
+    """The floats of a safetensors file, by PyTorch's names; half precision as float32.
+
+    Raises: UsageError when it cannot be read; CsrunError when it is damaged
+    """
+    try:
+        found = tensor_files.tensors_in(path)
+    except DamagedError as error:
+        raise CsrunError(f"{error}; save it again") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    return {name: _blocks(stored) for name, stored in found.items() if stored.code in FLOATS}
+
+
+def _blocks(stored: Stored) -> Blocks:
+    dtype = np.dtype(np.float64 if stored.code == "F64" else np.float32)
+
+    def make() -> Iterator[Array]:
+        yield stored.read().block(..., dtype)
+
+    return Blocks(stored.shape, dtype, make)
+
+
+def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -> Path:
+    """Make a checkpoint, at step 0, of a state_dict's tensors, an array or `Blocks` each.
+
+    PyTorch's names become the store's; what has a slash in its name is a store's own already.
+
+    Raises: UsageError where there are checkpoints already, or nothing to make one of
+    """
+    if kept_steps(model_dir):
+        raise UsageError(f"{model_dir}: has checkpoints already: choose another model_dir")
+    if not tensors:
+        raise UsageError(f"{source}: has no tensor of floats")
+    ours = {name if "/" in name else stored_name(name): t for name, t in tensors.items()}
+    with files.writing(model_dir):
+        model_dir.mkdir(parents=True, exist_ok=True)
+    return write_checkpoint(model_dir, 0, ours, converted_identity(source.name, ()), 1)
