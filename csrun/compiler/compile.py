@@ -30,6 +30,7 @@ from csrun.compiler.performance import Work, estimate
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import interleave
+from csrun.compiler.updates import Updates
 from csrun.executable import (
     Call,
     Combine,
@@ -91,8 +92,11 @@ def compile_model(
     model = match_kernels(module)
     _check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
-    lair = Stage("lair", print_kernels([kernel.loop.op for kernel in generated]))
-    files = _back_end(module, model, options, checksum, stages.stages, watch)
+    is_clipped = model.clip_norm is not None
+    updates = Updates(model.updates, model.states, is_clipped, precision_of(module))
+    loops = [*(kernel.loop.op for kernel in generated), *updates.kernels]
+    lair = Stage("lair", print_kernels(loops))
+    files = _back_end(module, model, updates, options, checksum, stages.stages, watch)
     files |= {MANIFEST_FILE: manifest_of(files)}
     texts = {**stages.with_stage(lair).files, **files}
     executable = compile_directory.keep(root, private or root, checksum, texts)
@@ -103,6 +107,7 @@ def compile_model(
 def _back_end(
     module: ModuleOp,
     model: MatchedModel,
+    updates: Updates,
     options: CompileOptions,
     checksum: str,
     stages: tuple[Stage, ...],
@@ -116,17 +121,7 @@ def _back_end(
     batch = inputs[0].shape[0] * options.minibatches
     placed = place_model(model, layout, options, batch)
     watch.begin(GENERATING)
-    is_clipped = model.clip_norm is not None
-    program = generate(
-        placed.layout,
-        placed.buffers,
-        inputs,
-        model.updates,
-        model.states,
-        is_clipped,
-        VERSION,
-        checksum,
-    )
+    program = generate(placed.layout, placed.buffers, inputs, updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum)
     watch.begin(REPORT)
     kernels = _listing(placed.layout)

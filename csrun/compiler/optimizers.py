@@ -1,13 +1,13 @@
-"""Optimizers as the program's update functions see them: flat arrays, a few calls in place.
+"""Optimizers as the program's update functions see them: formulas over flat arrays.
 
-What is made on the way is in a tile of scratch, which stays in the cache: gradients that are
-written over go to memory once more. They are spent all the same, where one tile is too little.
+What they make is loops of `lair`: what is on the way is in a tile of scratch, which stays in the
+cache, and only what an array takes over is written to memory.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import msgspec
 from xdsl.dialects import builtin
@@ -22,6 +22,7 @@ from csrun.cirh.algorithms import (
     StepNumberAttr,
 )
 from csrun.cirh.ops.learning import UpdatingOp
+from csrun.compiler.lair.flat import Value, Values
 from csrun.executable.learning_rate import Schedule, StepNumber
 
 
@@ -57,35 +58,32 @@ class Optimizer(ABC):
         return 0.0
 
     def factors(self) -> list[str]:
-        """Lines that compute a step's factors from `learning_rate` and `weight_decay`."""
-        return []
+        """Lines that compute a step's `rate`, and more, from `learning_rate` and `weight_decay`."""
+        return ["rate = learning_rate"]
 
     @abstractmethod
-    def emit(self, weights: str, gradients: str, slots: Sequence[str], scratch: str) -> list[str]:
-        """The update of flat arrays; scratch is one of their size."""
+    def update(self, old: Values) -> Values:
+        """What `weights` and slots take over, from these and `gradients`; `rate` is the step's."""
 
-    def decayed(self, values: str, weights: str, scratch: str) -> list[str]:
-        """values + decay w, in place."""
-        if not self.weight_decay:
-            return []
-        lines = [
-            f"multiply({weights}, {self.decay}, out={scratch})",
-            f"add({values}, {scratch}, out={values})",
-        ]
-        is_by_step = isinstance(self.weight_decay, StepNumber)
-        return [f"if {self.decay}:", *(f"    {line}" for line in lines)] if is_by_step else lines
+    def without_decay(self) -> Self:
+        """The optimizer in a step whose weight decay is 0."""
+        return replace(self, weight_decay=0.0)
+
+    def decayed(self, values: Value, weights: Value) -> Value:
+        """values + decay w."""
+        return values + weights * self.decay if self.weight_decay else values
 
 
 class PerTensor(Optimizer):
-    """A parameter is updated in two passes: `emit`, and when all of it has been seen, `finish`."""
+    """A parameter is updated in two loops: `update`, and when all of it has been seen, `finish`."""
 
     @abstractmethod
     def whole(self, squares: str) -> list[str]:
-        """Lines between the passes; `squares()` gives the sums of the weights' and gradients'."""
+        """Lines between the loops; `squares()` gives the sums of the weights' and gradients'."""
 
     @abstractmethod
-    def finish(self, weights: str, gradients: str) -> list[str]:
-        """The second pass."""
+    def finish(self, old: Values) -> Values:
+        """What is taken over in the second loop, from what the first one left."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +100,13 @@ class Sgd(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
 
-    def emit(self, weights: str, gradients: str, slots: Sequence[str], scratch: str) -> list[str]:
-        lines, direction = self.decayed(gradients, weights, scratch), gradients
-        if self.momentum:
-            (direction,) = slots
-            lines.append(f"multiply({direction}, {self.momentum!r}, out={direction})")
-            lines.append(f"add({direction}, {gradients}, out={direction})")
-        if self.nesterov:
-            lines.append(f"multiply({direction}, {self.momentum!r}, out={scratch})")
-            lines.append(f"add({scratch}, {gradients}, out={scratch})")
-            direction = scratch
-        lines.append(f"multiply({direction}, learning_rate, out={scratch})")
-        lines.append(f"subtract({weights}, {scratch}, out={weights})")
-        return lines
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        if not self.momentum:
+            return {"weights": old["weights"] - g * "rate"}
+        v = old["momentum"] * self.momentum + g
+        u = v * self.momentum + g if self.nesterov else v
+        return {"momentum": v, "weights": old["weights"] - u * "rate"}
 
 
 @dataclass(frozen=True)
@@ -155,20 +147,11 @@ class Moments(Optimizer):
             f"rate = {rate}unbias * {1 - self.beta1!r} / (1 - {self.beta1!r} ** (step.index + 1))",
         ]
 
-    def direction(self, gradients: str, slots: Sequence[str], out: str) -> list[str]:
-        """The moments, and the direction, which may take the gradients' place."""
-        sums, squares = slots
-        return [
-            f"multiply({sums}, {self.beta1!r}, out={sums})",
-            f"add({sums}, {gradients}, out={sums})",
-            f"multiply({gradients}, {gradients}, out={out})",
-            f"multiply({squares}, {self.beta2!r}, out={squares})",
-            f"add({squares}, {out}, out={squares})",
-            f"sqrt({squares}, out={out})",
-            f"add({out}, epsilon, out={out})",
-            f"divide({sums}, {out}, out={out})",
-            f"multiply({out}, rate, out={out})",
-        ]
+    def direction(self, g: Value, old: Values) -> tuple[Value, Values]:
+        """The direction times the step's rate, and the moments."""
+        m = old["gradient_sum"] * self.beta1 + g
+        v = old["square_sum"] * self.beta2 + g * g
+        return m / (v.root() + "epsilon") * "rate", {"gradient_sum": m, "square_sum": v}
 
 
 @dataclass(frozen=True)
@@ -187,15 +170,14 @@ class Adam(Moments):
             lines.append(f"kept = 1 - learning_rate * {self.decay}")
         return lines
 
-    def emit(self, weights: str, gradients: str, slots: Sequence[str], scratch: str) -> list[str]:
-        lines = [] if self.decoupled else self.decayed(gradients, weights, scratch)
-        if self.decoupled and self.weight_decay:
-            lines.append(f"multiply({weights}, kept, out={weights})")
-        return [
-            *lines,
-            *self.direction(gradients, slots, scratch),
-            f"subtract({weights}, {scratch}, out={weights})",
-        ]
+    def update(self, old: Values) -> Values:
+        g, w = old["gradients"], old["weights"]
+        if self.decoupled:
+            w = w * "kept" if self.weight_decay else w
+        else:
+            g = self.decayed(g, w)
+        u, moments = self.direction(g, old)
+        return {**moments, "weights": w - u}
 
 
 @dataclass(frozen=True)
@@ -208,20 +190,15 @@ class Lamb(Moments, PerTensor):
     def factors(self) -> list[str]:
         return self.correction("")
 
-    def emit(self, weights: str, gradients: str, slots: Sequence[str], scratch: str) -> list[str]:
-        return [
-            *self.direction(gradients, slots, gradients),
-            *self.decayed(gradients, weights, scratch),
-        ]
+    def update(self, old: Values) -> Values:
+        u, moments = self.direction(old["gradients"], old)
+        return {**moments, "gradients": self.decayed(u, old["weights"])}
 
     def whole(self, squares: str) -> list[str]:
         return [f"rate = learning_rate * trust_ratio(*{squares}())"]
 
-    def finish(self, weights: str, gradients: str) -> list[str]:
-        return [
-            f"multiply({gradients}, rate, out={gradients})",
-            f"subtract({weights}, {gradients}, out={weights})",
-        ]
+    def finish(self, old: Values) -> Values:
+        return {"weights": old["weights"] - old["gradients"] * "rate"}
 
 
 @dataclass(frozen=True)
@@ -246,18 +223,11 @@ class Adagrad(Optimizer):
     def factors(self) -> list[str]:
         return [f"rate = learning_rate / (1 + step.index * {self.lr_decay!r})"]
 
-    def emit(self, weights: str, gradients: str, slots: Sequence[str], scratch: str) -> list[str]:
-        (squares,) = slots
-        return [
-            *self.decayed(gradients, weights, scratch),
-            f"multiply({gradients}, {gradients}, out={scratch})",
-            f"add({squares}, {scratch}, out={squares})",
-            f"sqrt({squares}, out={scratch})",
-            f"add({scratch}, {self.epsilon!r}, out={scratch})",
-            f"divide({gradients}, {scratch}, out={scratch})",
-            f"multiply({scratch}, rate, out={scratch})",
-            f"subtract({weights}, {scratch}, out={weights})",
-        ]
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        s = old["square_sum"] + g * g
+        u = g / (s.root() + self.epsilon)
+        return {"square_sum": s, "weights": old["weights"] - u * "rate"}
 
 
 @dataclass(frozen=True)
@@ -283,44 +253,20 @@ class RmsProp(Optimizer):
     def factors(self) -> list[str]:
         return [f"rate = learning_rate * {(1 - self.alpha) ** -0.5!r}"]
 
-    def emit(self, weights: str, gradients: str, slots: Sequence[str], scratch: str) -> list[str]:
-        squares, *others = slots
-        step = scratch
-        lines = [
-            *self.decayed(gradients, weights, scratch),
-            f"multiply({gradients}, {gradients}, out={scratch})",
-            f"multiply({squares}, {self.alpha!r}, out={squares})",
-            f"add({squares}, {scratch}, out={squares})",
-        ]
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        s = old["square_sum"] * self.alpha + g * g
+        found, variance = {"square_sum": s}, s
         if self.centered:
-            lines += self._centered(gradients, squares, others.pop(0), scratch)
-        else:
-            lines.append(f"sqrt({squares}, out={scratch})")
-        lines += [
-            f"add({scratch}, {self.epsilon * (1 - self.alpha) ** -0.5!r}, out={scratch})",
-            f"divide({gradients}, {scratch}, out={scratch})",
-        ]
+            a = old["gradient_sum"] * self.alpha + g
+            found["gradient_sum"] = a
+            # The sums are 1 / (1 - alpha) of the means; rounding takes no variance below zero.
+            variance = (s - a * a * (1 - self.alpha)).at_least(0)
+        u = g / (variance.root() + self.epsilon * (1 - self.alpha) ** -0.5)
         if self.momentum:
-            (step,) = others
-            lines.append(f"multiply({step}, {self.momentum!r}, out={step})")
-            lines.append(f"add({step}, {scratch}, out={step})")
-        return [
-            *lines,
-            f"multiply({step}, rate, out={scratch})",
-            f"subtract({weights}, {scratch}, out={weights})",
-        ]
-
-    def _centered(self, gradients: str, squares: str, sums: str, scratch: str) -> list[str]:
-        """The root of the gradients' variance; rounding does not take that below zero."""
-        return [
-            f"multiply({sums}, {self.alpha!r}, out={sums})",
-            f"add({sums}, {gradients}, out={sums})",
-            f"multiply({sums}, {sums}, out={scratch})",
-            f"multiply({scratch}, {1 - self.alpha!r}, out={scratch})",
-            f"subtract({squares}, {scratch}, out={scratch})",
-            f"maximum({scratch}, 0, out={scratch})",
-            f"sqrt({scratch}, out={scratch})",
-        ]
+            u = old["momentum"] * self.momentum + u
+            found["momentum"] = u
+        return {**found, "weights": old["weights"] - u * "rate"}
 
 
 #: The optimizer of each algorithm; its fields have the names of the algorithm's.

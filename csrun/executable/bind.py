@@ -193,22 +193,6 @@ BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]
 BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]
 
 
-def tiles(
-    start: int, stop: int, length: int, *arrays: Array, scratch: Array | None = None
-) -> list[tuple[Array, ...]]:
-    """Views of the elements start..stop of several flat arrays, `length` at a time.
-
-    Each with as much of `scratch` behind them, if there is one.
-    Shapes: each array [n], n >= stop -> tuples of views [length], the last ones shorter
-    """
-    pieces = [(at, min(at + length, stop)) for at in range(start, stop, length)]
-    beside = () if scratch is None else (scratch,)
-    return [
-        (*(array[first:last] for array in arrays), *(each[: last - first] for each in beside))
-        for first, last in pieces
-    ]
-
-
 SQUARES = 4096  # elements squared at a time, in float64
 
 
@@ -218,14 +202,14 @@ def sums_of_squares(arrays: Sequence[Array]) -> Callable[[], list[float]]:
     Shapes: each array [n]; one array's sum does not depend on what others there are.
     """
     scratch = np.empty(SQUARES, np.float64)
-    pieces = [tiles(0, len(array), SQUARES, array) for array in arrays]
+    pieces = [[a[at : at + SQUARES] for at in range(0, len(a), SQUARES)] for a in arrays]
 
     def squares(part: Array) -> float:
         product = scratch[: len(part)]
         np.multiply(part, part, out=product, dtype=np.float64)
         return float(np.add.reduce(product))
 
-    return lambda: [total(squares(part) for (part,) in parts) for parts in pieces]
+    return lambda: [total(map(squares, parts)) for parts in pieces]
 
 
 def trust_ratio(weights: float, update: float) -> float:

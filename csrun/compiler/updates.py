@@ -1,0 +1,272 @@
+"""The update part of a program: a function a group, over ranges of the store's flat regions.
+
+Consecutive parameters with one optimizer are one range, whose loops are those of the optimizer's
+formulas. Updates are elementwise, so that no range changes a bit.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product, zip_longest
+from math import prod
+
+import numpy as np
+
+from csrun.compiler.array import Array
+from csrun.compiler.lair.dialect import KernelOp
+from csrun.compiler.lair.flat import Formula, Values, cut, flat_loop
+from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.text import LoopText
+from csrun.compiler.layers import Layout, nbytes_of_parameter
+from csrun.compiler.optimizers import Optimizer, PerTensor
+from csrun.executable import Group, Parameter, Schedule, StepNumber
+
+IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The loop of those steps in which all of the conditions hold, and none of those before it."""
+
+    conditions: tuple[str, ...]
+    loop: Loop
+
+
+@dataclass(frozen=True)
+class UpdateLoops:
+    """The loops of an optimizer, whatever the length of a range.
+
+    arrays: the flat regions that it works on. branches: from the one with most conditions to that
+    with none; what a step does not need, it does not compute. finish: of its second pass.
+    """
+
+    arrays: tuple[str, ...]
+    branches: tuple[Branch, ...]
+    finish: Loop | None
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, dtype: str, is_clipped: bool) -> "UpdateLoops":
+        """The loops over arrays of this type; with `is_clipped` a step may scale gradients."""
+        arrays = ("weights", "gradients", *optimizer.slots)
+        stem = f"update/{type(optimizer).__name__.lower()}"
+        decays = (True, False) if isinstance(optimizer.weight_decay, StepNumber) else (None,)
+        branches = []
+        for clips, has_decay in product((True, False) if is_clipped else (None,), decays):
+            conditions = (*([IS_CLIPPED] if clips else []), *([DECAYS] if has_decay else []))
+            own = optimizer.without_decay() if has_decay is False else optimizer
+            formula = _clipped(own) if clips else own.update
+            branches.append(Branch(conditions, flat_loop(stem, arrays, dtype, formula)))
+        finish = None
+        if isinstance(optimizer, PerTensor):
+            finish = flat_loop(f"{stem}/finish", arrays[:2], dtype, optimizer.finish)
+        return cls(arrays, tuple(branches), finish)
+
+    @property
+    def kernels(self) -> list[KernelOp]:
+        """As `lair` prints them."""
+        loops = [
+            *(branch.loop for branch in self.branches),
+            *([self.finish] if self.finish else []),
+        ]
+        return [loop.op for loop in loops]
+
+
+def _clipped(optimizer: Optimizer) -> Formula:
+    def update(old: Values) -> Values:
+        return optimizer.update({**old, "gradients": old["gradients"] * "step.clip"})
+
+    return update
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What is updated: parameters by their optimizers, states by their next values.
+
+    A state's is where others have their gradients. With `is_clipped` gradients are measured, and
+    scaled as the step says.
+    """
+
+    optimizers: Mapping[str, Optimizer]
+    states: Collection[str]
+    is_clipped: bool
+    dtype: str
+
+    @cached_property
+    def loops(self) -> dict[Optimizer, UpdateLoops]:
+        """Those of each optimizer."""
+        different = dict.fromkeys(self.optimizers.values())
+        return {each: UpdateLoops.of(each, self.dtype, self.is_clipped) for each in different}
+
+    @property
+    def kernels(self) -> list[KernelOp]:
+        """As `lair` prints them."""
+        return [kernel for loops in self.loops.values() for kernel in loops.kernels]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Elements start..stop of a group's flat arrays, updated alike."""
+
+    start: int
+    stop: int
+    optimizer: Optimizer
+
+
+def update_functions(layout: Layout, updates: Updates) -> list[str]:
+    """The update part."""
+    lines = ["def bind_update(v, runtime):"]
+    names, squares = [], []
+    parameters: dict[str, list[Parameter]] = {}
+    for p in layout.parameters:
+        parameters.setdefault(p.layer, []).append(p)
+    for group in layout.groups if updates.optimizers or updates.states else ():
+        own = [p for layer in group.layers for p in parameters[layer]]
+        lines += [f"    {line}" if line else "" for line in _group_function(group, own, updates)]
+        names.append(f"update_{group.index}")
+        if updates.is_clipped:
+            squares.append(f"squares_{group.index}")
+            gradients = _gradients(group, [p for p in own if p.name in updates.optimizers])
+            lines.append(f"    squares_{group.index} = sums_of_squares([{gradients}])")
+    clipping = f", [{', '.join(squares)}]" if updates.is_clipped else ""
+    return [*lines, f"    return UpdateProgram([{', '.join(names)}]{clipping})"]
+
+
+def _next_values(group: Group, states: Sequence[Parameter]) -> list[str]:
+    """Lines that give states their next values."""
+    lines = []
+    for p in states:
+        start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
+        place = f'/{group.index}"][{start}:{start + prod(p.shape)}]'
+        lines.append(f'copyto(v["weights{place}, v["gradients{place})  # {p.name}')
+    return lines
+
+
+def _gradients(group: Group, parameters: Sequence[Parameter]) -> str:
+    """Each parameter's, without what only fills up its place."""
+    found = []
+    for p in parameters:
+        start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
+        found.append(f'v["gradients/{group.index}"][{start}:{start + prod(p.shape)}]')
+    return ", ".join(found)
+
+
+def _ranges(
+    group: Group, parameters: Sequence[Parameter], optimizers: Mapping[str, Optimizer]
+) -> list[Range]:
+    ranges: list[Range] = []
+    for p in parameters:
+        optimizer = optimizers.get(p.name)
+        if optimizer is None:
+            continue
+        itemsize = np.dtype(p.dtype).itemsize
+        start = (p.offset_bytes - group.offset_bytes) // itemsize
+        stop = start + nbytes_of_parameter(p) // itemsize
+        alike = ranges and (ranges[-1].optimizer, ranges[-1].stop) == (optimizer, start)
+        if isinstance(optimizer, PerTensor):
+            ranges.append(Range(start, start + prod(p.shape), optimizer))
+        elif alike:
+            ranges[-1] = Range(ranges[-1].start, stop, optimizer)
+        else:
+            ranges.append(Range(start, stop, optimizer))
+    return ranges
+
+
+def _group_function(group: Group, parameters: Sequence[Parameter], updates: Updates) -> list[str]:
+    """Tiles of scratch are those that the group's ranges have in common."""
+    next_values = _next_values(group, [p for p in parameters if p.name in updates.states])
+    ranges = [
+        _RangeUpdate(group.index, number, part, updates.loops[part.optimizer])
+        for number, part in enumerate(_ranges(group, parameters, updates.optimizers))
+    ]
+    bindings = [line for each in ranges for line in each.bindings()]
+    tiles = [each.scratch for each in ranges]
+    if ranges:
+        shape = max(map(len, tiles)), max(map(max, tiles))
+        made = f"np.empty({shape}, '{updates.dtype}')"
+        bindings.insert(0, f"scratch_{group.index} = {made}")
+    body = [*next_values, *(line for each in ranges for line in each.lines())]
+    return ["", *bindings, f"def update_{group.index}(step):", *_indented(body or ["pass"])]
+
+
+def _at(rate: Schedule | StepNumber) -> str:
+    """A function of the step."""
+    if isinstance(rate, StepNumber):
+        return f'step_number(v["numbers"], {rate.index})'
+    return f"schedules.{rate!r}.at"
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+@dataclass(frozen=True)
+class _RangeUpdate:
+    """The text of a range's update: number `number` of a group's."""
+
+    group: int
+    number: int
+    part: Range
+    loops: UpdateLoops
+
+    @property
+    def scratch(self) -> list[int]:
+        """Elements of each tile; the loop that has most needs all of them."""
+        tiles = [[text.sized(array).shape[0] for array in text.own] for text in self._texts]
+        return [max(sizes) for sizes in zip_longest(*tiles, fillvalue=0)]
+
+    def bindings(self) -> list[str]:
+        """What is bound once: arrays, tiles, the schedule, the sums that the optimizer looks at."""
+        optimizer, own = self.part.optimizer, self._own
+        place = f'/{self.group}"][{self.part.start}:{self.part.stop}]'
+        lines = [f'{region}_{own} = v["{region}{place}' for region in self.loops.arrays]
+        for number, size in enumerate(self.scratch):
+            lines.append(f"tile_{number}_{own} = scratch_{self.group}[{number}, :{size}]")
+        lines += [line for text in self._texts for line in text.prepare(self._name)]
+        lines.append(f"rate_{own} = {_at(optimizer.learning_rate)}")
+        if isinstance(decay := optimizer.weight_decay, StepNumber):
+            lines.append(f"decay_{own} = {_at(decay)}")
+        if isinstance(optimizer, PerTensor):
+            lines.append(f"whole_{own} = sums_of_squares([weights_{own}, gradients_{own}])")
+        return lines
+
+    def lines(self) -> list[str]:
+        """What is done in each step."""
+        optimizer, own = self.part.optimizer, self._own
+        lines = [f"learning_rate = rate_{own}(step.index)"]
+        if isinstance(optimizer.weight_decay, StepNumber):
+            lines.append(f"weight_decay = decay_{own}(step.index)")
+        lines += optimizer.factors()
+        *branches, last = (text.emit(self._name) for text in self._branches)
+        for number, loop in enumerate(branches):
+            conditions = " and ".join(self.loops.branches[number].conditions)
+            lines += [f"{'elif' if number else 'if'} {conditions}:", *_indented(loop)]
+        lines += ["else:", *_indented(last)] if branches else last
+        if isinstance(optimizer, PerTensor):
+            lines += optimizer.whole(f"whole_{own}")
+        lines += [line for text in self._finish for line in text.emit(self._name)]
+        return lines
+
+    @property
+    def _own(self) -> str:
+        return f"{self.group}_{self.number}"
+
+    def _name(self, array: Array) -> str:
+        """The variable of a region's range, or of a tile of scratch."""
+        return f"{array.name.rpartition('/')[2]}_{self._own}"
+
+    @property
+    def _branches(self) -> list[LoopText]:
+        loops = [branch.loop for branch in self.loops.branches]
+        return [self._cut(loop, f"_{n}" if n else "") for n, loop in enumerate(loops)]
+
+    @property
+    def _finish(self) -> list[LoopText]:
+        finish = self.loops.finish
+        return [] if finish is None else [self._cut(finish, "_finish")]
+
+    @property
+    def _texts(self) -> list[LoopText]:
+        return self._branches + self._finish
+
+    def _cut(self, loop: Loop, which: str) -> LoopText:
+        return cut(loop.text, self.part.stop - self.part.start, f"{self._own}{which}")
