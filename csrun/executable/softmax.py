@@ -3,8 +3,8 @@
 Everything is [N, C, I]: along the axis in the middle, for each row and each place behind it. With
 nothing behind it sums are products with ones, which are faster than NumPy's reductions.
 
-The largest value of each row, which keeps powers from overflowing, costs as much as all else. Where
-no power of a tile overflows, and no sum is near to nothing, the values are taken as they are.
+The largest value of each row, which keeps powers from overflowing, costs as much as all else. The
+values of a tile are taken as they are, and once more where a sum is too large or near to nothing.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 SHORT = 100  # values from which a search along a row costs less than a reduction of the transpose
-LARGEST = 60.0  # whose powers add up: exp(60) is 1e26, and float32 ends at 3e38
-LEAST = 1e-20  # of a sum: what counts in it, a 1e-8th, is far above the least float32
+LEAST, MOST = 1e-20, 1e26  # of a sum: far from the least and the largest float32, 1e-38 and 3e38
 
 
 def softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) -> None:
@@ -56,12 +55,14 @@ def log_softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) 
 
 
 def _powers(x: Array, out: Array, sums: Array, ones: Array) -> bool:
-    """out = exp(x), and its sums; whether these are what they should be. NaN never is."""
-    if not x.max() <= LARGEST:
-        return False
-    np.exp(x, out=out)
-    _sum(out, sums, ones)
-    return bool(sums.min() >= LEAST)
+    """out = exp(x), and its sums; whether these are what they should be. NaN never is.
+
+    No power is larger than the sum that it is in, so that nobody looks at each of them.
+    """
+    with np.errstate(over="ignore"):
+        np.exp(x, out=out)
+        _sum(out, sums, ones)
+    return bool(sums.min() >= LEAST and sums.max() <= MOST)
 
 
 def _logarithm(x: Array, rest: Array, power: Array) -> None:
