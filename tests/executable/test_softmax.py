@@ -27,7 +27,7 @@ def values(kind, size, behind):
             x *= 1000
         case "rows far apart":  # within a tile: powers of the small ones are none
             x += np.linspace(-200, 50, ROWS)[:, None, None]
-        case "some too large":  # within a tile: from powers that add up to those that overflow
+        case "overflowing":  # within a tile: from powers that add up to those that overflow
             x += np.linspace(50, 95, ROWS)[:, None, None]
         case "all small":
             x -= 1e4
@@ -40,7 +40,16 @@ def values(kind, size, behind):
     return x
 
 
-KINDS = ("near", "far apart", "rows far apart", "some too large", "all small", "masked", "sure", "undefined")
+KINDS = (
+    "near",
+    "far apart",
+    "rows far apart",
+    "overflowing",
+    "all small",
+    "masked",
+    "sure",
+    "undefined",
+)
 
 
 def check(ours, expected, tolerance):
