@@ -1,21 +1,31 @@
 """Gradients in the steps that are not recorded: they are there, and have no numbers on the host.
 
-What the loop does to them, such as clipping, is in the program since step 1.
+What the loop does to them, such as clipping, is in the program since step 1. Each step's edits are
+noted, so that one which differs from those before is seen at `optimizer.step()`.
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture.modes import outside
+from csrun.pytorch.edits import Edit, Edits, KeptEdits, Place
+from csrun.pytorch.given_tensors import Given
 from csrun.pytorch.loop_shape import is_write
-from csrun.pytorch.tokens import Numbers, Owner
+from csrun.pytorch.tokens import leaves_of
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
+
+_READS = frozenset({"__repr__", "__format__", "numpy", "__array__", "tolist", "item", "__set__"})
+_NO_EDITS = frozenset({"detach", "detach_", "requires_grad_"})
+_HELD_BY_EDIT_ALONE = 2  # what sys.getrefcount says: the edit's, and its own argument
 
 
 def refused() -> UsageError:
@@ -27,44 +37,46 @@ def refused() -> UsageError:
     )
 
 
-class Norm(Numbers):
-    """What the loop computes of gradients, as their norm: nobody has its numbers."""
-
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-
-    def tensor(self) -> torch.Tensor:
-        """Raises: UsageError"""
-        raise refused()
-
-
 class Gradient(torch.Tensor):
-    """A parameter's gradient in a step whose Python does not compute it."""
+    """A parameter's gradient, or what is computed of gradients, in a step that is not recorded.
 
-    owner: Owner
+    of: the parameter's name; "" of what is computed.
+    """
+
+    of: str
+    owner: "Gradients"
 
     @staticmethod
-    def __new__(cls: type["Gradient"], parameter: torch.Tensor, owner: Owner) -> "Gradient":
+    def __new__(
+        cls: type["Gradient"], like: torch.Tensor, owner: "Gradients", name: str = ""
+    ) -> "Gradient":
         made: Gradient = torch.Tensor._make_wrapper_subclass(
-            cls, parameter.size(), dtype=parameter.dtype, device=parameter.device
+            cls, like.size(), dtype=like.dtype, device=like.device
         )
-        made.owner = owner
+        made.owner, made.of = owner, name
         return made
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """One of PyTorch's functions is called on gradients: an edit of them is made already."""
-        kwargs = kwargs or {}
+        """One of PyTorch's functions is called on gradients.
+
+        Raises: UsageError for one that reads their numbers
+        """
         name = getattr(func, "__name__", "")
         if name == "__get__":
+            if func == _DATA:
+                return args[0]
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        if is_write(func):
+                return func(*args, **(kwargs or {}))
+        if name in _READS:
+            raise refused()
+        if name in _NO_EDITS:
             return args[0]
+        kwargs = kwargs or {}
         first = next(a for a in tree_leaves((args, kwargs)) if isinstance(a, Gradient))
-        return Norm(first.owner)
+        return first.owner.called(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,26 +84,205 @@ class Gradient(torch.Tensor):
         raise refused()
 
 
+_DATA = torch.Tensor.data.__get__
+
+
 class Gradients:
-    """Those of the parameters that are trained, while a loop runs ahead."""
+    """Those of the parameters that are trained, while a loop runs ahead.
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    optimized: the parameters that the optimizer has: another one's gradient does nothing.
+    name_of: the name of a tensor of the model, if it lies in the memory of one.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimized: Iterable[torch.Tensor],
+        name_of: Callable[[Any], str | None],
+    ) -> None:
+        self._name_of, self._optimized = name_of, set(map(id, optimized))
+        self._parameters = dict(model.named_parameters())
+        self._names: Mapping[str, Any] = {}
+        self._made: dict[str, tuple[Parameter, Gradient]] = {}
         self._all: list[tuple[Parameter, Gradient]] = []
+        self._is_cleared = True
+        self._zeroed: set[str] = set()
+        self.is_open = False  # between backward() and optimizer.step()
+        self._edits = Edits()
 
-    def give(self, parameters: Iterable["Parameter"]) -> None:
-        """Have these parameters have gradients after `backward()`."""
-        with torch._C.DisableTorchFunctionSubclass():
-            self._all = [(p, Gradient(p, self._owner)) for p in parameters]
+    def appear(self, names: Mapping[str, Any]) -> None:
+        """A recorded step is over: these parameters have gradients, until they are cleared."""
+        self._of(names)
+        for parameter, gradient in self._all:
+            parameter.grad = gradient
+        self._is_cleared = False
 
-    def appear(self) -> None:
-        """`backward()` was called."""
-        if self._all and self._all[0][0].grad is None:
-            for parameter, gradient in self._all:
+    def _of(self, names: Mapping[str, Any]) -> None:
+        self.vanish()
+        for name in names:
+            if name not in self._made:
+                parameter = self._parameters[name]
+                self._made[name] = (parameter, Gradient(parameter, self, name))
+        self._names, self._all = names, [self._made[name] for name in names]
+
+    def begin(self, names: Mapping[str, Any]) -> None:
+        """`backward()` is called in a step that is not recorded: these parameters get gradients.
+
+        Raises: UsageError where gradients are there already
+        """
+        self.require_cleared()
+        if names is not self._names:
+            self._of(names)
+        for parameter, gradient in self._all:
+            if parameter.grad is not gradient:
                 parameter.grad = gradient
+        self._is_cleared, self.is_open = False, True
+        self._zeroed.clear()
+        self._edits.begin()
+
+    def require_cleared(self) -> None:
+        """Raises: UsageError where `backward()` would add to gradients that are there"""
+        if self._is_cleared:
+            return
+        for parameter, gradient in self._all:
+            grad = parameter.grad
+            if grad is None or gradient.of in self._zeroed or id(parameter) not in self._optimized:
+                continue
+            raise UsageError(
+                f"{user_line()}: {gradient.of} has a gradient already, and gradients are not "
+                "accumulated over batches: call optimizer.zero_grad() before each backward()"
+            )
+
+    def clear(self) -> bool:
+        """`optimizer.zero_grad()` is called, before `backward()` or after the step.
+
+        Gives whether they are these: those of before the first step are PyTorch's own.
+        """
+        self._is_cleared = True
+        return bool(self._all)
+
+    def begin_recorded(self) -> None:
+        """`backward()` is called in a step that is recorded, whose gradients are PyTorch's own.
+
+        Raises: UsageError where gradients are there already
+        """
+        self.require_cleared()
+        self.vanish()
 
     def vanish(self) -> None:
-        """Gradients are PyTorch's own from here on: there are none yet."""
-        for parameter, _ in self._all:
+        """There are none any more."""
+        self._is_cleared, self.is_open = True, False
+        for parameter, _ in self._made.values():
             if isinstance(parameter.grad, Gradient):
                 parameter.grad = None
+
+    def end(self) -> KeptEdits:
+        """`optimizer.step()` is called: what was done to them.
+
+        Raises: UsageError for a gradient that was not made of this step's
+        """
+        self.is_open = False
+        return self._edits.end(self._assigned())
+
+    def _assigned(self) -> dict[str, Place | None]:
+        found: dict[str, Place | None] = {}
+        for parameter, gradient in self._all:
+            now = parameter.grad
+            if now is gradient:
+                continue
+            found[gradient.of] = None if now is None else self._edits.place_of(now)
+            if now is not None and found[gradient.of] is None:
+                raise UsageError(
+                    f"{user_line()}: the gradient of {gradient.of} must come from this step's "
+                    "backward(), got another tensor: compute it from parameter.grad"
+                )
+        return found
+
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function is called on gradients; gives what it would give."""
+        if not self.is_open:
+            return self._outside(func, args, kwargs)
+        leaves = leaves_of(args, kwargs)
+        known = self._edits.again(func, leaves, kwargs)
+        if known is None:
+            return self._new(func, args, kwargs)
+        if known.target is not None:
+            return leaves[known.target]
+        if sys.getrefcount(known.value) != _HELD_BY_EDIT_ALONE:  # the loop has it from before
+            known.value = tree_map(self._another, known.value)
+        return known.value
+
+    def _new(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given, options = tree_map(self._given, (args, kwargs))
+        found = self._like(func, args, kwargs)
+        leaves = leaves_of(args, kwargs)
+        target = next((n for n, leaf in enumerate(leaves) if leaf is found), None)
+        made = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Gradient)]
+        if made or is_write(func):
+            value = None if target is not None else found
+            self._edits.add(Edit(func, given, options, value, target, user_line()))
+        return found
+
+    def _given(self, leaf: Any) -> Any:
+        """A leaf of an edit's arguments, as edits are compared."""
+        if isinstance(leaf, Gradient):
+            if leaf.of:
+                return leaf
+            if (place := self._edits.place_of(leaf)) is not None:
+                return place
+            raise UsageError(
+                f"{user_line()}: what is computed of gradients must be of this step's, got a value "
+                "of an earlier one: use the optimizer's momentum"
+            )
+        if type(leaf) is torch.Tensor:
+            return Given(leaf, self._name_of(leaf))
+        return leaf
+
+    def _another(self, value: Any) -> Any:
+        return Gradient(value, self) if isinstance(value, Gradient) else value
+
+    def _outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function on gradients that nothing comes of any more."""
+        target = args[0] if args else None
+        if not is_write(func):
+            return self._like(func, args, kwargs)
+        for each in tree_leaves(target):
+            if isinstance(each, Gradient) and each.of:
+                self._write_outside(func, each)
+        return target
+
+    def _write_outside(self, func: Any, gradient: Gradient) -> None:
+        if func.__name__ in ("zero_", "_foreach_zero_"):
+            self._zeroed.add(gradient.of)
+        elif not self._is_cleared and gradient.of not in self._zeroed:
+            raise UsageError(
+                f"{user_line()}: {func.__name__} changes the gradient of {gradient.of} outside "
+                "of backward() and optimizer.step(): edit it between them"
+            )
+
+    def _like(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function gives, without numbers.
+
+        Raises: UsageError for a number of gradients
+        """
+        fakes: dict[int, tuple[torch.Tensor, Gradient]] = {}
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+        def fake(leaf: Any) -> Any:
+            if not isinstance(leaf, Gradient):
+                return leaf
+            if id(leaf) not in fakes:
+                fakes[id(leaf)] = torch.empty(tuple(leaf.shape), dtype=leaf.dtype), leaf
+            return fakes[id(leaf)][0]
+
+        def real(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            same = next((g for made, g in fakes.values() if made is leaf), None)
+            return Gradient(leaf, self) if same is None else same
+
+        try:
+            with outside(), mode, torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                return tree_map(real, func(*tree_map(fake, args), **tree_map(fake, kwargs)))
+        except DataDependentOutputException:
+            raise refused() from None

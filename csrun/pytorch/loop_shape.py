@@ -155,6 +155,11 @@ class LoopShape:
         flat, self._spec = tree_flatten(self.batch)
         self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
 
+    @property
+    def values(self) -> Iterable[Ref]:
+        """All that a step has for the loop."""
+        return self._slots
+
     def _is_known(self, results: list[Ref]) -> bool:
         return all(r in self._slots for r in results)
 

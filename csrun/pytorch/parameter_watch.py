@@ -41,9 +41,9 @@ class ParameterWatch(TorchDispatchMode):
         Raises: UsageError for one that writes into a tensor of the model
         """
         kwargs = kwargs or {}
-        found = [name for leaf in tree_leaves((args, kwargs)) if (name := self._name_of(leaf))]
+        found = [name for leaf in tree_leaves((args, kwargs)) if (name := self.name_of(leaf))]
         if found and _is_users() and self._is_apart():
-            if func._schema.is_mutable and self._name_of(args[0]):
+            if func._schema.is_mutable and self.name_of(args[0]):
                 raise UsageError(
                     f"{user_line()}: {found[0]} is written inside of the Session's block, after "
                     "its first step: the run's store has the weights, and does not see it; write "
@@ -54,9 +54,9 @@ class ParameterWatch(TorchDispatchMode):
 
     def has_of_model(self, leaves: Iterable[Any]) -> bool:
         """Whether a tensor of the model is among them."""
-        return any(self._name_of(leaf) for leaf in leaves)
+        return any(self.name_of(leaf) for leaf in leaves)
 
-    def _name_of(self, leaf: Any) -> str | None:
+    def name_of(self, leaf: Any) -> str | None:
         """The model's tensor that a leaf is, or is a view of."""
         if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
             return None

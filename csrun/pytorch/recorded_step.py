@@ -54,6 +54,7 @@ class RecordedStep:
         later: Callable[..., Any],
         draw: Draw,
         before: "ReadBefore",
+        require_cleared: Callable[[], None],
     ) -> None:
         self.key = key
         self._recorder = Recorder(model, draw)
@@ -61,6 +62,7 @@ class RecordedStep:
         self._modes = ExitStack()
         self._before = before
         self._recorder.reader = self._number_so_far
+        self._recorder.backward.require_cleared = require_cleared
         self._modes.enter_context(self._recorder)
         self.batch = self._recorder.batch(batch)
         self._modes.enter_context(self.calls)
@@ -177,6 +179,13 @@ class Step:
     is_backward: bool = False
     is_over: bool = False
     early: tuple[float, ...] | None = None
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the loop is between `backward()` and `optimizer.step()`."""
+        if self.is_over:
+            return False
+        return self.is_backward or (self.recorded is not None and self.recorded.has_loss)
 
 
 def _require_evaluation(recording: Recording) -> None:

@@ -136,8 +136,9 @@ class ScriptRun:
     def compile(self, part: Part) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""
         run = self.run
-        algorithms = self.optimization.algorithms() if self.optimization and part.trains else {}
-        module = module_of(part.recording, algorithms, part.run_mode, part.outputs)
+        recording, optimizer = part.recording, self.optimization if part.trains else None
+        algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
+        module = module_of(recording, algorithms, part.run_mode, part.outputs)
         traced = TracedModel(module, None)
         options = compile_options(run.config, part.run_mode, self._target)
         if self._found is not None and part.trains and self._machine is None:
@@ -147,9 +148,9 @@ class ScriptRun:
         self._compile_s += compiled.seconds
         part.executable = compiled.executable
         if part.trains:
-            self._trained |= set(part.recording.gradients)
+            self._trained |= set(recording.gradients)
             buffers = dict(self.model.named_buffers())
-            for name, by in part.recording.counters.items():
+            for name, by in recording.counters.items():
                 self._counters.setdefault(name, (buffers[name].clone(), by))
         if self._machine is not None:
             self._load(part)
@@ -350,10 +351,6 @@ class ScriptRun:
         """The loop has raised: nobody is to wait for it."""
         if self.run.folder is not None:
             announce_failed(self.run.folder, error)
-
-    def trained_parameters(self) -> list[torch.nn.Parameter]:
-        """Those that get gradients."""
-        return [p for name, p in self.model.named_parameters() if name in self._trained]
 
     def read_weights(self) -> None:
         """Have the user's own Parameters be those of the store."""

@@ -8,19 +8,18 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.edited_parts import EditedParts
 from csrun.pytorch.gradients import Gradients
 from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.masks import Draw
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.parameter_watch import ParameterWatch
 from csrun.pytorch.parts import Batches, Part, Queued
-from csrun.pytorch.reading_cost import ReadingCost
+from csrun.pytorch.reading import CHECKED_STEPS, Reading
 from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.tokens import Lazy, Numbers, Slot, StepValues, Token, leaves_of
 from csrun.pytorch.user import Loader
-
-CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
 
 
 class SessionLoop:
@@ -43,9 +42,11 @@ class SessionLoop:
         self._recordings: dict[Part, int] = {}
         self._step: Step | None = None
         self._count = 0  # steps of the loops
-        self._gradients = Gradients(self)
-        self._cost = ReadingCost()
         self.watch = ParameterWatch(model, lambda: self._is_apart, self.give_back)
+        trained = () if optimization is None else optimization.parameters
+        self._gradients = Gradients(model, trained, self.watch.name_of)
+        self._edited = EditedParts(model, run.compile)
+        self._reading = Reading(self, run)
 
     def end(self) -> None:
         """The loop is over: its last step is, too."""
@@ -77,13 +78,14 @@ class SessionLoop:
         number = epoch * len(loader) + position
         key = (loader, loader.orders.rows(epoch, position), self._modes())
         part = self._parts.get(key)
+        if part is not None:
+            part = self._edited.latest(part)
         self._step = step = Step(StepValues(self._count), batches, number, part)
         self._count += 1
-        if part is not None and self._recordings[part] >= CHECKED_STEPS:
+        if part is not None and self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS:
             return part.shape.tokens_of_batch(self, step.values)
         run = self._run
         run.flush()
-        self._gradients.vanish()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
         draw = Draw(self._run.run.config.seed, run.step)
         step.recorded = RecordedStep(
@@ -93,6 +95,7 @@ class SessionLoop:
             self._later,
             draw,
             ReadBefore(run, step.values),
+            self._gradients.begin_recorded,
         )
         return step.recorded.batch
 
@@ -145,6 +148,10 @@ class SessionLoop:
             raise UsageError(f"{line}: optimizer.step() needs a loss.backward() before it")
         if recorded is not None:
             self._learn(step, recorded, RunMode.TRAIN)
+            assert step.part is not None, "learned"
+            self._gradients.appear(step.part.recording.first_gradients)
+        else:
+            self._edit(step, line)
         step.is_over = True
         if step.early is None:
             self._queue(step, numbers)
@@ -153,6 +160,17 @@ class SessionLoop:
                 f"{line}: lr or weight_decay changed between the value that was read and "
                 "optimizer.step(), and the step has run: read values after optimizer.step()"
             )
+
+    def _edit(self, step: Step, line: str) -> None:
+        """Have the step be one with the gradients as the loop has edited them."""
+        assert step.part is not None, "known by now"
+        part = self._edited.part_of(step.part, self._gradients.end())
+        if part is not step.part and step.early is not None:
+            raise UsageError(
+                f"{line}: gradients are edited in another way than in the steps before, and this "
+                "one has run, as a value of it was read: read values after optimizer.step()"
+            )
+        step.part = part
 
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
         """A recorded step is over: it is a new part of the loop, or is compared with its part."""
@@ -165,7 +183,6 @@ class SessionLoop:
             self._recordings[step.part] = 0
             if mode is RunMode.TRAIN:
                 run.compile(step.part)
-                self._gradients.give(run.trained_parameters())
         self._recordings[step.part] += 1
         part, values = step.part, step.values
 
@@ -242,67 +259,37 @@ class SessionLoop:
             )
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
+        assert step.part is not None, "it has the loss"
+        self._gradients.begin(step.part.recording.first_gradients)
         step.is_backward = True
-        self._gradients.appear()
 
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
         """The numbers of a value."""
-        if slot.is_loss:
-            if step.loss is None:
-                self._run_through(step)
-            if step.loss is None:
-                raise UsageError(
-                    f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
-                    "taken, is not kept: begin in a new model_dir"
-                )
-            return torch.tensor(step.loss, dtype=slot.meta.dtype)
-        self.want([Token(self, step, slot)])
-        found = step.outputs[slot.value]
-        self._run.keep(step, slot.value, found)
-        return found
+        return self._reading.read(step, slot)
 
     def want(self, tokens: Sequence[Token]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""
-        wanted = [t for t in tokens if not t.slot.is_loss]
-        wanted = [t for t in wanted if t.slot.value not in t.step.outputs]
-        run = self._run
-        for token in list(wanted):
-            if (kept := run.kept(token.step, token.slot.value)) is not None:
-                token.step.outputs[token.slot.value] = kept
-                wanted.remove(token)
-        if not wanted:
-            return
-        values = wanted[0].step
-        if over := [t.step.number + 1 for t in wanted if t.step.is_over]:
-            raise UsageError(
-                f"{user_line()}: a value of step {over[0]} is read, whose turn is over: "
-                "read what is no loss before the loss and before the next batch, or in one of the "
-                f"first {CHECKED_STEPS} steps"
-            )
-        queued = run.unqueue(values)
-        part = queued.part if queued else self._step.part if self._step else None
-        assert part is not None, "a step that has not run is queued, or the loop is in it"
-        if new := {t.slot.value: None for t in wanted if t.slot.value not in part.outputs}:
-            run.flush()
-            run.give(part, new)
-        if queued is not None:
-            run.requeue(queued)
-        self._run_through(values)
+        self._reading.want(tokens)
 
-    def _run_through(self, values: StepValues) -> None:
-        """Run up to a step, and that one, too."""
+    def run_early(self, values: StepValues) -> None:
+        """Have the step that the loop is in run before `optimizer.step()`, if it is this one."""
         step = self._step
         if step is not None and step.values is values and not step.is_over and step.early is None:
             trains = self._optimization is not None and step.part is not None and step.part.trains
             step.early = self._optimization.numbers() if trains and self._optimization else (0.0,)
             self._queue(step, step.early)
-        self._run.flush()
-        self._cost.read(values.number)
 
     @property
-    def is_recording(self) -> bool:
-        """Whether the loop's own tensors and gradients are at work."""
-        return self._step is None or self._step.recorded is not None
+    def part(self) -> Part | None:
+        """That of the step that the loop is in."""
+        return self._step.part if self._step else None
+
+    def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
+        """The loop calls `optimizer.zero_grad()`."""
+        step = self._step
+        has_gradients = step is not None and step.has_gradients
+        if has_gradients or not self._gradients.clear():
+            own(set_to_none)
 
     @property
     def is_replayed(self) -> bool:

@@ -43,8 +43,7 @@ class TakenOver:
             loop.optimizer_step(closure)
 
         def zero(_: Any, set_to_none: bool = True) -> None:
-            if loop.is_recording:
-                zero_grad(set_to_none)
+            loop.zero_grad(zero_grad, set_to_none)
 
         def model_state(*args: Any, **kwargs: Any) -> Any:
             loop.give_back()

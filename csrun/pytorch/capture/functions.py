@@ -44,7 +44,10 @@ class Functions(TorchFunctionMode):
         """One of PyTorch's functions is called by the loop."""
         kwargs = kwargs or {}
         if func is torch.Tensor.backward:
-            self._recorder.backward(args[0])
+            self._recorder.backward.begins(args[0])
+            func(*args, **kwargs)
+            self._recorder.backward.ends()
+            return None
         taken = take(self._recorder, func, args, kwargs)
         return func(*args, **kwargs) if taken is NotImplemented else taken
 

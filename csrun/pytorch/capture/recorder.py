@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from csrun.pytorch.capture.backward import Backward
 from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.functions import Functions
 from csrun.pytorch.capture.inplace import Writes
@@ -72,11 +73,27 @@ class Recorder(TorchDispatchMode):
         self._known: dict[int, Traced] = {}  # by the id of a tensor of the user's, which is kept
         self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, Traced]] = {}
         self._owned = OwnedTensors(model)
-        self._loss: Traced | None = None
-        self._loss_line = ""
-        self._forward_end: int | None = None
+        self.backward = Backward(self)
         self._entered: ExitStack | None = None
         self._is_finished = False
+
+    @classmethod
+    def behind(cls, model: torch.nn.Module, recording: Recording) -> Self:
+        """A recorder that goes on from a recording of the model."""
+        made = cls(model)
+        made.operators, made.kinds = list(recording.operators), list(recording.kinds)
+        made.leaves, made.backward.forward_end = list(recording.leaves), recording.forward_end
+        for leaf in recording.leaves:
+            if leaf.source in (Source.PARAMETER, Source.BUFFER):
+                made._known[id(leaf.tensor)] = made.known(leaf.value, f"{leaf.source} {leaf.name}")
+        return made
+
+    def known(self, ref: Ref, stored: str = "") -> Traced:
+        """A value that is recorded already."""
+        kind = self.kinds[ref.number]
+        with outside(), self.fake:
+            fake = torch.empty(kind.shape, dtype=kind.dtype)
+        return Traced(fake, ref, Memory(stored), self)
 
     def __enter__(self) -> Self:
         """Begin, or go on."""
@@ -119,17 +136,7 @@ class Recorder(TorchDispatchMode):
         Raises: CaptureError for a gradient that is not of this step
         """
         self._is_finished = True
-        gradients = {}
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is None:
-                continue
-            if not isinstance(parameter.grad, Traced) or parameter.grad.recorder is not self:
-                raise CaptureError(
-                    f"{user_line()}: the gradient of {name} must come from this step's backward(), "
-                    "got one from before: call optimizer.zero_grad() in each step"
-                )
-            gradients[name] = parameter.grad.value
-            parameter.grad = None
+        gradients = self.backward.taken_gradients()
         for leaf in self.leaves:
             if leaf.name in self.counters:
                 raise CaptureError(
@@ -142,15 +149,18 @@ class Recorder(TorchDispatchMode):
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
         """What is recorded until now."""
-        gradients = gradients or {}
+        gradients, backward = gradients or {}, self.backward
+        end = backward.forward_end
         return Recording(
             operators=tuple(self.operators),
             kinds=tuple(self.kinds),
             leaves=tuple(self.leaves),
-            loss=None if self._loss is None else self._loss.value,
-            loss_line=self._loss_line,
-            forward_end=len(self.operators) if self._forward_end is None else self._forward_end,
+            loss=backward.loss,
+            loss_line=backward.line,
+            forward_end=len(self.operators) if end is None else end,
+            backward_end=backward.end,
             gradients=gradients,
+            first_gradients=backward.first_gradients,
             written={
                 leaf.name: self._known[id(leaf.tensor)].value
                 for leaf in self.leaves
@@ -227,41 +237,10 @@ class Recorder(TorchDispatchMode):
         )
         return type(found)(results) if several else results[0]
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """The loop calls `loss.backward()`: here forward ends.
-
-        Raises: CaptureError for a second one
-        """
-        if self._loss is not None:
-            raise CaptureError(
-                f"{user_line()}: one backward() a step, got a second one after that in "
-                f"{self._loss_line}: add the losses up, and call backward() on the sum"
-            )
-        if loss.shape != ():
-            raise CaptureError(
-                f"{user_line()}: backward() must be called on one number, got a tensor of shape "
-                f"{list(loss.shape)}: take its mean or sum"
-            )
-        self._refuse_accumulation()
-        self._loss, self._loss_line = self.traced(loss), user_line()
-        self._forward_end = len(self.operators)
-
     @property
     def has_loss(self) -> bool:
         """Whether `backward()` was called."""
-        return self._loss is not None
-
-    def _refuse_accumulation(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            grad = parameter.grad
-            if grad is None:
-                continue
-            if isinstance(grad, Traced) or bool(grad.any()):
-                raise CaptureError(
-                    f"{user_line()}: {name} has a gradient already, and gradients are not "
-                    "accumulated over batches: call optimizer.zero_grad() before each backward()"
-                )
-            parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
+        return self.backward.loss is not None
 
     def traced(self, tensor: torch.Tensor) -> Traced:
         """A tensor as one of this recording: a parameter, a buffer, or what is constant.
@@ -344,7 +323,7 @@ class Recorder(TorchDispatchMode):
     def _check(self, func: Any, given: Sequence[torch.Tensor]) -> None:
         if why := refusal_of(func, given):
             raise self.refused(why)
-        if self.scopes.is_backward and self._forward_end is None:
+        if self.scopes.is_backward and self.backward.forward_end is None:
             raise CaptureError(
                 f"{user_line()}: gradients must come from loss.backward(), called on the loss"
             )

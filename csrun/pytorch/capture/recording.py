@@ -91,10 +91,11 @@ class Recording:
 
     kinds: of each value, by its number. leaves: inputs in the batch's order, then parameters,
     buffers and constants as they were met. loss: what `backward()` was called on; `forward_end` is
-    how many operators were there before. gradients: by PyTorch's name of the parameter, as they
-    stand at the step, after all edits. written: the next value of each buffer that forward changes.
-    counters: by how much a step changes integer buffers, such as num_batches_tracked. reads: values
-    that the loop asked for, in order. without_gradient: parameters that want one and have none.
+    how many operators were there before, `backward_end` after it. gradients: by PyTorch's name of
+    the parameter, as they stand at the step, after all edits; first_gradients: before these.
+    written: the next value of each buffer that forward changes. counters: by how much a step
+    changes integer buffers, such as num_batches_tracked. reads: values that the loop asked for, in
+    order. without_gradient: parameters that want one and have none.
     """
 
     operators: tuple[Operator, ...]
@@ -103,7 +104,9 @@ class Recording:
     loss: Ref | None
     loss_line: str
     forward_end: int
+    backward_end: int
     gradients: Mapping[str, Ref]
+    first_gradients: Mapping[str, Ref]
     written: Mapping[str, Ref]
     counters: Mapping[str, int]
     reads: tuple[Read, ...]

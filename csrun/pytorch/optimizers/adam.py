@@ -19,6 +19,9 @@ class Adam(Rule):
         decoupled = group.get("decoupled_weight_decay", False)
         return AdamAttr.of(each.rate, group["betas"], group["eps"], decoupled, each.decay)
 
+    def counts_steps(self, group: Group) -> bool:
+        return True  # by which the moments are corrected
+
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         beta1, beta2 = group["betas"]
         return {

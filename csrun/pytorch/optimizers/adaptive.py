@@ -18,6 +18,9 @@ class Adagrad(Rule):
         first = group["initial_accumulator_value"]
         return AdagradAttr.of(each.rate, group["lr_decay"], first, group["eps"], each.decay)
 
+    def counts_steps(self, group: Group) -> bool:
+        return bool(group["lr_decay"])
+
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         return {"step": counted(steps), "sum": slots["square_sum"]}
 

@@ -41,6 +41,10 @@ class Rule(ABC):
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         """A parameter's state as PyTorch's optimizer has it after so many steps."""
 
+    def counts_steps(self, group: Group) -> bool:
+        """Whether an update depends on how many there were."""
+        return False
+
     def check(self, group: Group, line: str) -> None:
         """Raises: UsageError for an option that csrun does not have"""
         for name, form in self.must_be.items():

@@ -36,6 +36,7 @@ class Optimization:
         for group in self._groups:
             self._rule.check(group, self._line)
         self._fixed = self._options()
+        self._counted: set[str] | None = None
 
     def _found_rule(self) -> Rule:
         rule = RULES.get(type(self.optimizer))
@@ -49,11 +50,13 @@ class Optimization:
             )
         return rule
 
-    def algorithms(self) -> dict[str, Algorithm]:
-        """What updates each parameter, by its name.
+    def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
+        """What updates each parameter, by its name, in a program where these get gradients.
 
-        Raises: UsageError for a parameter that is none of the model, or a number out of its range
+        Raises: UsageError for a parameter that is none of the model, or a number out of its range;
+        for others than the program before has, where updates count steps
         """
+        self._require_same(trained)
         found = {}
         for number, group in enumerate(self._groups):
             decay: float | StepNumberAttr = StepNumberAttr.of(2 * number + 1)
@@ -78,6 +81,11 @@ class Optimization:
             )
         return name
 
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Those that it updates."""
+        return [p for group in self._groups for p in group["params"]]
+
     def numbers(self) -> tuple[float, ...]:
         """Those of the step whose `optimizer.step()` is called now.
 
@@ -89,6 +97,26 @@ class Optimization:
         for group in self._groups:
             found += (float(group["lr"]), float(group["weight_decay"]))
         return tuple(found)
+
+    def _require_same(self, trained: Collection[str]) -> None:
+        """PyTorch counts steps for each parameter, and csrun for all."""
+        counted = {
+            name
+            for name, parameter in self._parameters()
+            if name in trained and self._rule.counts_steps(self._group_of(parameter))
+        }
+        if self._counted is not None and counted != self._counted:
+            names = ", ".join(sorted(counted ^ self._counted))
+            raise UsageError(
+                f"{user_line()}: with {type(self.optimizer).__name__} the same parameters must be "
+                f"trained in all steps, got others ({names}), as its updates count the steps of "
+                "each: freeze them in all steps, or train in a new Session from here on, with a "
+                "new optimizer and model_dir"
+            )
+        self._counted = counted
+
+    def _group_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+        return next(g for g in self._groups if any(p is parameter for p in g["params"]))
 
     def _options(self) -> list[tuple[Any, ...]]:
         names = self._rule.fixed

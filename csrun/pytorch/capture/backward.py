@@ -1,0 +1,99 @@
+"""`loss.backward()` of a recorded step: what it is called on, where it begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.recording import Ref
+from csrun.pytorch.capture.traced import Traced
+
+if TYPE_CHECKING:
+    from csrun.pytorch.capture.recorder import Recorder
+
+
+class Backward:
+    """That of one recording. Operators from `forward_end` to `end` are its own.
+
+    first_gradients: by PyTorch's names of the parameters, as it gives them. require_cleared: raises
+    where gradients are there already that PyTorch does not know of.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._loss: Traced | None = None
+        self.line = ""
+        self.forward_end: int | None = None
+        self.end = 0
+        self.first_gradients: dict[str, Ref] = {}
+        self.require_cleared: Callable[[], None] = lambda: None
+
+    @property
+    def loss(self) -> Ref | None:
+        """What it was called on."""
+        return None if self._loss is None else self._loss.value
+
+    def begins(self, loss: torch.Tensor) -> None:
+        """The loop calls `loss.backward()`: here forward ends.
+
+        Raises: CaptureError for a second one, or gradients that are there already
+        """
+        if self._loss is not None:
+            raise CaptureError(
+                f"{user_line()}: one backward() a step, got a second one after that in "
+                f"{self.line}: add the losses up, and call backward() on the sum"
+            )
+        if loss.shape != ():
+            raise CaptureError(
+                f"{user_line()}: backward() must be called on one number, got a tensor of shape "
+                f"{list(loss.shape)}: take its mean or sum"
+            )
+        self.require_cleared()
+        self._refuse_accumulation()
+        self._loss, self.line = self._recorder.traced(loss), user_line()
+        self.forward_end = len(self._recorder.operators)
+
+    def ends(self) -> None:
+        """It is over."""
+        self.end = len(self._recorder.operators)
+        self.first_gradients = {
+            name: parameter.grad.value
+            for name, parameter in self._recorder.model.named_parameters()
+            if isinstance(parameter.grad, Traced)
+        }
+
+    def _refuse_accumulation(self) -> None:
+        for name, parameter in self._recorder.model.named_parameters():
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if isinstance(grad, Traced) or bool(grad.any()):
+                raise CaptureError(
+                    f"{user_line()}: {name} has a gradient already, and gradients are not "
+                    "accumulated over batches: call optimizer.zero_grad() before each backward()"
+                )
+            parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
+
+    def taken_gradients(self) -> dict[str, Ref]:
+        """Gradients as they are after all edits; the parameters have none any more.
+
+        Raises: CaptureError for a gradient that is not of this step
+        """
+        found: dict[str, Ref] = {}
+        if self._loss is None:  # an evaluation leaves them alone
+            return found
+        for name, parameter in self._recorder.model.named_parameters():
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if not isinstance(grad, Traced) or grad.recorder is not self._recorder:
+                raise CaptureError(
+                    f"{user_line()}: the gradient of {name} must come from this step's backward(), "
+                    "got one from before: call optimizer.zero_grad() in each step"
+                )
+            found[name] = grad.value
+            parameter.grad = None
+        return found

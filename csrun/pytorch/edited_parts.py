@@ -1,0 +1,74 @@
+"""Parts of the loop whose gradients are edited in another way than in its first steps."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import Recorder, user_line
+from csrun.pytorch.edits import KeptEdits, without_dead_edits
+from csrun.pytorch.parts import Part
+from csrun.pytorch.position_check import difference
+
+MOST_FORMS = 8  # of edits of one part: a program each
+
+log = logging.getLogger("csrun")
+
+
+class EditedParts:
+    """The programs of each part, by what the loop does to the gradients.
+
+    compile: makes a part's program
+    """
+
+    def __init__(self, model: torch.nn.Module, compile: Callable[[Part], None]) -> None:
+        self._model, self._compile = model, compile
+        self._forms: dict[Part, list[tuple[KeptEdits, Part]]] = {}  # the latest first
+        self._first: dict[Part, Part] = {}
+
+    def latest(self, part: Part) -> Part:
+        """The form that the part's last step had."""
+        forms = self._forms.get(part)
+        return forms[0][1] if forms else part
+
+    def part_of(self, part: Part, edits: KeptEdits) -> Part:
+        """The part with these edits, a form of the given one.
+
+        Raises: UsageError for too many forms, or edits that cannot be recorded
+        """
+        first = self._first.get(part, part)
+        forms = self._forms.setdefault(first, [])
+        place = next((n for n, (kept, _) in enumerate(forms) if kept is edits), None)
+        if place is None:
+            place = next((n for n, (kept, _) in enumerate(forms) if kept.is_same(edits)), None)
+        if place is not None:
+            found = forms[place][1]
+            if place or forms[0][0] is not edits:
+                del forms[place]
+                forms.insert(0, (edits, found))
+            return found
+        if len(forms) == MOST_FORMS:
+            raise UsageError(
+                f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
+                "ways, each of which is a program: let their numbers change less often, or change "
+                "the lr, which may be another in each step"
+            )
+        found = self._new(first, edits)
+        forms.insert(0, (edits, found))
+        self._first[found] = first
+        return found
+
+    def _new(self, first: Part, edits: KeptEdits) -> Part:
+        recording = first.recording
+        edited = edits.recorded(Recorder.behind(self._model, recording), recording)
+        assert recording.loss is not None, "of a training"
+        goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
+        if difference(recording, first.goals, edited, goals) is None:
+            return first
+        log.info("Compiling once more: the loop edits gradients in another way than before")
+        edited = without_dead_edits(edited, [*goals, *first.shape.values])
+        outputs = self.latest(first).outputs
+        part = Part(edited, first.shape, first.batches, first.run_mode, goals, outputs)
+        self._compile(part)
+        return part

@@ -1,0 +1,185 @@
+"""What a loop does to gradients between `backward()` and `optimizer.step()`, call by call.
+
+Steps whose edits are those of the step before cost a comparison a call. Other edits are recorded
+behind the backward pass that step 1 recorded, and make a program of their own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
+from csrun.pytorch.given_tensors import Given
+from csrun.pytorch.loop_shape import ancestors
+from csrun.pytorch.tokens import leaves_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Result `leaf` of edit `edit` of a step."""
+
+    edit: int
+    leaf: int
+
+
+class Edit:
+    """A call on gradients. A gradient of a parameter stands for itself, a result has its Place.
+
+    value: what it gives; None where it writes into the argument numbered `target`.
+    """
+
+    __slots__ = ("args", "func", "kwargs", "leaves", "line", "target", "value")
+
+    def __init__(
+        self, func: Any, args: Any, kwargs: Any, value: Any, target: int | None, line: str
+    ) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.leaves = leaves_of(args, kwargs)
+        self.value, self.target, self.line = value, target, line
+
+    def result(self, leaf: int) -> Any:
+        """One of its results."""
+        return self.value if isinstance(self.value, torch.Tensor) else tree_leaves(self.value)[leaf]
+
+
+class Edits:
+    """The edits of a step, beside those of the step before."""
+
+    def __init__(self) -> None:
+        self.all: list[Edit] = []
+        self._kept = KeptEdits(())
+        self._made = 0
+        self._is_other = False
+
+    def begin(self) -> None:
+        """Another step's edits begin."""
+        self._made, self._is_other = 0, False
+
+    def end(self, assigned: dict[str, Place | None]) -> "KeptEdits":
+        """All edits of the step are made: the same object while steps make the same ones.
+
+        assigned: what stands in the place of parameters' gradients in the end, where it is not
+        these themselves; None of one that is gone.
+        """
+        if self._is_other or self._made != len(self.all) or assigned != self._kept.assigned:
+            del self.all[self._made :]
+            self._kept = KeptEdits(tuple(self.all), assigned)
+        return self._kept
+
+    def again(self, func: Any, leaves: Sequence[Any], kwargs: Mapping[str, Any]) -> Edit | None:
+        """The edit that comes next, if it is this call."""
+        if self._made == len(self.all):
+            return None
+        edit = self.all[self._made]
+        if edit.func != func or len(edit.leaves) != len(leaves) or [*edit.kwargs] != [*kwargs]:
+            return None
+        for known, leaf in zip(edit.leaves, leaves, strict=True):
+            if known is not leaf and not self._is_again(known, leaf):
+                return None
+        self._made += 1
+        return edit
+
+    def _is_again(self, known: Any, leaf: Any) -> bool:
+        if type(known) is Place:
+            return self.all[known.edit].result(known.leaf) is leaf
+        if type(known) is Given:
+            return known.is_still(leaf)
+        if isinstance(known, torch.Tensor) or isinstance(leaf, torch.Tensor):
+            return False
+        return type(known) is type(leaf) and bool(known == leaf)
+
+    def add(self, edit: Edit) -> None:
+        """An edit that the step before did not make here."""
+        del self.all[self._made :]
+        self.all.append(edit)
+        self._made, self._is_other = len(self.all), True
+
+    def place_of(self, result: Any) -> Place | None:
+        """Where it comes from, if it is a result of this step's edits so far."""
+        for number in reversed(range(self._made)):
+            for leaf, value in enumerate(tree_leaves(self.all[number].value)):
+                if value is result:
+                    return Place(number, leaf)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class KeptEdits:
+    """All edits of a step."""
+
+    all: tuple[Edit, ...]
+    assigned: Mapping[str, Place | None] = field(default_factory=dict)
+
+    def is_same(self, other: "KeptEdits") -> bool:
+        """Whether another step makes the same ones."""
+        return (
+            self.assigned == other.assigned
+            and len(self.all) == len(other.all)
+            and all(map(_is_same, self.all, other.all))
+        )
+
+    @property
+    def line(self) -> str | None:
+        """Where the first one is."""
+        return self.all[0].line if self.all else None
+
+    def recorded(self, recorder: Recorder, recording: Recording) -> Recording:
+        """The recording with these edits in the place of its own.
+
+        recorder: as it is behind that recording's backward()
+
+        Raises: CaptureError, with the user's line, for one that cannot be recorded
+        """
+        of: dict[str, Any] = {
+            name: recorder.known(ref) for name, ref in recording.first_gradients.items()
+        }
+        results: list[list[Any]] = []
+
+        def traced(leaf: Any) -> Any:
+            if isinstance(leaf, Place):
+                return results[leaf.edit][leaf.leaf]
+            if isinstance(leaf, Given):
+                return leaf.tensor
+            return of.get(getattr(leaf, "of", ""), leaf)
+
+        with recorder, torch.no_grad():
+            for edit in self.all:
+                recorder.scopes.of_whole(("", edit.line))
+                args, kwargs = tree_map(traced, (edit.args, edit.kwargs))
+                results.append(tree_leaves(edit.func(*args, **kwargs)))
+            for name, place in self.assigned.items():
+                of[name] = None if place is None else results[place.edit][place.leaf]
+        gradients = {n: g.value for n, g in of.items() if isinstance(g, Traced)}
+        return replace(
+            recording,
+            operators=tuple(recorder.operators),
+            kinds=tuple(recorder.kinds),
+            leaves=tuple(recorder.leaves),
+            gradients=gradients,
+        )
+
+
+def _is_same(one: Edit, other: Edit) -> bool:
+    (mine, spec), (theirs, other_spec) = (tree_flatten((e.args, e.kwargs)) for e in (one, other))
+    return (
+        one.func == other.func
+        and spec == other_spec
+        and all(
+            a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and a == b)
+            for a, b in zip(mine, theirs, strict=True)
+        )
+    )
+
+
+def without_dead_edits(recording: Recording, wanted: Sequence[Ref]) -> Recording:
+    """Only those operators behind backward() that the wanted values are made by."""
+    needed = ancestors(recording, wanted)
+    kept = tuple(
+        op
+        for number, op in enumerate(recording.operators)
+        if number < recording.backward_end or any(r in needed for r in op.results)
+    )
+    return replace(recording, operators=kept)

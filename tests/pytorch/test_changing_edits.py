@@ -1,0 +1,239 @@
+"""Gradients that a loop edits in other ways than in its first steps, or does not clear."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import optim  # noqa: E402
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+def clip_from_the_second_pass(kit):
+    clip = [None, lambda _: clip_grad_norm_(kit.model.parameters(), 0.3)]
+    return [loss for n in (0, 1, 0, 1) for loss in kit.train_once(clip[n] or (lambda _: None))]
+
+
+def clip_by_another_norm(kit):
+    losses = []
+    for norm in (0.3, 0.2, 0.2):
+        losses += kit.train_once(lambda _, c=norm: clip_grad_norm_(kit.model.parameters(), c))
+    return losses
+
+
+def clip_the_data(kit):
+    def edit(step):
+        for gradient in kit.gradients:
+            gradient.data.clamp_(-0.03 if step < 4 else -0.01, 0.03)
+
+    return kit.train_once(edit)
+
+
+def clip_by_a_value(kit):
+    return kit.train_once(
+        lambda step: clip_grad_value_(kit.model.parameters(), 0.05 / (1 + step // 4))
+    )
+
+
+def take_one_away(kit):
+    def edit(step):
+        if step >= 4:
+            kit.model[0].weight.grad = None
+
+    return kit.train_once(edit) + kit.train_once()
+
+
+def clear_between(kit):
+    def edit(step):
+        if step == 4:
+            kit.optimizer.zero_grad()
+
+    return kit.train_once(edit)
+
+
+def zero_some(kit):
+    def edit(step):
+        if step >= 4:
+            kit.model[0].weight.grad.zero_()
+            kit.gradients[1].mul_(0.5)
+
+    return kit.train_once(edit)
+
+
+def put_others_in_their_place(kit):
+    def edit(step):
+        for parameter in kit.model.parameters():
+            parameter.grad = parameter.grad * (0.5 if step < 4 else 0.25)
+
+    return kit.train_once(edit)
+
+
+def keep_the_norm(kit):
+    """What a step computes is held when the next one computes it again."""
+    norms = []
+
+    def edit(step):
+        norms.append(kit.gradients[0].norm())
+        if step >= 4:
+            kit.gradients[0].div_(norms[-1])
+
+    return kit.train_once(edit)
+
+
+def masks(kit):
+    mask = torch.ones(9, 6, dtype=torch.float64)
+
+    def edit(step):
+        if step == 4:
+            mask[:4] = 0
+        kit.model[0].weight.grad.mul_(mask)
+
+    return kit.train_once(edit)
+
+
+def decay_by_hand(kit):
+    def edit(step):
+        for parameter in kit.model.parameters():
+            parameter.grad.add_(parameter.data, alpha=0.1 if step < 4 else 0.2)
+
+    return kit.train_once(edit)
+
+
+LOOPS = (
+    *(clip_from_the_second_pass, clip_by_another_norm, clip_the_data, clip_by_a_value),
+    *(take_one_away, clear_between, zero_some, put_others_in_their_place, keep_the_norm),
+    *(masks, decay_by_hand),
+)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_edits_that_change_after_the_first_steps_are_pytorchs(tmp_path, loop):
+    beside(loop, tmp_path)
+
+
+def by_hand(kit):
+    return clears(kit, lambda: [setattr(p, "grad", None) for p in kit.model.parameters()])
+
+
+def clears(kit, clear, before=True):
+    losses = []
+    for _ in range(2):
+        for x, y in kit.train:
+            if before:
+                clear()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            if not before:
+                clear()
+            losses.append(loss.item())
+    return losses
+
+
+CLEARS = {
+    "none by hand": by_hand,
+    "the model": lambda kit: clears(kit, kit.model.zero_grad),
+    "the model, zeros": lambda kit: clears(kit, lambda: kit.model.zero_grad(set_to_none=False)),
+    "zeros": lambda kit: clears(kit, lambda: kit.optimizer.zero_grad(set_to_none=False)),
+    "after the step": lambda kit: clears(kit, kit.optimizer.zero_grad, before=False),
+}
+
+
+@pytest.mark.parametrize("loop", CLEARS.values(), ids=CLEARS.keys())
+def test_gradients_are_cleared_in_any_way(tmp_path, loop):
+    beside(loop, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("zero", "step"),
+    [(False, 1), (lambda step: step != 4, 4), (lambda step: step < 2, 2)],
+    ids=["never", "once not", "from the third on"],
+)
+def test_gradients_of_the_step_before_are_refused(tmp_path, zero, step):
+    kit, seen = Kit(), []
+    said = r"torch_loops.py:[0-9]+: 0.weight has a gradient already.*call optimizer.zero_grad\(\)"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once(seen.append, zero)
+    assert len(seen) == step
+
+
+def test_a_parameter_that_the_optimizer_has_not_may_keep_its_gradient(tmp_path):
+    def loop(kit):
+        for parameter in kit.model[0].parameters():
+            parameter.grad = None
+        return kit.train_once()
+
+    beside(loop, tmp_path, optimizer=lambda p: optim.SGD(list(p)[2:], 0.1))
+
+
+def an_earlier_steps(kit):
+    kept = []
+
+    def edit(step):
+        kept.append(kit.gradients[0] * 1)
+        if step == 4:
+            kit.gradients[0].add_(kept[-2])
+
+    kit.train_once(edit)
+
+
+def another_tensor(kit):
+    def edit(step):
+        if step == 4:
+            kit.model[0].weight.grad = torch.zeros(9, 6, dtype=torch.float64)
+
+    kit.train_once(edit)
+
+
+def read_before(kit):
+    def edit(step):
+        if step == 4:
+            kit.gradients[0].zero_()
+
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        loss.item()
+        edit(step)
+        kit.optimizer.step()
+
+
+def writes_after_the_step(kit):
+    for step, _ in enumerate(kit.train_once(lambda step: step)):
+        kit.gradients[0].mul_(step)
+
+
+REFUSED = {
+    an_earlier_steps: "must be of this step's, got a value of an earlier one",
+    another_tensor: "gradient of 0.weight must come from this step's backward",
+    read_before: "edited in another way than in the steps before, and this one has run",
+    writes_after_the_step: r"mul_ changes the gradient of 0.weight outside of backward\(\)",
+}
+
+
+@pytest.mark.parametrize("loop", REFUSED, ids=lambda loop: loop.__name__)
+def test_an_edit_that_no_program_has_is_refused(tmp_path, loop):
+    kit = Kit()
+    with pytest.raises(UsageError, match=REFUSED[loop]), kit.session(tmp_path):
+        loop(kit)
+
+
+def test_numbers_that_change_in_each_step_are_refused_when_there_are_many(tmp_path):
+    kit = Kit()
+    said = r"test_changing_edits.py:[0-9]+: the loop edits gradients in more than 8 ways"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for part in range(3):
+            kit.train_once(lambda step, p=part: kit.gradients[0].mul_(1 + max(6 * p + step - 3, 0)))
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW])
+def test_a_layer_that_begins_to_train_is_refused_where_updates_count(tmp_path, kind):
+    """Its moments would be corrected as those of the layers that have trained before it."""
+    kit = Kit(optimizer=lambda p: kind(p, 0.01))
+    with pytest.raises(UsageError, match=r"others \(0.bias, 0.weight\)"), kit.session(tmp_path):
+        for is_trained in (False, True):
+            kit.model[0].requires_grad_(is_trained)
+            kit.train_once()

@@ -1,0 +1,66 @@
+"""A small script beside the same one in plain PyTorch: a model, an optimizer, two loaders."""
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+import cerebras_torch as cbtorch
+
+
+class Kit:
+    """What a loop is made of; `train_once` is the loop that everybody writes."""
+
+    def __init__(self, *layers, optimizer=lambda p: optim.SGD(p, 0.05, momentum=0.9)):
+        torch.manual_seed(3)
+        layers = layers or (nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+        self.model = nn.Sequential(*layers).double()
+        self.optimizer = optimizer(self.model.parameters())
+        x, y = torch.randn(48, 6, dtype=torch.float64), torch.randint(4, (48,))
+        self.train = DataLoader(TensorDataset(x, y), 8)
+        self.val = DataLoader(TensorDataset(x[:20].clone(), y[:20].clone()), 4)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def session(self, folder):
+        """The same on csrun."""
+        cbtorch.initialize(model_dir=folder)
+        self.model = cbtorch.module(self.model)
+        self.train, self.val = cbtorch.dataloader(self.train), cbtorch.dataloader(self.val)
+        return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+
+    def train_once(self, edit=lambda step: None, zero=True):
+        """One pass; `edit` is called between backward() and step(). Its losses, detached."""
+        losses = []
+        for step, (x, y) in enumerate(self.train):
+            if zero is True or (zero and zero(step)):
+                self.optimizer.zero_grad()
+            loss = self.criterion(self.model(x), y)
+            loss.backward()
+            edit(step)
+            self.optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    @property
+    def gradients(self):
+        """Those of the parameters, in order."""
+        return [p.grad for p in self.model.parameters()]
+
+
+def beside(loop, folder, *layers, **options):
+    """Run a loop on csrun and in plain PyTorch: its numbers and the weights must be the same."""
+    ours, theirs = Kit(*layers, **options), Kit(*layers, **options)
+    theirs.model.load_state_dict(ours.model.state_dict())
+    with ours.session(folder):
+        found = [float(number) for number in loop(ours)]
+    expected = [float(number) for number in loop(theirs)]
+    torch.testing.assert_close(
+        torch.tensor(found, dtype=torch.float64),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=1e-6,
+        atol=1e-7,
+    )
+    assert expected, "the loop gives numbers"
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(
+            value, theirs.model.state_dict()[name], rtol=1e-10, atol=1e-12, msg=name
+        )
