@@ -39,18 +39,22 @@ class Reading:
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
         """The numbers of a value."""
         if slot.is_loss:
-            if step.loss is None:
-                self._run_through(step)
-            if step.loss is None:
-                raise UsageError(
-                    f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
-                    "taken, is not kept: begin in a new model_dir"
-                )
-            return torch.tensor(step.loss, dtype=slot.meta.dtype)
+            return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
         self.want([Token(self._loop, step, slot)])
         found = step.outputs[slot.value]
         self._run.keep(step, slot.value, found)
         return found
+
+    def loss(self, step: StepValues) -> float:
+        """The loss of a step, which has run then."""
+        if step.loss is None:
+            self._run_through(step)
+        if step.loss is None:
+            raise UsageError(
+                f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
+                "taken, is not kept: begin in a new model_dir"
+            )
+        return step.loss
 
     def want(self, tokens: Sequence[Token]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""

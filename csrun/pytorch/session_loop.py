@@ -267,6 +267,10 @@ class SessionLoop:
         """The numbers of a value."""
         return self._reading.read(step, slot)
 
+    def loss(self, step: StepValues) -> float:
+        """The loss of a step, which has run then."""
+        return self._reading.loss(step)
+
     def want(self, tokens: Sequence[Token]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""
         self._reading.want(tokens)

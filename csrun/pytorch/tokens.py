@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -49,6 +50,9 @@ class Owner(Protocol):
 
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
         """The numbers of a value."""
+
+    def loss(self, step: StepValues) -> float:
+        """The loss of a step."""
 
     def want(self, tokens: Sequence["Token"]) -> None:
         """These are about to be read, all of them."""
@@ -179,6 +183,19 @@ class Token(Numbers):
 
     def tensor(self) -> torch.Tensor:
         return self._owner.read(self.step, self.slot)
+
+    def item(self) -> Any:
+        """The number; of a loss without a tensor of PyTorch's, whose making takes longer."""
+        if not self.slot.is_loss:
+            return super().item()
+        loss = self._owner.loss(self.step)
+        return float(np.float32(loss)) if self.slot.meta.dtype is torch.float32 else loss
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __format__(self, form: str) -> str:
+        return format(self.item() if self.slot.is_loss else self.tensor(), form)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_META:

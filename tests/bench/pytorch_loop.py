@@ -1,15 +1,18 @@
 """A user's training loop over a model of reference_models, which tells its own steps a second.
 
-python pytorch_loop.py MODEL PARAMS LOADER STEPS EVERY: the loss is read every EVERY steps. LOADER
-is `samples`, the script's own DataLoader, or `batches`, which takes a batch's rows at once.
-What `cerebras_torch` is, csrun's or nothing at all, is PYTHONPATH's to say.
+python pytorch_loop.py MODEL PARAMS LOADER SECONDS EVERY: the loss is read every EVERY steps, and
+the loop ends when it is read after so many seconds. LOADER is `samples`, the script's own
+DataLoader, or `batches`, which takes a batch's rows at once. What `cerebras_torch` is, csrun's or
+nothing at all, is PYTHONPATH's to say. Prints steps a second, and the processor time of a step in
+this thread, in microseconds.
 """
 
 import sys
 from importlib import import_module
 from itertools import chain, repeat
+from math import ceil
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import msgspec
@@ -25,8 +28,9 @@ WARM_STEPS = 20  # the first is compiled, and some to come to speed
 NEVER = 10**9
 
 
-def main(name: str, params_path: str, loader: str, steps: int, every: int) -> None:
+def main(name: str, params_path: str, loader: str, seconds: float, every: int) -> None:
     """Train, and print how fast."""
+    warm = ceil(WARM_STEPS / every) * every
     sys.path.insert(0, str(MODELS / name))
     run, params = import_module("run_torch"), params_of(name, params_path)
     torch.manual_seed(1)
@@ -43,12 +47,15 @@ def main(name: str, params_path: str, loader: str, steps: int, every: int) -> No
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
-            if step % every == 0 or step in (WARM_STEPS, WARM_STEPS + steps):
-                loss.item()
-            if step == WARM_STEPS:
-                begun_s = perf_counter()
-            if step == WARM_STEPS + steps:
-                print("steps/s", steps / (perf_counter() - begun_s), flush=True)
+            if step % every:
+                continue
+            loss.item()
+            if step == warm:
+                begun_s, cpu_s = perf_counter(), thread_time()
+            elif step > warm and perf_counter() - begun_s >= seconds:
+                steps = step - warm
+                print("steps/s", steps / (perf_counter() - begun_s))
+                print("us/step", (thread_time() - cpu_s) / steps * 1e6, flush=True)
                 break
 
 
@@ -99,4 +106,4 @@ def by_batches(loader: DataLoader) -> DataLoader:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))
+    main(*sys.argv[1:4], float(sys.argv[4]), int(sys.argv[5]))

@@ -93,8 +93,13 @@ class Orders:
 
     def rows(self, number: int, position: int) -> int | None:
         """How many samples a batch has; None where the samples are batches themselves."""
-        batches = self.of(number).batches
-        return None if self._loader.batch_sampler is None else len(batches[position])
+        loader = self._loader
+        if loader.batch_sampler is None:
+            return None
+        if self._draws_seeds:  # whose order the chief need not know for that
+            size = loader.batch_sampler.batch_size
+            return int(min(size, len(loader.sampler) - position * size))
+        return len(self.of(number).batches[position])
 
     def _tell(self, told: Told) -> None:
         self._told = told
