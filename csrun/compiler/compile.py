@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
 
 from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
@@ -17,7 +18,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
 from csrun.compiler.codegen import generate
-from csrun.compiler.errors import CompileError
+from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair import Generated, print_kernels
@@ -233,14 +234,24 @@ def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
         mixed.insert(0, "the loss")
     mixed += [f"state {name}" for name, of in model.states.items() if of.over is not Over.PART]
     if mixed:
-        because = f" ({model.mixing} is of the batch as a whole)" if model.mixing else ""
-        if NativeBatchNormOp.name in because:
-            because += "; nn.BatchNorm with by_minibatch has statistics of each minibatch"
-        raise CompileError(
+        message = (
             f"{mixed[0]} must be made of samples, or of sums over samples, to be "
             f"computed in minibatches, got {options.minibatches} minibatches: set "
-            f"minibatches_in_flight to 1, and multireplica to false{because}"
+            f"minibatches_in_flight to 1, and multireplica to false"
         )
+        raise _refused_for(model.mixing, message)
+
+
+def _refused_for(mixing: Operation | None, message: str) -> CompileError:
+    """With the line and the layer of what is of the batch as a whole, where that is known."""
+    if mixing is None:
+        return CompileError(message)
+    scope = mixing.properties.get("scope")
+    layer = scope.data if isinstance(scope, StringAttr) else "model"
+    message += f" (layer {layer}: {mixing.name} is of the batch as a whole)"
+    if isinstance(mixing, NativeBatchNormOp):
+        message += "; nn.BatchNorm with by_minibatch has statistics of each minibatch"
+    return refused(mixing, message)
 
 
 def _output(output: MatchedOutput) -> Output:

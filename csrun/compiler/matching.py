@@ -46,8 +46,8 @@ class MatchedModel:
     the batch; None without a loss. loss_count: which of the batch's counts it is a mean over.
     counts_padding: the layer and operator in which rows that fill up a batch would count, if any.
     updates: the optimizer of each parameter that is trained, by name. states: how the next value of
-    each state that has one depends on the batch. mixing: the layer and operator that first makes a
-    value of the batch as a whole, if any. clip_norm: the largest global
+    each state that has one depends on the batch. mixing: the operator that first makes a value of
+    the batch as a whole, if any. clip_norm: the largest global
     norm of the gradients, if there is one. without_samples: names of arrays that no sample has a
     row of, whatever the size of the batch.
     """
@@ -60,7 +60,7 @@ class MatchedModel:
     outputs: tuple[MatchedOutput, ...]
     updates: dict[str, Optimizer]
     states: dict[str, Dependence]
-    mixing: str | None
+    mixing: Operation | None
     clip_norm: float | None
     loss_dependence: Dependence | None
     loss_count: int | None
@@ -194,11 +194,11 @@ def _counts_padding(graph: Graph, dependences: Dependences) -> str | None:
     return f"layer {graph.layer_of(first)}: {first.name}"
 
 
-def _mixing(graph: Graph, dependences: Dependences) -> str | None:
+def _mixing(graph: Graph, dependences: Dependences) -> Operation | None:
     for op in graph.operations:
         mixed = any(dependences[result].over is Over.MIXED for result in op.results)
         if mixed and not any(dependences[o].over is Over.MIXED for o in op.operands):
-            return f"layer {graph.layer_of(op)}: {op.name}"
+            return op
     return None
 
 
