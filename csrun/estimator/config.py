@@ -47,6 +47,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     the batch; a step is that of the whole batch.
     warm_start: part of another training's weights, for a training that starts at step 0.
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
+    weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
+    memory or on disk, and how much memory a store on disk takes.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
 

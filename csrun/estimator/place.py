@@ -14,12 +14,14 @@ from csrun.context.job import UseLog
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
-from csrun.executable import Executable
+from csrun.executable import Executable, Plan, RunMode, nbytes_of, state_layout
+from csrun.records import checkpoints
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.machine import Machine
 from csrun.runtime.roles.streamer import OwnStreamer
+from csrun.runtime.wire.messages import CheckpointSpace
 from csrun.runtime.wire.rendezvous import RunFolder, streamer_name
 from csrun.site import Site, System
 from csrun.site import load as load_site
@@ -154,8 +156,11 @@ def loaded_machine(
     if target.site is None or target.context is None or run.folder is None:
         sram_bytes = target.system.sram_bytes
         first = first if batch is None else batch
+        _warn_of_resident(run, "in this process")
         yield CpuMachine(executable, run.dataset, run.settings, first, sram_bytes)
         return
+    if executable.plan.store_in_arena:
+        _warn_of_resident(run, "in pipelined mode")
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.told_in)
     with ExitStack() as stack:
@@ -167,6 +172,17 @@ def loaded_machine(
         cluster = cluster_for(stack, run, target)
         request = run_request(run, executable, target, first, last, told, batch)
         yield cluster.start(request, partial(_spawn_wafer, target, run.folder), log.info)
+
+
+def _warn_of_resident(run: Run, where: str) -> None:
+    """Tell who chose a place for the store that there is none."""
+    settings = run.settings
+    for name in ("weight_store", "weight_store_dir", "weight_store_memory"):
+        if (value := getattr(settings, name)) is not None:
+            log.warning(
+                f"runconfig.{name}: {value} has no effect {where}, where the weights are on the "
+                "wafer: run it with csrun_wse and python-ws"
+            )
 
 
 def cluster_for(stack: ExitStack, run: Run, target: Target) -> Cluster:
@@ -209,7 +225,22 @@ def run_request(
         told,
         run.data,
         batch,
+        checkpoint_space(run, executable.plan, first, last),
     )
+
+
+def checkpoint_space(run: Run, plan: Plan, first: int, last: int | None) -> CheckpointSpace | None:
+    """What the training's checkpoints take besides those that are there; None where it has none."""
+    if plan.run_mode is not RunMode.TRAIN:
+        return None
+    every, there = run.config.save_checkpoints_steps, len(checkpoints.kept_steps(run.model_dir))
+    most = run.config.keep_checkpoint_max + 1  # the oldest goes when the newest is whole
+    if last is not None:
+        saves = (first == 0) + last // every - first // every + (last % every > 0)
+        most = min(most, there + saves)
+    count = max(0, most - there)
+    nbytes = sum(nbytes_of(shape, dtype) for _, shape, dtype in state_layout(plan).values())
+    return CheckpointSpace(str(run.model_dir.absolute()), count, count * nbytes)
 
 
 def _context(target: Target) -> TaskContext:

@@ -53,8 +53,8 @@ def initialize(
 
     cs_ip: the CS system by name or address, as csrun_wse takes it. model_dir: the folder of
     checkpoints, events and compiles; a run goes on from its newest checkpoint. options: seed,
-    log_steps, save_checkpoints_steps, keep_checkpoint_max and check_numerics, as `runconfig` in a
-    params file has them.
+    log_steps, save_checkpoints_steps, keep_checkpoint_max, check_numerics, weight_store,
+    weight_store_dir and weight_store_memory, as `runconfig` in a params file has them.
 
     Raises: UsageError for an unknown option or a value out of its range
     """

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from csrun.base.sizes import size_text
 from csrun.records.performance import Rates
 
 RUNNING_CLIENT = "Running the CS Client"
@@ -58,6 +59,14 @@ def restoring(path: Path) -> str:
 
 def saving_checkpoint(step: int) -> str:
     return f"Saving checkpoint at global step {step}"
+
+
+def weight_store(nbytes: int, folder: str | None, memory_bytes: int) -> str:
+    """Where weight streaming has the weights; folder: of a store on disk."""
+    if folder is None:
+        return f"Weight store: {size_text(nbytes)} in memory"
+    where = f"on disk in {folder}, up to {size_text(memory_bytes)} of it in memory"
+    return f"Weight store: {size_text(nbytes)} {where}"
 
 
 def coordinator_up(used_cores: int, cores: int) -> str:

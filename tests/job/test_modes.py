@@ -24,9 +24,11 @@ def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
         runconfig__max_steps=600,
         runconfig__save_checkpoints_steps=300,
         runconfig__minibatches_in_flight=None if mode is STREAMING else 4,
+        runconfig__weight_store="disk" if mode is STREAMING else None,
         eval_input__batch_size=100,  # the last of 360 has 60
     )
     trained = said(place, mode, "--mode", "train_and_eval")
+    assert ("Weight store: " in trained) == (mode is STREAMING)
     (accuracy,) = re.findall(r"global step 600: accuracy = ([\d.]+)", trained)
     assert float(accuracy) > 0.8
     evaluated = said(place, mode, "--mode", "eval_all")

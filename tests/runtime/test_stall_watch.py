@@ -13,9 +13,10 @@ from support.roles import Peers, fed_by
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
-from csrun.runtime.remote.store import RemoteTensor
+from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.step.engine import Engine
+from csrun.runtime.store.tensors import StoredTensor
 from csrun.runtime.wire import rendezvous, shared
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -146,7 +147,7 @@ def test_a_wafer_that_is_silent(tmp_path, caplog, hung, monkeypatch):
 def test_a_memoryx_that_does_not_send_its_weights(caplog, hung):
     mine, its = socket.socketpair()
     threading.Thread(target=lambda: (hung.wait(30), its.sendall(bytes(8))), daemon=True).start()
-    tensor = RemoteTensor(TcpChannel(mine, "memoryx"), 0, (2,), "float32")
+    tensor = StoredTensor(ChannelPort(TcpChannel(mine, "memoryx")), 0, (2,), "float32")
     with mine, its:
         assert np.asarray(tensor).tolist() == [0, 0]
     for line in waits(caplog):

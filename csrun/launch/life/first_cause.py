@@ -78,6 +78,10 @@ def _missed(lost_peers: Iterable[TaskEnd], ends: Iterable[TaskEnd]) -> list[Task
     return [replace(ended_well[lost], missed=end) for end, lost in missing if lost in ended_well]
 
 
+_HINTS: dict[int, str] = {
+    signal.SIGBUS: ": a file that it has mapped could not be read or written: is the disk of the "
+    "weight store (runconfig.weight_store_dir) full, or has it failed?"
+}
 LOG_NAME = "forkserver"
 TAIL_LINES = 20
 _TAIL_BYTES = 64 * 1024
@@ -118,7 +122,8 @@ def how(exit_code: int) -> str:
     """Say how a process ended; negative codes are signals."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
-    return f"was killed by signal {-exit_code} ({_signal_name(-exit_code)})"
+    hint = _HINTS.get(-exit_code, "")
+    return f"was killed by signal {-exit_code} ({_signal_name(-exit_code)}){hint}"
 
 
 def describe_server_loss(exit_code: int, job_dir: Path) -> str:

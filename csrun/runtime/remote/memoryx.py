@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from csrun.executable import Executable, Runtime, Step, flat_views, load
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.bind import Array
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
 from csrun.runtime.step.weights import Updates
+from csrun.runtime.store.place import Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.shared import SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly, receive_into
 
 
@@ -20,9 +20,9 @@ def serve_remote(
     control: TcpChannel, executable: Executable, request: messages.LoadStore
 ) -> Results:
     """Make the store, and obey the wafer and the chief until the chief says stop."""
-    nbytes = executable.plan.store.nbytes
-    with closing(SharedMemory.create("store", nbytes)) as store:
-        control.send(messages.StoreReady(nbytes))
+    plan = executable.plan
+    with closing(make_store(plan, request.settings, request.checkpoints)) as store:
+        control.send(messages.StoreReady(plan.store.nbytes, store.disk))
         return _RemoteStore(control, executable, request, store).serve()
 
 
@@ -34,13 +34,14 @@ class _RemoteStore:
         control: TcpChannel,
         executable: Executable,
         request: messages.LoadStore,
-        store: SharedMemory,
+        store: Store,
     ) -> None:
         self._control = control
         self._wafer = control.bulk
-        self._bytes, self._runtime = store.bytes, Runtime(request.seed)
+        self._store, self._bytes = store, store.memory.bytes
+        self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
-        self._programs = [_Served(executable, store.bytes, self._runtime)]
+        self._programs = [_Served(executable, store, self._runtime)]
         (self._turn,) = self._programs
         self._step = Step(index=request.first_step)
 
@@ -68,12 +69,14 @@ class _RemoteStore:
                 return results
             case messages.ReadState(offset, nbytes):
                 self._control.send_array(self._part(offset, nbytes))
+                self._store.pages.let_go(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
                 self._control.receive_array(self._part(offset, nbytes))
+                self._store.pages.write_back(range(offset, offset + nbytes))
                 self._control.send(messages.StateWritten())
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
-                self._programs.append(_Served(executable, self._bytes, self._runtime))
+                self._programs.append(_Served(executable, self._store, self._runtime))
                 self._control.send(messages.UpdatesReady())
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
@@ -89,7 +92,9 @@ class _RemoteStore:
         turn = self._turn
         match Order(order):
             case Order.FETCH:
+                turn.pages.fetch_weights(group)
                 self._wafer.sendall(raw(turn.flat[f"weights/{group}"]))
+                turn.pages.has_read(group)
             case Order.GRADIENTS:
                 receive_into(self._wafer, raw(turn.flat[f"gradients/{group}"]))
                 turn.updates.deliver(group, self._step)
@@ -103,6 +108,8 @@ class _RemoteStore:
 class _Served:
     """A program's flat ranges of the store, and its learning algorithm."""
 
-    def __init__(self, executable: Executable, store: Bytes, runtime: Runtime) -> None:
-        self.flat = flat_views(executable.plan, store)
-        self.updates = Updates(executable.plan, executable.update_program(store, runtime))
+    def __init__(self, executable: Executable, store: Store, runtime: Runtime) -> None:
+        plan, memory = executable.plan, store.memory.bytes
+        self.flat = flat_views(plan, memory)
+        self.pages = store.pages.of(plan)
+        self.updates = Updates(plan, executable.update_program(memory, runtime), self.pages)

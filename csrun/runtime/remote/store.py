@@ -12,14 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 from functools import partial
-from math import prod
-from typing import Any, cast
 
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable import Plan, nbytes_of, state_layout
-from csrun.executable.bind import Array, numbers_layout
+from csrun.executable.bind import Array
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
 from csrun.runtime.wire.shared import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
@@ -115,58 +112,19 @@ class StoreLink:
         self.sent.raise_by()
 
 
-class RemoteTensor:
-    """A tensor of MemoryX's state, as the chief reads and writes it: as an array, piece by piece.
+class ChannelPort:
+    """The bytes of a store on another machine, by the channel to its MemoryX."""
 
-    `np.asarray` reads it; `t[...] = values` writes it; a flat one has slices `t[a:b]`.
-    """
-
-    def __init__(
-        self, channel: TcpChannel, offset_bytes: int, shape: tuple[int, ...], dtype: str
-    ) -> None:
+    def __init__(self, channel: TcpChannel) -> None:
         self._channel = channel
-        self._offset_bytes = offset_bytes
-        self.shape = shape
-        self.dtype = np.dtype(dtype)
-        self.size = prod(shape)
-        self.nbytes = nbytes_of(shape, dtype)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = np.empty(self.shape, self.dtype)
-        self._channel.send(ReadState(self._offset_bytes, self.nbytes))
+    def read(self, offset_bytes: int, array: Array) -> None:
+        """Fill an array with the bytes from there on."""
+        self._channel.send(ReadState(offset_bytes, array.nbytes))
         self._channel.receive_array(array, peer_overdue("memoryx", "send its weights"))
-        return array if dtype is None else array.astype(dtype)
 
-    def __getitem__(self, part: slice) -> "RemoteTensor":
-        """A part of a flat tensor."""
-        start, stop, _ = part.indices(len(self))
-        offset_bytes = self._offset_bytes + start * self.dtype.itemsize
-        return RemoteTensor(self._channel, offset_bytes, (stop - start,), self.dtype.name)
-
-    def __setitem__(self, every: Any, values: Any) -> None:
-        if every is not ...:
-            raise TypeError("a tensor on another machine is written whole: tensor[...] = values")
-        array = np.ascontiguousarray(np.broadcast_to(values, self.shape), self.dtype)
-        self._channel.send(WriteState(self._offset_bytes, self.nbytes))
+    def write(self, offset_bytes: int, array: Array) -> None:
+        """Put the bytes of an array there."""
+        self._channel.send(WriteState(offset_bytes, array.nbytes))
         self._channel.send_array(array)
         self._channel.expect(StateWritten)
-
-    def reshape(self, _: int) -> "RemoteTensor":
-        return RemoteTensor(self._channel, self._offset_bytes, (self.size,), self.dtype.name)
-
-
-def remote_state(plan: Plan, channel: TcpChannel) -> dict[str, Array]:
-    """What a checkpoint holds, as `state_views` gives it for a store of this machine."""
-    return {
-        name: cast(Array, RemoteTensor(channel, offset, shape, dtype))
-        for name, (offset, shape, dtype) in state_layout(plan).items()
-    }
-
-
-def remote_numbers(plan: Plan, channel: TcpChannel) -> Array | None:
-    """The numbers of the steps, as `numbers_view` gives them for a store of this machine."""
-    place = numbers_layout(plan)
-    return None if place is None else cast(Array, RemoteTensor(channel, *place))

@@ -1,7 +1,6 @@
 """The run of a job: the chief's end of the channels to streamers, MemoryX and the wafer."""
 
 import logging
-import os
 import select
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -13,11 +12,11 @@ from typing import TypeVar
 from csrun.base import open_files
 from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Plan, numbers_view, state_views
-from csrun.executable.bind import Array, Bytes, store_of
+from csrun.executable.bind import Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
-from csrun.runtime.remote.store import remote_numbers, remote_state
+from csrun.runtime.roles.chief_store import ChiefStore, State, close_all
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
 from csrun.runtime.step.results import result_slots
@@ -58,6 +57,7 @@ class RunRequest:
     system: the name of the CS system, leased by the caller, and cores: how many of its cores a
     program can use, and sram_bytes their memory (None: any number). told: what streamers must know
     of the order of the data set, if there is anything. data: the number of that among theirs.
+    checkpoints: what must have room on a disk beside the store.
     """
 
     executable: Executable
@@ -71,6 +71,7 @@ class RunRequest:
     told: bytes = b""
     data: int = 0
     batch: int | None = None
+    checkpoints: messages.CheckpointSpace | None = None
 
 
 class Cluster:
@@ -85,6 +86,7 @@ class Cluster:
         self._channels: dict[str, Channel] = {}
         self._resources = ExitStack()
         self._relay = BatchRelay()
+        self._store: ChiefStore | None = None
         self._passes = 0  # begun so far
         self._data_of: dict[int, int] = {}  # of programs: the numbers of their data sets, if not 0
 
@@ -119,9 +121,10 @@ class Cluster:
         self._data_of[0] = request.data
         first = request.first if request.batch is None else request.batch
         self._start_streamers(plan, 0, first, request.last, request.data, request.told)
-        store_parts = [] if plan.store_in_arena else self._load_store(request)
+        if not plan.store_in_arena:
+            notify(self._make_store(request))
         notify(log_lines.PROGRAMMING)
-        self._load_wafer(request.executable, first, store_parts)
+        self._load_wafer(request.executable, first, self._store.parts if self._store else [])
         self._add_rings(plan, 0)
         ready, (arena, results) = self._expect(wafer, messages.WaferReady, 2)
         notify(log_lines.PROGRAMMED)
@@ -134,7 +137,7 @@ class Cluster:
             request.executable,
             request.system,
             Loaded(self._map(results), feeding),
-            *self._state(plan, arena, store_parts),
+            *self._state(plan, arena),
             ready.programming_time_s,
             request.sram_bytes,
         )
@@ -270,6 +273,7 @@ class Cluster:
                 result_slots(plan),
                 remote_store=len(store_parts) == 1,
                 batches_of=batches_of,
+                disk=self._store.disk if self._store else None,
             ),
             store_parts,
         )
@@ -277,51 +281,29 @@ class Cluster:
     def _add_rings(self, plan: Plan, source: int) -> None:
         for ring in self._rings(plan, source):
             self._channels[self._wafer].send(messages.AddRing(), ring)
-            _close(ring)
+            close_all(ring)
 
-    def _state(
-        self, plan: Plan, arena: int, store_parts: Sequence[int]
-    ) -> tuple[dict[str, Array], Array | None]:
+    def _state(self, plan: Plan, arena: int) -> State:
         """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
         memory = self._map(arena)
-        channel = self._channels.get(MEMORYX)
-        if isinstance(channel, TcpChannel):
-            return remote_state(plan, channel), remote_numbers(plan, channel)
-        store = self._map(store_parts[0]) if store_parts else None
-        _close(store_parts[1:])
-        whole = store_of(plan, memory, store)
+        if self._store is not None:
+            return self._store.state(plan)
+        whole = store_of(plan, memory, None)
         return state_views(plan, whole), numbers_view(plan, whole)
 
-    def _load_store(self, request: RunRequest) -> list[int]:
-        channel = self._channels[MEMORYX]
-        executable = request.executable
-        channel.send(
-            messages.LoadStore(
-                str(executable.directory), executable.digest, request.settings.seed, request.first
-            )
-        )
-        if isinstance(channel, TcpChannel):
-            self._expect(MEMORYX, messages.StoreReady, 0)
-            return [channel.bulk.fileno()]
-        _, descriptors = self._expect(MEMORYX, messages.StoreReady, 3)
-        return descriptors
+    def _make_store(self, request: RunRequest) -> str:
+        expect = partial(self._expect, MEMORYX)
+        self._store = ChiefStore(self._channels[MEMORYX], expect, self._resources)
+        first, checkpoints = request.first, request.checkpoints
+        return self._store.make(request.executable, request.settings, first, checkpoints)
 
     def _load_beside_store(
         self, executable: Executable, first: int, batches_of: int | None = None
     ) -> None:
         """Have MemoryX, if there is one, and the wafer load another program."""
-        parts = self._load_updates(executable)
+        parts = self._store.add(executable) if self._store else []
         self._load_wafer(executable, first, parts, batches_of)
-        _close(parts)
-
-    def _load_updates(self, executable: Executable) -> list[int]:
-        """Of another program: its counters, where MemoryX is on this machine."""
-        if executable.plan.store_in_arena:
-            return []
-        channel = self._channels[MEMORYX]
-        channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
-        counters = 0 if isinstance(channel, TcpChannel) else 2
-        return self._expect(MEMORYX, messages.UpdatesReady, counters)[1]
+        close_all(parts)
 
     def _map(self, descriptor: int) -> Bytes:
         """A peer's memory, mapped until the cluster is left."""
@@ -393,8 +375,3 @@ class Cluster:
 def _stage(stages: Sequence[tuple[str, ...]], streamer: int, stage: int) -> str | None:
     names = stages[streamer]
     return names[stage] if 0 <= stage < len(names) else None
-
-
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

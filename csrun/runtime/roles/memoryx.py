@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from csrun.executable import Executable, Plan, Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.weights import Updates
+from csrun.runtime.store.place import make_store
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     LoadStore,
@@ -20,7 +21,7 @@ from csrun.runtime.wire.messages import (
     StoreReady,
     UpdatesReady,
 )
-from csrun.runtime.wire.shared import Counter, Interrupted, Mail, SharedMemory, Waiter
+from csrun.runtime.wire.shared import Counter, Interrupted, Mail, Waiter
 from csrun.runtime.wire.tcp import TcpChannel
 
 
@@ -73,19 +74,22 @@ class _Store:
         self._control, self._resources = control, resources
         self._mail = Mail(control)
         self._owner: Plan = executable.plan
-        nbytes = self._owner.store.nbytes
-        memory = resources.enter_context(closing(SharedMemory.create("store", nbytes)))
-        self._bytes, self._runtime = memory.bytes, Runtime(request.seed)
+        made = make_store(self._owner, request.settings, request.checkpoints)
+        self._store = resources.enter_context(closing(made))
+        self._runtime = Runtime(request.settings.seed)
         self._step = Step(index=request.first_step)
         self._programs: list[_Updating] = []
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
         parts = self._add(executable)
-        control.send(StoreReady(nbytes), (memory.descriptor, *parts))
+        ready = StoreReady(self._owner.store.nbytes, made.disk)
+        control.send(ready, (made.memory.descriptor, *parts))
 
     def _add(self, executable: Executable) -> tuple[int, int]:
-        program = executable.update_program(self._bytes, self._runtime)
-        added = _Updating(Updates(executable.plan, program), self._control, self._resources)
+        plan, store = executable.plan, self._store
+        program = executable.update_program(store.memory.bytes, self._runtime)
+        updates = Updates(plan, program, store.pages.of(plan))
+        added = _Updating(updates, self._control, self._resources)
         self._programs.append(added)
         self._poll.register(added.parts[0], select.POLLIN)
         return added.parts

@@ -29,6 +29,8 @@ from csrun.runtime.step.weights import (
     Updates,
     Weights,
 )
+from csrun.runtime.store.pages import StorePages
+from csrun.runtime.store.place import Store, pages_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
@@ -150,6 +152,7 @@ class _Wafer:
             opened(closing(Slots(plan, arena, memory.store))),
             updates=_waiter(updates, self._control),
             gradients=delivered,
+            pages=memory.pages.of(plan),
         )
 
     def _rings(self, plan: Plan, request: messages.LoadWafer) -> RingSource:
@@ -178,13 +181,17 @@ class _Memory:
     ) -> None:
         self.owner, self.runtime = owner, Runtime(request.seed)
         self.remote: _RemoteStore | None = None
+        self.pages = StorePages()
         self._opened = resources.enter_context
         self.arena = self._opened(closing(SharedMemory.create("arena", owner.arena_bytes)))
         if request.remote_store:
             self.remote = _RemoteStore(owner, store_parts[0], control, resources)
             self.store = self.remote.gradients.bytes
         elif store_parts:
-            self.store = self._opened(closing(SharedMemory.attach(store_parts[0]))).bytes
+            shared = SharedMemory.over(store_parts[0])
+            store = Store(shared, pages_of(owner, shared, request.disk), request.disk)
+            self.pages = self._opened(closing(store)).pages
+            self.store = shared.bytes
         else:
             self.store = store_of(owner, self.arena.bytes, None)
 

@@ -12,6 +12,7 @@ import numpy as np
 from csrun.executable import Initializer, InitializerKind, Plan, Step, UpdateProgram, flat_views
 from csrun.executable.bind import Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
+from csrun.runtime.store.pages import GroupPages
 from csrun.runtime.wire.shared import Counter, Waiter
 
 CHUNK = 1 << 20  # values drawn at once: bounds the extra memory
@@ -100,8 +101,11 @@ class Updates:
     follows at once; or, where the gradients are clipped to a global norm, when all are there.
     """
 
-    def __init__(self, plan: Plan, program: UpdateProgram) -> None:
+    def __init__(self, plan: Plan, program: UpdateProgram, pages: GroupPages | None = None) -> None:
         self.order = plan.deliveries
+        following = (*self.order[1:], *self.order[:1])
+        self._following = dict(zip(self.order, following, strict=True))
+        self._pages = pages or GroupPages()
         self._program = program
         self._clip_norm = plan.clip_norm
         self._squares: list[float] = []
@@ -111,13 +115,16 @@ class Updates:
         groups: Sequence[int] = (group,)
         if self._clip_norm is not None:
             self._squares += self._program.squares[group]()
+            self._pages.has_measured(group)
             if group != self.order[-1]:
                 return ()
             step.clip = clipping(sqrt(total(self._squares)), self._clip_norm)
             self._squares.clear()
             groups = self.order
         for each in groups:
+            self._pages.fetch_state(self._following[each])
             self._program.update[each](step)
+            self._pages.has_updated(each)
         return groups
 
 
@@ -279,8 +286,17 @@ class StreamedWeights:
     deliveries; `updates` those that MemoryX has updated, in the same order.
     """
 
-    def __init__(self, plan: Plan, slots: Slots, updates: Waiter, gradients: Counter) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        slots: Slots,
+        updates: Waiter,
+        gradients: Counter,
+        pages: GroupPages | None = None,
+    ) -> None:
         self._needs = [visit.groups for visit in plan.visits]
+        self._completes = [frozenset(visit.completes) for visit in plan.visits]
+        self._pages = pages or GroupPages()
         self._overwrites = gradients_below(plan)
         self._slots = slots
         self._updates = updates
@@ -297,14 +313,18 @@ class StreamedWeights:
         for group in self._needs[visit]:
             self._await_update(group)
             self._slots.load(group)
+            if group not in self._completes[visit]:  # else MemoryX reads them next
+                self._pages.has_read(group)
         for group in self._overwrites[visit]:
             self._await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
+            self._pages.fetch_weights(group)
             if group not in self._outdated:
                 self._slots.prefetch(group, self._needs[visit])
 
     def deliver(self, group: int, step: Step) -> None:
         """Hand the group's gradients to MemoryX."""
+        self._pages.has_delivered(group)
         self._slots.outdate(group)
         self._pending.append(group)
         self._outdated.add(group)

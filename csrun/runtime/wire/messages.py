@@ -4,10 +4,11 @@ Bulk data never travels in them: batches, weights and results lie in shared memo
 go along with a message.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
+from csrun.base.sizes import SIZE_PATTERN
 from csrun.executable import InputSpec
 
 Results = dict[str, float]
@@ -18,10 +19,21 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     seed: keys initial weights and every random draw; equal seeds give equal bits.
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
+
+    In weight streaming, of MemoryX's store: weight_store: where it lies, None for what fits.
+    weight_store_dir: the folder of one on disk. weight_store_memory: the most that it takes of
+    memory, in bytes or as 8GiB.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1
     check_numerics: bool = False
+    weight_store: Literal["memory", "disk"] | None = None
+    weight_store_dir: str | None = None
+    weight_store_memory: (
+        Annotated[int, msgspec.Meta(ge=1)]
+        | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN)]
+        | None
+    ) = None
 
 
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -82,19 +94,42 @@ class BeginPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     last: int | None
 
 
+class CheckpointSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run's checkpoints take in a folder: the one being written, and those that are kept."""
+
+    folder: str
+    count: int
+    nbytes: int
+
+
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → MemoryX: make a store for this Executable and apply its learning algorithm."""
+    """Chief → MemoryX: make a store for this Executable and apply its learning algorithm.
+
+    checkpoints: what must have room beside a store on disk.
+    """
 
     directory: str
     digest: str
-    seed: int
+    settings: RunSettings
     first_step: int
+    checkpoints: CheckpointSpace | None = None
+
+
+class StoreOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A store in a file: its folder, and the most that is in memory of it."""
+
+    folder: str
+    memory_bytes: int
 
 
 class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: memory, gradients, weights; none from another machine."""
+    """MemoryX → chief, with descriptors: memory, gradients, weights; none from another machine.
+
+    disk: None for a store in memory.
+    """
 
     nbytes: int
+    disk: StoreOnDisk | None = None
 
 
 class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -134,7 +169,8 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
     A run's programs are numbered as they are loaded. The first has the store; of another the
     descriptors are the counters of its gradients and weights, if there are any. `batches_of`: the
-    program whose batches it takes, if not those of rings of its own.
+    program whose batches it takes, if not those of rings of its own. disk: of a store on this
+    machine that lies in a file.
     """
 
     directory: str
@@ -146,6 +182,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     result_slots: int
     remote_store: bool = False
     batches_of: int | None = None
+    disk: StoreOnDisk | None = None
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -60,9 +60,14 @@ class SharedMemory:
             raise CsrunError(f"{name} needs {nbytes:,} bytes of memory: {error}") from error
 
     @staticmethod
+    def over(descriptor: int) -> "SharedMemory":
+        """Map memory that came over a channel, and keep its descriptor."""
+        return SharedMemory(descriptor, os.fstat(descriptor).st_size)
+
+    @staticmethod
     def attach(descriptor: int) -> "SharedMemory":
         """Map memory that came over a channel, whose descriptor is closed: the mapping stays."""
-        memory = SharedMemory(descriptor, os.fstat(descriptor).st_size)
+        memory = SharedMemory.over(descriptor)
         os.close(memory.hand_over())
         return memory
 

@@ -17,12 +17,13 @@ from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
-from csrun.runtime.remote.store import StoreLink, remote_state
+from csrun.runtime.remote.store import ChannelPort, StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, RunSettings, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
@@ -49,13 +50,13 @@ def connected(executable):
         thread.start()
         stack.callback(thread.join)
         stack.enter_context(closing(chief))
-        chief.send(LoadStore(str(executable.directory), executable.digest, 1, 0))
+        chief.send(LoadStore(str(executable.directory), executable.digest, RunSettings(seed=1), 0))
         chief.expect(StoreReady)
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)
         waiters = (Waiter(counter, wafer_control) for counter in (link.arrived, link.sent))
         weights = RemoteWeights(plan, arena, memory, link, *waiters)
-        yield plan, weights, arena, memory, remote_state(plan, chief), chief
+        yield plan, weights, arena, memory, stored_state(plan, ChannelPort(chief)), chief
 
 
 def _serve(control) -> None:

@@ -1,0 +1,165 @@
+"""Where the store lies: in memory, or in a file without a name on a disk."""
+
+import ctypes
+import os
+import tempfile
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from csrun.base.errors import CsrunError
+from csrun.base.sizes import bytes_in
+from csrun.executable import Plan
+from csrun.runtime.store.pages import FilePages, StorePages
+from csrun.runtime.store.residency import Residency, least_bytes
+from csrun.runtime.wire.messages import CheckpointSpace, RunSettings, StoreOnDisk
+from csrun.runtime.wire.shared import SharedMemory
+
+AVAILABLE_SHARE = 2  # a store on disk takes up to half of the free memory, unless it is told
+FOLDERS = (tempfile.gettempdir, lambda: "/var/tmp")  # the second outlives a restart: a disk
+_IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # f_type of statfs(2)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store: its bytes, the pages of them as this process uses them, and its disk, if it has one.
+
+    Shapes: memory.bytes uint8[plan.store.nbytes], zero at first
+    """
+
+    memory: SharedMemory
+    pages: StorePages
+    disk: StoreOnDisk | None
+
+    def close(self) -> None:
+        """Let go of it: nothing is left of a file without a name."""
+        self.pages.close()
+        self.memory.close()
+
+
+def make_store(
+    plan: Plan, settings: RunSettings, checkpoints: CheckpointSpace | None = None
+) -> Store:
+    """A store as the settings say; in memory if they say nothing and it has room there.
+
+    checkpoints: what the run writes meanwhile, for which there must be room beside it.
+
+    Raises: CsrunError where there is no room for it, in numbers
+    """
+    nbytes = plan.store.nbytes
+    bound = settings.weight_store_memory
+    most = None if bound is None else bytes_in(bound)
+    if _is_on_disk(settings, nbytes, most):
+        disk = _disk(plan, settings, most)
+        require_room(Path(disk.folder), nbytes, checkpoints)
+        memory = _file(Path(disk.folder), nbytes)
+        return Store(memory, pages_of(plan, memory, disk), disk)
+    if most is not None and most < nbytes:
+        raise CsrunError(
+            f"runconfig.weight_store_memory bounds a store on disk to {most:,} bytes of memory, "
+            f"and the one in memory needs {nbytes:,}: set weight_store: disk, or leave one out"
+        )
+    try:
+        return Store(SharedMemory.create("store", nbytes), StorePages(), None)
+    except CsrunError as error:
+        raise CsrunError(f"{error}: set runconfig.weight_store: disk") from error
+
+
+def pages_of(plan: Plan, memory: SharedMemory, disk: StoreOnDisk | None) -> StorePages:
+    """The pages of a store that is mapped in this process; plan: the one it is laid out by."""
+    if disk is None:
+        return StorePages()
+    return FilePages(memory.descriptor, memory.bytes, Residency(plan, disk.memory_bytes))
+
+
+def _is_on_disk(settings: RunSettings, nbytes: int, most: int | None) -> bool:
+    if settings.weight_store is not None:
+        return settings.weight_store == "disk"
+    return nbytes > min(psutil.virtual_memory().available, nbytes if most is None else most)
+
+
+def _disk(plan: Plan, settings: RunSettings, most: int | None) -> StoreOnDisk:
+    if most is None:
+        most = max(psutil.virtual_memory().available // AVAILABLE_SHARE, least_bytes(plan))
+    Residency(plan, most)  # before the disk is asked
+    return StoreOnDisk(str(_folder(settings.weight_store_dir)), min(most, plan.store.nbytes))
+
+
+def _folder(wanted: str | None) -> Path:
+    """The folder of the settings, or one for temporary files that is on a disk."""
+    candidates = [Path(find()) for find in FOLDERS] if wanted is None else [Path(wanted)]
+    kinds = {folder: _memory_kind(folder) for folder in candidates}
+    found = next((folder for folder, kind in kinds.items() if kind is None), None)
+    if found is None:
+        folder, kind = next(iter(kinds.items()))
+        raise CsrunError(
+            f"runconfig.weight_store_dir: {folder} is in memory ({kind}), where a store takes as "
+            "much as without it: name a folder on a disk"
+        )
+    if not found.is_dir():
+        raise CsrunError(f"runconfig.weight_store_dir: {found} is no folder: make it, or name one")
+    return found
+
+
+def _memory_kind(folder: Path) -> str | None:
+    """The file system of a folder, if what lies there lies in memory."""
+    found = ctypes.create_string_buffer(512)  # struct statfs; f_type is its first word
+    if _libc.statfs(os.fsencode(folder), found):
+        return None
+    return _IN_MEMORY.get(int.from_bytes(found.raw[:4], "little"))
+
+
+def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None) -> None:
+    """See whether the disk has room for the store, and for the checkpoints of the run.
+
+    Raises: CsrunError with the bytes that are needed and free
+    """
+    needs = [(folder, nbytes, f"{nbytes:,} for the weight store")]
+    if checkpoints is not None and (beside := Path(checkpoints.folder)).is_dir():
+        words = f"{checkpoints.nbytes:,} for {checkpoints.count} checkpoints in {beside}"
+        needs.append((beside, checkpoints.nbytes, words))
+    by_disk: dict[int, list[tuple[Path, int, str]]] = {}
+    for need in needs:
+        by_disk.setdefault(os.stat(need[0]).st_dev, []).append(need)
+    for own in by_disk.values():
+        needed, free = sum(size for _, size, _ in own), _free_bytes(own[0][0])
+        if needed > free:
+            raise CsrunError(
+                f"the disk of {own[0][0]} has {free:,} bytes free, and {needed:,} are needed: "
+                f"{' and '.join(words for *_, words in own)}: make room, name another folder with "
+                "runconfig.weight_store_dir, or keep fewer checkpoints (keep_checkpoint_max)"
+            )
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _file(folder: Path, nbytes: int) -> SharedMemory:
+    """A file of so many bytes that has its space, and no name: it is gone with who has it open."""
+    with ExitStack() as undo:
+        try:
+            descriptor = _unnamed(folder)
+            undo.callback(os.close, descriptor)
+            os.posix_fallocate(descriptor, 0, max(nbytes, 1))
+            memory = SharedMemory(descriptor, nbytes)
+        except OSError as error:
+            raise CsrunError(
+                f"the weight store needs {nbytes:,} bytes in {folder}, where "
+                f"{_free_bytes(folder):,} are free: {error.strerror}: make room, or name another "
+                "folder with runconfig.weight_store_dir"
+            ) from error
+        undo.pop_all()
+    return memory
+
+
+def _unnamed(folder: Path) -> int:
+    with suppress(OSError):
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor, name = tempfile.mkstemp(prefix="csrun-store-", dir=folder)  # no O_TMPFILE there
+    os.unlink(name)
+    return descriptor

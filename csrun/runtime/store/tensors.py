@@ -1,0 +1,107 @@
+"""Tensors of a store that the chief has not mapped: read and written where they are, as arrays."""
+
+import os
+from collections.abc import Callable
+from math import prod
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from csrun.base.errors import CsrunError
+from csrun.executable import Plan, nbytes_of, state_layout
+from csrun.executable.bind import Array, numbers_layout
+from csrun.runtime.store.pages import sync_of
+from csrun.runtime.store.residency import Residency
+
+
+class Port(Protocol):
+    """A way to the bytes of a store."""
+
+    def read(self, offset_bytes: int, array: Array) -> None:
+        """Fill an array with the bytes from there on."""
+
+    def write(self, offset_bytes: int, array: Array) -> None:
+        """Put the bytes of an array there."""
+
+
+class StoredTensor:
+    """A tensor of the state, as the chief reads and writes it: as an array, piece by piece.
+
+    `np.asarray` reads it; `t[...] = values` writes it; a flat one has slices `t[a:b]`.
+    """
+
+    def __init__(self, port: Port, offset_bytes: int, shape: tuple[int, ...], dtype: str) -> None:
+        self._port = port
+        self._offset_bytes = offset_bytes
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self.size = prod(shape)
+        self.nbytes = nbytes_of(shape, dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = np.empty(self.shape, self.dtype)
+        self._port.read(self._offset_bytes, array)
+        return array if dtype is None else array.astype(dtype)
+
+    def __getitem__(self, part: slice) -> "StoredTensor":
+        """A part of a flat tensor."""
+        start, stop, _ = part.indices(len(self))
+        offset_bytes = self._offset_bytes + start * self.dtype.itemsize
+        return StoredTensor(self._port, offset_bytes, (stop - start,), self.dtype.name)
+
+    def __setitem__(self, every: Any, values: Any) -> None:
+        if every is not ...:
+            raise TypeError("a tensor in a store is written whole: tensor[...] = values")
+        array = np.ascontiguousarray(np.broadcast_to(values, self.shape), self.dtype)
+        self._port.write(self._offset_bytes, array)
+
+    def reshape(self, _: int) -> "StoredTensor":
+        return StoredTensor(self._port, self._offset_bytes, (self.size,), self.dtype.name)
+
+
+def stored_state(plan: Plan, port: Port) -> dict[str, Array]:
+    """What a checkpoint holds, as `state_views` gives it for a store that is mapped."""
+    return {
+        name: cast(Array, StoredTensor(port, offset, shape, dtype))
+        for name, (offset, shape, dtype) in state_layout(plan).items()
+    }
+
+
+def stored_numbers(plan: Plan, port: Port) -> Array | None:
+    """The numbers of the steps, as `numbers_view` gives them for a store that is mapped."""
+    place = numbers_layout(plan)
+    return None if place is None else cast(Array, StoredTensor(port, *place))
+
+
+class FilePort:
+    """A store in a file; what does not stay in memory is let go again, or written back and let go.
+
+    descriptor: the caller's, open as long as this is used
+    """
+
+    def __init__(self, descriptor: int, residency: Residency) -> None:
+        self._descriptor = descriptor
+        self._residency = residency
+        self._sync = sync_of(descriptor)
+
+    def read(self, offset_bytes: int, array: Array) -> None:
+        self._move(os.preadv, offset_bytes, array)
+
+    def write(self, offset_bytes: int, array: Array) -> None:
+        self._move(os.pwritev, offset_bytes, array)
+
+    def _move(
+        self, move: Callable[[int, list[memoryview], int], int], offset_bytes: int, array: Array
+    ) -> None:
+        data, at = array.reshape(-1).view(np.uint8).data, offset_bytes
+        while data:
+            count = move(self._descriptor, [data], at)
+            if not count:
+                raise CsrunError("the weight store's file has become shorter")
+            data, at = data[count:], at + count
+        for part in self._residency.leaving(range(offset_bytes, at)):
+            self._sync(part)  # of what was read nothing is to be written
+            os.posix_fadvise(self._descriptor, part.start, len(part), os.POSIX_FADV_DONTNEED)

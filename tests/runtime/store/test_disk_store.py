@@ -1,0 +1,204 @@
+"""A store on disk: the bits of one in memory, in the memory it may have, and nothing left of it."""
+
+import ctypes
+import gc
+import mmap
+import os
+import re
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from support.programs import ArrayData, Network, TiedNetwork
+from support.roles import Peers, fed_by
+
+from csrun import nn
+from csrun.base.errors import CsrunError
+from csrun.base.mode import ExecutionMode
+from csrun.context import Host
+from csrun.runtime.roles.connections import Cluster, RunRequest
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.store import place
+from csrun.runtime.store.place import make_store, require_room
+from csrun.runtime.store.residency import Residency, least_bytes
+from csrun.runtime.wire.messages import CheckpointSpace, RunSettings
+from csrun.runtime.wire.rendezvous import RunFolder
+
+STREAMING, STEPS, SEED = ExecutionMode.WEIGHT_STREAMING, 2, 9
+OPTIMIZERS = {"each": nn.AdamW(0.01), "clipped": nn.AdamW(0.01, clip_norm=0.5)}
+LAYER = 512  # a kernel is 1 MiB
+DEEP = Network(sizes=(LAYER,) * 9 + (10,), optimizer=OPTIMIZERS["each"])
+SLACK = 1 << 20  # what the kernel reads ahead beside what it is asked for
+
+
+@pytest.fixture
+def disk(tmp_path) -> Path:
+    """A folder that is not in memory."""
+    for root in (tmp_path, Path(__file__).parent):
+        if place._memory_kind(root) is None:
+            folder = root / "disk"
+            folder.mkdir()
+            yield folder
+            folder.rmdir()  # which fails when something is left in it
+            return
+    pytest.skip("no folder on a disk")
+
+
+def settings_of(folder: Path, plan, memory_bytes: int | None = None) -> RunSettings:
+    """A store on that disk, with as little memory as it needs."""
+    memory = least_bytes(plan) if memory_bytes is None else memory_bytes
+    options = {"weight_store_dir": str(folder), "weight_store_memory": memory}
+    return RunSettings(seed=SEED, weight_store="disk", **options)
+
+
+def run(machine, network):
+    for name, array in machine.state.items():
+        array[...] = network.parameters().get(name, 0)
+    done = machine.run(0, STEPS)
+    losses = [machine.result(i, i).loss for i in range(done.done)]
+    return losses, {name: np.array(array) for name, array in machine.state.items()}
+
+
+def in_job(tmp_path, network, executable, settings, wire, look=lambda: None):
+    here, there = (Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2))
+    is_tcp = wire == "tcp"
+    folder = RunFolder(tmp_path / "run", "1", b"secret", host=here if is_tcp else None)
+    data = ArrayData(network.batches(STEPS))
+    peers = Peers(folder, data, 2, STREAMING, there if is_tcp else None)
+    request = RunRequest(executable, settings, 0, None, fed_by(2), "cs", 9)
+    said = []
+    with Cluster(folder) as cluster:
+        machine = cluster.start(request, lambda: None, said.append)
+        results = run(machine, network)
+        look()
+        machine.close({})
+    peers.join()
+    assert peers.errors == {}
+    return results, said
+
+
+def resident_bytes(descriptor: int) -> int:
+    """What of a file is in memory; by mincore(2)."""
+    nbytes = os.fstat(descriptor).st_size
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    with mmap.mmap(descriptor, nbytes) as mapped:
+        view = ctypes.c_char.from_buffer(mapped)
+        pages = np.empty(-(-nbytes // mmap.PAGESIZE), np.uint8)
+        assert libc.mincore(ctypes.addressof(view), nbytes, pages.ctypes.data) == 0
+        del view
+        gc.collect()
+    return int((pages & 1).sum()) * mmap.PAGESIZE
+
+
+def open_store() -> int:
+    """A descriptor of the file in the folder of the store, which has no name any more."""
+    for number in os.listdir("/proc/self/fd"):
+        link = Path("/proc/self/fd", number)
+        if link.is_symlink() and re.search(r"/disk/.*\(deleted\)$", os.readlink(link)):
+            return int(number)
+    raise AssertionError("no store is open")
+
+
+@pytest.mark.parametrize("wire", ["memory", "tcp"])
+@pytest.mark.parametrize(
+    "network",
+    [
+        DEEP,
+        Network(sizes=(LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"]),
+        TiedNetwork((LAYER, 96, 96, 96, 96, LAYER), dropout=0.2, optimizer=OPTIMIZERS["each"]),
+    ],
+    ids=["deep", "clipped", "tied"],
+)
+def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, wire):
+    """Of which no more is in memory than it may have, and no name is left by a killed run."""
+    executable = network.compile(tmp_path, STREAMING, 1)
+    plan, resident = executable.plan, []
+
+    def look() -> None:
+        assert list(disk.iterdir()) == []
+        resident.append(resident_bytes(open_store()))
+
+    inside = CpuMachine(executable, ArrayData(network.batches(STEPS)), RunSettings(seed=SEED), 0)
+    losses, state = run(inside, network)
+    assert len(set(losses)) == STEPS
+    settings = settings_of(disk, plan)
+    (found, on_disk), said = in_job(tmp_path, network, executable, settings, wire, look)
+    assert found == losses
+    for name, array in state.items():
+        np.testing.assert_array_equal(on_disk[name], array, err_msg=name)
+    where = rf"Weight store: [0-9.]+ [MK]B on disk in {re.escape(str(disk))}, up to [0-9.]+ "
+    assert any(re.match(where, line) for line in said), said
+    assert resident[0] <= least_bytes(plan) + SLACK
+
+
+def test_what_may_stay_in_memory_does(tmp_path, disk):
+    executable = DEEP.compile(tmp_path, STREAMING, 1)
+    plan, resident = executable.plan, []
+    whole = settings_of(disk, plan, plan.store.nbytes)
+
+    def look() -> None:
+        resident.append(resident_bytes(open_store()))
+
+    in_job(tmp_path, DEEP, executable, whole, "memory", look)
+    assert least_bytes(plan) + 4 * SLACK < resident[0] <= plan.store.nbytes + mmap.PAGESIZE
+
+
+def test_weights_stay_before_optimizer_state(tmp_path):
+    """By hand: groups of 1 MiB and their bias; what is at work is 3 updates and 2 reads."""
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    group, store = max(g.nbytes for g in plan.groups), plan.store
+    window = store.nbytes - 3 * sum(g.nbytes for g in plan.groups)
+    assert least_bytes(plan) == 3 * 3 * group + 2 * group + window
+    room = 2 * group
+    residency = Residency(plan, least_bytes(plan) + room)
+    everything = range(store.nbytes)
+    kept = store.nbytes - sum(map(len, residency.leaving(everything)))
+    assert kept == room + window
+    assert list(residency.leaving(range(room))) == []
+    assert list(residency.leaving(range(room - 8, room + 8))) == [range(room, room + 8)]
+    assert list(Residency(plan, store.nbytes).leaving(everything)) == []
+    with pytest.raises(CsrunError, match=f"at least {least_bytes(plan):,} bytes for this model"):
+        Residency(plan, least_bytes(plan) - 1)
+
+
+def test_no_room_is_said_in_bytes(tmp_path, disk):
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    space = CheckpointSpace(str(disk.parent), 6, 1 << 60)
+    needed = (1 << 60) + 100
+    with pytest.raises(CsrunError, match=rf"{needed:,} are needed: 100 for the weight store and "):
+        require_room(disk, 100, space)
+    require_room(disk, min(100, free), CheckpointSpace(str(disk), 0, 0))
+
+
+def test_a_folder_in_memory_is_no_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "_memory_kind", lambda folder: "tmpfs")
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    with pytest.raises(CsrunError, match=r"is in memory \(tmpfs\).*name a folder on a disk"):
+        make_store(plan, RunSettings(weight_store="disk"))
+    monkeypatch.setattr(place, "_memory_kind", lambda folder: None)
+    with pytest.raises(CsrunError, match="is no folder: make it"):
+        make_store(plan, settings_of(tmp_path / "none", plan))
+
+
+@pytest.mark.parametrize(("available", "is_on_disk"), [(1 << 40, False), (1 << 20, True)])
+def test_without_settings_it_lies_where_it_fits(tmp_path, disk, monkeypatch, available, is_on_disk):
+    memory = namedtuple("Memory", "available")(available)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    store = make_store(plan, RunSettings(weight_store_dir=str(disk)))
+    try:
+        assert (store.disk is not None) == is_on_disk
+        assert not store.memory.bytes.any()
+        if store.disk is not None:
+            assert store.disk.memory_bytes == least_bytes(plan)
+    finally:
+        store.close()
+
+
+def test_memory_alone_cannot_be_bounded(tmp_path):
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    with pytest.raises(CsrunError, match=r"bounds a store on disk to 1,000 bytes of memory"):
+        make_store(plan, RunSettings(weight_store="memory", weight_store_memory=1000))
