@@ -1,6 +1,7 @@
 """Tensors of the loop's own, as a call got them: whether they still have the same numbers."""
 
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -12,10 +13,10 @@ class Given:
     compared.
     """
 
-    __slots__ = ("_geometry", "_name", "_numbers", "_tensor", "_version")
+    __slots__ = ("_geometry", "_numbers", "_tensor", "_version", "name")
 
     def __init__(self, tensor: torch.Tensor, name: str | None = None) -> None:
-        self._tensor, self._version, self._name = tensor, tensor._version, name
+        self._tensor, self._version, self.name = tensor, tensor._version, name
         self._numbers = None if name else tensor.detach().clone()
         self._geometry = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
@@ -40,8 +41,31 @@ class Given:
         return bool(torch.equal(self._numbers, other))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Given) and self._name == other._name and self.is_still(other._tensor)
-        )
+        return isinstance(other, Given) and self.name == other.name and self.is_still(other._tensor)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Constant:
+    """A tensor whose numbers are in a program, and that lives on; they must stay as they were.
+
+    where: the line that computes with it. numbers: as the program has them.
+    """
+
+    def __init__(self, tensor: torch.Tensor, numbers: torch.Tensor, where: str) -> None:
+        self._tensor, self._version = ref(tensor), tensor._version
+        self._numbers, self.where = numbers, where
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anybody still has it."""
+        return self._tensor() is not None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it has the numbers that it had."""
+        now = self._tensor()
+        if now is None or now._version == self._version:
+            return True
+        self._version = now._version
+        return bool(torch.equal(now, self._numbers))

@@ -4,8 +4,9 @@ Forward's Python does not run in these: a call that step 1 made in the same plac
 values, stands for what was recorded. All else that the loop computes waits until it is read.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
+from csrun.pytorch.given_tensors import Given
 from csrun.pytorch.tokens import Owner, Slot, StepValues, Token
 
 MODEL = "the model"
@@ -39,11 +41,16 @@ def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of step 1 whose results are traced. operands: a Ref for each that was traced."""
+    """A call of step 1 whose results are traced.
+
+    operands: a Ref for each that was traced, and each tensor of the loop's own as it was. how: the
+    names of keywords, and of the model's the modes of its modules.
+    """
 
     name: str
     operands: tuple[Any, ...]
     results: Any
+    how: tuple[Any, ...] = ()
 
 
 class Calls(TorchFunctionMode):
@@ -74,7 +81,7 @@ class Calls(TorchFunctionMode):
         operands = self.operands(args, kwargs)
         results = func(*args, **kwargs)
         if getattr(func, "__name__", "") != "__get__":
-            self.note(name_of(func), operands, results)
+            self.note(name_of(func), operands, results, tuple(kwargs))
         return results
 
     def _written(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -84,14 +91,21 @@ class Calls(TorchFunctionMode):
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
             return func(*args, **kwargs)
 
-    def note(self, name: str, operands: tuple[Any, ...], results: Any) -> None:
+    def note(
+        self, name: str, operands: tuple[Any, ...], results: Any, how: tuple[Any, ...]
+    ) -> None:
         """Keep a call if it gave something that is traced."""
         if any(isinstance(r, Traced) for r in tree_leaves(results)):
-            self.found.append(Call(name, operands, tree_map(self._ref, results)))
+            self.found.append(Call(name, operands, tree_map(self._ref, results), how))
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """What a call is given, flat, as it is before it."""
-        return tuple(self._ref(a) for a in tree_leaves((args, kwargs)))
+        return tuple(map(self._operand, tree_leaves((args, kwargs))))
+
+    def _operand(self, value: Any) -> Any:
+        if type(value) is torch.Tensor:
+            return Given(value, self._recorder.name_of(value))
+        return self._ref(value)
 
     def _ref(self, value: Any) -> Any:
         return value.value if isinstance(value, Traced) else value
@@ -104,11 +118,12 @@ class Expected:
     name: str
     operands: tuple[Any, ...]
     results: Any
+    how: tuple[Any, ...]
     is_one: bool = False
 
-    def is_called(self, name: str, given: list[Any]) -> bool:
+    def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
         """Whether a call is this one."""
-        if name != self.name or len(given) != len(self.operands):
+        if name != self.name or len(given) != len(self.operands) or how != self.how:
             return False
         for operand, argument in zip(self.operands, given, strict=True):
             if isinstance(argument, Token):
@@ -126,25 +141,35 @@ class Expected:
 
 
 def _is_equal(operand: Any, argument: Any) -> bool:
+    if type(operand) is Given:
+        return operand.is_still(argument)
     if isinstance(operand, torch.Tensor | Slot) or isinstance(argument, torch.Tensor):
         return False
-    return bool(operand == argument)
+    return type(operand) is type(argument) and bool(operand == argument)
 
 
 class LoopShape:
     """The calls that lead to the loss, and the values that a step has for the loop.
 
     In an evaluation these are the calls that lead to the first value that is read. batch: as the
-    loader gave it, with a Slot for each tensor. loss: None in an evaluation.
+    loader gave it, with a Slot for each tensor; inputs: those Slots, which all parts have that take
+    such batches of a loader. loss: None in an evaluation.
     """
 
-    def __init__(self, recording: Recording, batch: Any, calls: Iterable[Call]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        batch: Any,
+        calls: Iterable[Call],
+        inputs: Mapping[Ref, Slot] | None = None,
+    ) -> None:
         self._recording = recording
-        self._slots: dict[Ref, Slot] = {}
+        self._slots: dict[Ref, Slot] = dict(inputs or {})
         calls = list(calls)
         goal = recording.loss or next((read.value for read in recording.reads), None)
         wanted = ancestors(recording, [goal] if goal else [])
         self.batch = self._with_slots(batch)
+        self.inputs: Mapping[Ref, Slot] = dict(self._slots)
         self.calls: list[Expected] = []
         for call in calls:
             results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
@@ -154,6 +179,20 @@ class LoopShape:
         self.loss = self._slots.get(recording.loss) if recording.loss else None
         flat, self._spec = tree_flatten(self.batch)
         self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
+
+    @cached_property
+    def modes(self) -> tuple[bool, ...] | None:
+        """Those that the model was first called in."""
+        return next((call.how[1] for call in self.calls if call.name == MODEL), None)
+
+    @cached_property
+    def takes_weights(self) -> bool:
+        """Whether the loop itself computes with tensors of the model on the way to its loss."""
+        return any(
+            isinstance(operand, torch.nn.Parameter) or (type(operand) is Given and operand.name)
+            for call in self.calls
+            for operand in call.operands
+        )
 
     @property
     def values(self) -> Iterable[Ref]:
@@ -166,7 +205,7 @@ class LoopShape:
     def _expected(self, call: Call) -> Expected:
         operands = tuple(self._slots.get(o, o) if isinstance(o, Ref) else o for o in call.operands)
         results = self._with_slots(call.results)
-        return Expected(call.name, operands, results, isinstance(results, Slot))
+        return Expected(call.name, operands, results, call.how, isinstance(results, Slot))
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)

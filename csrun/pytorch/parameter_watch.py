@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
+from csrun.pytorch.loop_shape import name_of
+from csrun.pytorch.tokens import Numbers, leaves_of
 
 
 class ParameterWatch(TorchDispatchMode):
@@ -61,6 +64,31 @@ class ParameterWatch(TorchDispatchMode):
         if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
             return None
         return self._memories.get(leaf.untyped_storage().data_ptr())
+
+
+class WeightCalls(TorchFunctionMode):
+    """Inside of it the loop's own calls on weights are what they were in step 1, where they match.
+
+    called: gives the results of such a call, None for another; a penalty on weights has them.
+    """
+
+    def __init__(self, called: Callable[..., Any]) -> None:
+        super().__init__()
+        self._called = called
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """One of PyTorch's functions is called; those on tokens ask by themselves."""
+        kwargs = kwargs or {}
+        leaves = leaves_of(args, kwargs)
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(
+            isinstance(leaf, Numbers) for leaf in leaves
+        ):
+            found = self._called(name_of(func), args, kwargs, tuple(kwargs))
+            if found is not None:
+                return found
+        return func(*args, **kwargs)
 
 
 def _is_users() -> bool:

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable
 from csrun.pytorch.capture import Recording, Ref
+from csrun.pytorch.given_tensors import Constant
 from csrun.pytorch.loop_shape import LoopShape
 from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
@@ -44,7 +46,7 @@ class Part:
     """One step of the loop as a program: the training's, an evaluation's, a last batch's.
 
     goals: the values that it is there for. outputs: values that it gives besides the loss; wanted:
-    those that it is to give from its next step on.
+    those that it is to give from its next step on. constants: tensors whose numbers it has.
     """
 
     recording: Recording
@@ -57,6 +59,18 @@ class Part:
     executable: Executable | None = None
     program: Program | None = None
     orders: Orders | None = None
+    constants: list[Constant] = field(default_factory=list)
+
+    def require_constants(self) -> None:
+        """Raises: UsageError where a tensor has changed whose numbers are in the program"""
+        self.constants = [constant for constant in self.constants if constant.is_alive]
+        for constant in self.constants:
+            if not constant.is_same:
+                raise UsageError(
+                    f"{constant.where}: a tensor that this line computes with was written since "
+                    "step 1, and the program has its numbers of then: make it an array of the "
+                    "batch, in the dataset, or a buffer that forward itself changes"
+                )
 
     @property
     def trains(self) -> bool:

@@ -12,6 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.whole import is_of_training
+from csrun.pytorch.given_tensors import Constant
 from csrun.pytorch.gradients import refused
 from csrun.pytorch.interpret import interpret
 from csrun.pytorch.loop_shape import MODEL, Calls, LoopShape, ancestors
@@ -19,7 +20,7 @@ from csrun.pytorch.masks import Draw
 from csrun.pytorch.parts import Batches, Part
 from csrun.pytorch.position_check import difference
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import StepValues
+from csrun.pytorch.tokens import Slot, StepValues
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class RecordedStep:
         require_cleared: Callable[[], None],
     ) -> None:
         self.key = key
+        self.modes: tuple[bool, ...] = ()  # in which the model was called
         self._recorder = Recorder(model, draw)
         self.calls = Calls(self._recorder, later)
         self._modes = ExitStack()
@@ -81,8 +83,10 @@ class RecordedStep:
         """Whether `backward()` was called."""
         return self._recorder.has_loss
 
-    def call(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The loop calls the model."""
+    def call(
+        self, forward: Callable[..., Any], args: Any, kwargs: Any, modes: tuple[bool, ...]
+    ) -> Any:
+        """The loop calls the model, whose modules are in these modes."""
         operands = self.calls.operands(args, kwargs)
         self.calls.depth += 1
         try:
@@ -90,7 +94,9 @@ class RecordedStep:
         finally:
             self.calls.depth -= 1
         if not self.calls.depth:
-            self.calls.note(MODEL, operands, results)
+            how = (tuple(kwargs), modes)
+            self.modes = self.modes or modes
+            self.calls.note(MODEL, operands, results, how)
         return results
 
     def close(self) -> None:
@@ -101,16 +107,21 @@ class RecordedStep:
         self.close()
         return self._recorder.finish()
 
-    def part(self, batches: Batches, mode: RunMode) -> Part:
-        """A new part of the loop."""
+    def part(
+        self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
+    ) -> Part:
+        """A new part of the loop. inputs: the batch's, if another part has such batches."""
         recording = self._finish()
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
         refs = tree_map(lambda x: x.value if isinstance(x, Traced) else x, self.batch)
         self._recording = recording
-        shape = LoopShape(recording, refs, self.calls.found)
+        shape = LoopShape(recording, refs, self.calls.found, inputs)
         part = Part(recording, shape, batches, mode, self._goals())
         part.outputs = self._read_of(part)
+        part.constants = [
+            Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in self._recorder.constants
+        ]
         return part
 
     def _read_of(self, part: Part) -> tuple[Ref, ...]:
@@ -168,6 +179,7 @@ class Step:
 
     part: None while it is recorded for the first time. calls: how many of the expected ones were
     made. early: the numbers that it ran with when a value was read before `optimizer.step()`.
+    strayed: a call of the same function as the expected one, with other arguments.
     """
 
     values: StepValues
@@ -179,6 +191,7 @@ class Step:
     is_backward: bool = False
     is_over: bool = False
     early: tuple[float, ...] | None = None
+    strayed: str = ""
 
     @property
     def has_gradients(self) -> bool:

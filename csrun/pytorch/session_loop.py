@@ -1,6 +1,7 @@
 """The steps of a Session's loop: each is recorded, or its batch is tokens and it is queued."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from csrun.pytorch.gradients import Gradients
 from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.masks import Draw
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.parameter_watch import ParameterWatch
+from csrun.pytorch.parameter_watch import ParameterWatch, WeightCalls
 from csrun.pytorch.parts import Batches, Part, Queued
 from csrun.pytorch.reading import CHECKED_STEPS, Reading
 from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
@@ -47,6 +48,7 @@ class SessionLoop:
         self._gradients = Gradients(model, trained, self.watch.name_of)
         self._edited = EditedParts(model, run.compile)
         self._reading = Reading(self, run)
+        self._weight_calls = ExitStack()
 
     def end(self) -> None:
         """The loop is over: its last step is, too."""
@@ -54,6 +56,7 @@ class SessionLoop:
 
     def stop(self) -> None:
         """The loop has raised: nothing is recorded any more."""
+        self._weight_calls.close()
         if self._step is not None and self._step.recorded is not None:
             self._step.recorded.close()
 
@@ -83,6 +86,8 @@ class SessionLoop:
         self._step = step = Step(StepValues(self._count), batches, number, part)
         self._count += 1
         if part is not None and self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS:
+            if part.shape.takes_weights:
+                self._weight_calls.enter_context(WeightCalls(self._called))
             return part.shape.tokens_of_batch(self, step.values)
         run = self._run
         run.flush()
@@ -104,6 +109,7 @@ class SessionLoop:
 
     def _end_step(self) -> None:
         """The loop asks for the next batch, or for none."""
+        self._weight_calls.close()
         step, self._step = self._step, None
         if step is None or step.is_over:
             return
@@ -174,15 +180,14 @@ class SessionLoop:
 
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
         """A recorded step is over: it is a new part of the loop, or is compared with its part."""
-        run = self._run
+        if step.part is None:  # one whose modules are set between its batch and forward?
+            step.part = self._parts.get((*recorded.key[:2], recorded.modes))
         if step.part is not None:
             recorded.compare(step.part)
-        else:
-            step.part = recorded.part(step.batches, mode)
             self._parts[recorded.key] = step.part
-            self._recordings[step.part] = 0
-            if mode is RunMode.TRAIN:
-                run.compile(step.part)
+        else:
+            self._learn_new(step, recorded, mode)
+        assert step.part is not None, "known by now"
         self._recordings[step.part] += 1
         part, values = step.part, step.values
 
@@ -191,6 +196,16 @@ class SessionLoop:
             return None if slot is None else self.read(values, slot)
 
         recorded.answer(part, loss)
+
+    def _learn_new(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
+        like = next((p for key, p in self._parts.items() if key[:2] == recorded.key[:2]), None)
+        step.part = recorded.part(step.batches, mode, like.shape.inputs if like else None)
+        self._parts[recorded.key] = step.part
+        if recorded.modes:
+            self._parts[*recorded.key[:2], recorded.modes] = step.part
+        self._recordings[step.part] = 0
+        if mode is RunMode.TRAIN:
+            self._run.compile(step.part)
 
     def _queue(self, step: Step, numbers: tuple[float, ...]) -> None:
         assert step.part is not None, "known by now"
@@ -202,8 +217,8 @@ class SessionLoop:
         """The loop calls the model."""
         step = self._step
         if step is not None and step.recorded is not None:
-            return step.recorded.call(self._forward, args, kwargs)
-        found = self._called(MODEL, args, kwargs) if step is not None else None
+            return step.recorded.call(self._forward, args, kwargs, self._modes())
+        found = self._called_model(step, args, kwargs) if step is not None else None
         if found is None:
             raise UsageError(
                 f"{user_line()}: the model must be called as in step 1, on the tensors of the "
@@ -211,9 +226,32 @@ class SessionLoop:
             )
         return found
 
+    def _called_model(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        modes = self._modes()
+        if step.part is not None and not step.calls and not step.is_over:
+            step.part.require_constants()
+            self._switch(step, step.part, modes)
+        return self._called(MODEL, args, kwargs, (tuple(kwargs), modes))
+
+    def _switch(self, step: Step, part: Part, modes: tuple[bool, ...]) -> None:
+        """Have the step be of the part with these modes, which were set behind its batch."""
+        expected = part.shape.modes
+        if expected is None or modes == expected:
+            return
+        loader = step.batches.loader
+        rows = loader.orders.rows(*divmod(step.batch, len(loader)))
+        found = self._parts.get((loader, rows, modes))
+        if found is None or found.shape.modes != modes or self._recordings[found] < CHECKED_STEPS:
+            raise UsageError(
+                f"{user_line()}: the train() or eval() of modules, or requires_grad, is another "
+                "than it was at the batch, or in the steps before: set it before the loop takes "
+                "its batch, so that the step is recorded"
+            )
+        step.part = self._edited.latest(found)
+
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
-        found = self._called(name_of(func), args, kwargs)
+        found = self._called(name_of(func), args, kwargs, tuple(kwargs))
         return self._later(func, args, kwargs) if found is None else found
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -223,17 +261,19 @@ class SessionLoop:
                 f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
                 "or not as in steps 1 to 3: have forward return it"
             )
-        lazy = Lazy(self, func, args, kwargs)
         if writes_outside(func, args):
-            return lazy.tensor()
+            target, *others = args
+            others, kwargs = Lazy(self, _given, (others, dict(kwargs)), {}).tensor()
+            with torch.no_grad():
+                return func(target, *others, **kwargs)
         if is_write(func):
             raise UsageError(
                 f"{user_line()}: {name_of(func)}_ writes into a value of the step: use the form "
                 "that gives a new one, as x = x * 2"
             )
-        return lazy
+        return Lazy(self, func, args, kwargs)
 
-    def _called(self, name: str, args: Any, kwargs: Any) -> Any:
+    def _called(self, name: str, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
         """The results of a call that step 1 made in this place, too; None for another."""
         step = self._step
         if step is None or step.is_over or step.part is None or step.recorded is not None:
@@ -242,7 +282,9 @@ class SessionLoop:
         if step.calls == len(calls):
             return None
         expected = calls[step.calls]
-        if not expected.is_called(name, leaves_of(args, kwargs)):
+        if not expected.is_called(name, leaves_of(args, kwargs), how):
+            if name == expected.name and name != MODEL:
+                step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
         step.calls += 1
         return expected.tokens(self, step.values)
@@ -255,12 +297,14 @@ class SessionLoop:
         if step is None or not is_loss or token.step is not step.values:
             raise UsageError(
                 f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
-                "another value: compute it in the same way in each step"
+                f"another value{step.strayed if step else ''}: compute it in the same way in each "
+                "step, of numbers and tensors that stay the same"
             )
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.part is not None, "it has the loss"
         self._gradients.begin(step.part.recording.first_gradients)
+        self._weight_calls.close()
         step.is_backward = True
 
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
@@ -316,3 +360,7 @@ class SessionLoop:
         number = float(value)
         self._run.flush()
         self._run.summarize(name, number)
+
+
+def _given(*arguments: Any) -> Any:
+    return arguments

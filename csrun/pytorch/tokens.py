@@ -235,7 +235,8 @@ class Lazy(Numbers):
     def __init__(
         self, owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        self._owner, self._func, self._args, self._kwargs = owner, func, args, dict(kwargs)
+        self._owner, self._func = owner, func
+        self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
         self._tensor: Any = None
 
     @property
@@ -273,6 +274,13 @@ class Lazy(Numbers):
             found = self._func(*args, **kwargs)
         self._tensor = args[0] if found is None else found  # x[i] = y gives nothing
         self._args, self._kwargs = (), {}
+
+
+def _as_it_is(argument: Any) -> Any:
+    """What the loop may write into until a function of it is computed."""
+    if type(argument) is torch.Tensor:
+        return argument.detach().clone()
+    return argument.copy() if isinstance(argument, np.ndarray) else argument
 
 
 def _number_of(argument: Any) -> Any:

@@ -1,5 +1,7 @@
 """A small script beside the same one in plain PyTorch: a model, an optimizer, two loaders."""
 
+import copy
+
 import torch
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
@@ -13,7 +15,7 @@ class Kit:
     def __init__(self, *layers, optimizer=lambda p: optim.SGD(p, 0.05, momentum=0.9)):
         torch.manual_seed(3)
         layers = layers or (nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
-        self.model = nn.Sequential(*layers).double()
+        self.model = nn.Sequential(*copy.deepcopy(layers)).double()
         self.optimizer = optimizer(self.model.parameters())
         x, y = torch.randn(48, 6, dtype=torch.float64), torch.randint(4, (48,))
         self.train = DataLoader(TensorDataset(x, y), 8)

@@ -1,7 +1,7 @@
 """Records one step of the user's own loop, by running it on tensors that have no numbers."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -281,6 +281,18 @@ class Recorder(TorchDispatchMode):
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is the model's."""
         return self._owned.find(tensor) is not None
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """The model's name of a tensor, if it is the model's."""
+        found = self._owned.find(tensor)
+        return None if found is None else found.name
+
+    @property
+    def constants(self) -> Iterator[tuple[torch.Tensor, Leaf]]:
+        """Tensors that were made from nothing of the step, and what they are in it."""
+        of = {leaf.value: leaf for leaf in self.leaves}
+        for tensor, _, made in self._constants.values():
+            yield tensor, of[made.value]
 
     def refused(self, what: str) -> CaptureError:
         """An error about the operator that is being recorded."""
