@@ -76,6 +76,8 @@ class Gradient(torch.Tensor):
             return args[0]
         kwargs = kwargs or {}
         first = next(a for a in tree_leaves((args, kwargs)) if isinstance(a, Gradient))
+        # those of a model that has no memory say that they are on the meta device
+        args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
         return first.owner.called(func, args, kwargs)
 
     @classmethod
@@ -85,6 +87,7 @@ class Gradient(torch.Tensor):
 
 
 _DATA = torch.Tensor.data.__get__
+_CPU = torch.device("cpu")
 
 
 class Gradients:

@@ -1,12 +1,13 @@
 """The recording on real tensors: what PyTorch itself computes, to the last bit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from csrun.pytorch.capture import Operator, Recording, Ref
+from csrun.pytorch.capture.tape import real
 from csrun.pytorch.capture.whole import DRAWING
 from csrun.pytorch.masks import Draw, masks_of
 
@@ -26,13 +27,25 @@ def interpret(
     which are those of the compiled step.
     """
     wanted, given = list(wanted), given or {}
-    numbers: Numbers = {f.value: given.get(f.name, f.tensor).detach() for f in recording.leaves}
+    leaves = {leaf.value: leaf for leaf in recording.leaves}
     needed = _needed(recording, wanted)
+    numbers = _Values(lambda ref: real(given.get(leaves[ref].name, leaves[ref].tensor)).detach())
     masks = masks_of(recording, draw or Draw()) if _drop(recording, needed) else {}
     with torch.no_grad(), _disable_current_modes():
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)
     return {ref: numbers[ref] for ref in wanted}
+
+
+class _Values(dict[Ref, torch.Tensor]):
+    """What is computed so far; a leaf is looked up each time, so that none need stay in memory."""
+
+    def __init__(self, of_leaf: Callable[[Ref], torch.Tensor]) -> None:
+        super().__init__()
+        self._of_leaf = of_leaf
+
+    def __missing__(self, ref: Ref) -> torch.Tensor:
+        return self._of_leaf(ref)
 
 
 def _compute(number: int, op: Operator, numbers: Numbers, masks: Masks) -> None:

@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
+from csrun.pytorch.capture.tape import address
+from csrun.pytorch.given_back import require_memory
 from csrun.pytorch.loop_shape import name_of
 from csrun.pytorch.tokens import Numbers, leaves_of
 
@@ -30,9 +32,9 @@ class ParameterWatch(TorchDispatchMode):
         give_back: Callable[[], None],
     ) -> None:
         super().__init__()
-        self._is_apart, self._give_back = is_apart, give_back
+        self._model, self._is_apart, self._give_back = model, is_apart, give_back
         self._memories = {
-            tensor.untyped_storage().data_ptr(): name
+            address(tensor): name
             for tensors in (model.named_buffers(), model.named_parameters())
             for name, tensor in tensors
             if tensor.numel()
@@ -52,6 +54,7 @@ class ParameterWatch(TorchDispatchMode):
                     "its first step: the run's store has the weights, and does not see it; write "
                     "before the block or after it"
                 )
+            require_memory(self._model)
             self._give_back()
         return func(*args, **kwargs)
 
@@ -63,7 +66,7 @@ class ParameterWatch(TorchDispatchMode):
         """The model's tensor that a leaf is, or is a view of."""
         if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
             return None
-        return self._memories.get(leaf.untyped_storage().data_ptr())
+        return self._memories.get(address(leaf))
 
 
 class WeightCalls(TorchFunctionMode):

@@ -75,8 +75,12 @@ class RecordedStep:
         so_far = recorder.so_far()
         _require_forward(so_far, traced.value)
         return self._before.number_of(
-            traced.value, lambda: interpret(so_far, [traced.value], draw=recorder.draw)
+            traced.value, lambda: interpret(so_far, [traced.value], self._weights(), recorder.draw)
         )
+
+    def _weights(self) -> Mapping[str, torch.Tensor]:
+        """Those that are not in the user's own Parameters."""
+        return self._before.run.weights_of_store()
 
     @property
     def has_loss(self) -> bool:
@@ -153,15 +157,20 @@ class RecordedStep:
         What is asked for now will be asked for in other steps.
         """
         recording, draw, run = self._recording, self._recorder.draw, self._before.run
-        given_back = run.given_back
+        given_back = run.users.times
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
-            if run.given_back != given_back:
+            if run.users.is_on_meta and self._before.values.is_over:
+                raise UsageError(
+                    f"{user_line()}: of a model that cbtorch.meta_init() has built, values of a "
+                    "step are read before its loss in the first steps: read this one above it"
+                )
+            if run.users.times != given_back:
                 raise UsageError(
                     f"{user_line()}: a value of a step is read behind the model's weights, which "
                     "are those after the step by now: read it before them"
                 )
-            return interpret(recording, [ref], draw=draw)
+            return interpret(recording, [ref], self._weights(), draw)
 
         def number_of(traced: Traced) -> torch.Tensor:
             if traced.value == recording.loss and (found := loss()) is not None:

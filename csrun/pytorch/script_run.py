@@ -1,7 +1,7 @@
 """The chief's part of a Session: programs over one store, their steps in the loop's order."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -18,11 +18,12 @@ from csrun.estimator.start import load_weights
 from csrun.estimator.trace import TracedModel
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref, user_line
+from csrun.pytorch.given_back import GivenBack
 from csrun.pytorch.importing import module_of, output_name
 from csrun.pytorch.kept_values import KeptValues
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.parts import Batches, Part, Queued
-from csrun.pytorch.stored import names_of, read_weights, write_weights
+from csrun.pytorch.stored import StoredWeights, names_of, write_weights
 from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.records import checkpoints, log_lines, model_dir
@@ -41,7 +42,6 @@ class ScriptRun:
     """Steps of recorded loops. The wafer is leased by the first order, and model_dir held at once.
 
     optimization: None without a training. resumed: the steps that an earlier run has taken.
-    given_back: how often the user's own objects have got what the store holds.
     """
 
     run: Run
@@ -49,7 +49,6 @@ class ScriptRun:
     optimization: Optimization | None
     loaders: list[Loader]
     resumed: int = 0
-    given_back: int = 0
     _found: Checkpoint | None = None
     _batches: dict[Loader, Batches] = field(default_factory=dict)
     _queued: list[Queued] = field(default_factory=list)
@@ -61,12 +60,11 @@ class ScriptRun:
     _running: Program | None = None
     _evaluated: int = 0
     _compile_s: float = 0.0
-    _trained: frozenset[str] = frozenset()
-    _counters: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
     _open: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         run = self.run
+        self.users = GivenBack(self.model, self.optimization)
         self._target = find_target(run.context, run.config.cs_ip)
         self._open.enter_context(model_dir.opened(run.model_dir))
         if self.optimization is None:
@@ -148,10 +146,7 @@ class ScriptRun:
         self._compile_s += compiled.seconds
         part.executable = compiled.executable
         if part.trains:
-            self._trained |= set(recording.gradients)
-            buffers = dict(self.model.named_buffers())
-            for name, by in recording.counters.items():
-                self._counters.setdefault(name, (buffers[name].clone(), by))
+            self.users.learn(recording)
         if self._machine is not None:
             self._load(part)
 
@@ -341,9 +336,12 @@ class ScriptRun:
         if self._machine is not None:
             results = self._training.finish() if self._training else {}
             self.give_back()
+            if self._training is not None:
+                self.users.end(self.saved)
             self._machine.close(results)
         elif self._found is not None:  # an earlier run has taken all steps of the loop
-            self._give_back_found(self._found)
+            self.users.found(self._found)
+            self.users.end(self.saved)
         if self.run.folder is not None:
             announce_done(self.run.folder, results)
 
@@ -355,7 +353,31 @@ class ScriptRun:
     def read_weights(self) -> None:
         """Have the user's own Parameters be those of the store."""
         if self._machine is not None and self._training is not None:
-            read_weights(self.model, self._machine.state)
+            self.users.weights(self._machine.state)
+
+    def weights_of_store(self) -> Mapping[str, torch.Tensor]:
+        """Weights of a model that has no memory, by their names; each is read when it is asked for.
+
+        None for a model that has some, or before the store has them.
+        """
+        if self._machine is None or self._training is None or not self.users.is_on_meta:
+            return {}
+        return StoredWeights(self._machine.state)
+
+    def saved(self) -> Checkpoint:
+        """A checkpoint of what the store holds, written now if the newest is of an earlier step.
+
+        Raises: UsageError before the first step of a run that begins
+        """
+        if self._training is not None:
+            self._training.save()
+        newest = checkpoints.latest(self.run.model_dir)
+        if newest is None:
+            raise UsageError(
+                f"{user_line()}: weights that cbtorch.meta_init() has made have no memory before "
+                "the first step: read them behind it"
+            )
+        return newest
 
     def give_back(self) -> None:
         """Give the user's own Parameter objects and optimizer what the store holds.
@@ -367,30 +389,10 @@ class ScriptRun:
                 f"{user_line()}: the loop is in step {self._made + 1}, which an earlier run has "
                 "taken and whose weights are gone: skip it where the Session's is_replayed is true"
             )
-        self.given_back += 1
         if self._machine is not None and self._training is not None:
-            state = self._machine.state
-            read_weights(self.model, state)
-            self._count_up(self._training.step)
-            if self.optimization is not None:
-                self.optimization.give_back(state, self._training.step, self._trained)
+            self.users.all(self._machine.state, self._training.step)
         elif self._found is not None:
-            self._give_back_found(self._found)
-
-    def _give_back_found(self, found: Checkpoint) -> None:
-        """Give them what an earlier run has left."""
-        state = {name: found.tensor(name) for name in found.manifest.tensors}
-        read_weights(self.model, state)
-        self._count_up(found.step)
-        if self.optimization is not None:
-            self.optimization.give_back(state, found.step, self._trained)
-
-    def _count_up(self, step: int) -> None:
-        """Have the buffers that count steps be those after so many."""
-        for name, buffer in self.model.named_buffers():
-            if name in self._counters:
-                first, by = self._counters[name]
-                buffer.copy_(first + by * step)
+            self.users.found(self._found)
 
     def close(self) -> None:
         """Let go of machine and model_dir."""

@@ -355,6 +355,10 @@ class SessionLoop:
         self._run.flush()
         self._run.give_back()
 
+    def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The model's state_dict, with numbers also where the model has no memory."""
+        return self._run.users.state_dict(state, self._run.saved)
+
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""
         number = float(value)

@@ -1,26 +1,65 @@
 """The user's own Parameters and buffers, into the store and out of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from csrun.base.errors import CsrunError
+from csrun.pytorch.capture.tape import is_meta, real
+from csrun.records import tensor_files
 from csrun.records.torch_names import stored_name, torch_identity
 
 
+class StoredWeights(Mapping[str, torch.Tensor]):
+    """Weights in a store by PyTorch's names, each copied when it is asked for."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return torch.from_numpy(np.array(self._state[stored_name(name)]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of a checkpoint's file, in memory that the system reads as they are used.
+
+    What is written to them stays in memory; the file may be removed. One descriptor is open for a
+    moment, however many they are. The checksums of the manifest are not looked at, which would read
+    all of it.
+
+    Raises: CsrunError for a file that is damaged
+    """
+    try:
+        tensors = tensor_files.tensors_in(path)
+    except (tensor_files.DamagedError, OSError) as error:
+        raise CsrunError(f"{path}: {error}") from error
+    storage = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return {name: tensor.within(whole) for name, tensor in tensors.items()}
+
+
 def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """The user's values are the first ones."""
+    """The user's values are the first ones; those of `meta_init` are made one by one."""
     for name, tensor in _tensors(model):
         if (stored := stored_name(name)) in state:
-            state[stored][...] = tensor.detach().numpy()
+            state[stored][...] = real(tensor).detach().numpy()
 
 
 def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Put the store's values into the user's Parameters and buffers."""
+    """Put the store's values into the user's Parameters and buffers that have memory."""
     with torch.no_grad():
         for name, tensor in _tensors(model):
-            if (stored := stored_name(name)) in state:
+            if (stored := stored_name(name)) in state and not is_meta(tensor):
                 tensor.copy_(torch.from_numpy(np.array(state[stored])))
 
 

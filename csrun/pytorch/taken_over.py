@@ -47,7 +47,7 @@ class TakenOver:
 
         def model_state(*args: Any, **kwargs: Any) -> Any:
             loop.give_back()
-            return states[0](*args, **kwargs)
+            return loop.with_memory(states[0](*args, **kwargs))
 
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
             loop.give_back()

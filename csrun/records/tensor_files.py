@@ -121,6 +121,12 @@ class Stored:
             raise DamagedError(f"{self.path}: it has become shorter")
         return Values(values.reshape(self.shape), self.code)
 
+    def within(self, file: Array) -> Array:
+        """It as a view of the bytes of its file."""
+        dtype = np.dtype(_READ_AS[self.code])
+        end = self.start + prod(self.shape) * dtype.itemsize
+        return file[self.start : end].view(dtype).reshape(self.shape)
+
 
 @dataclass(frozen=True)
 class Values:

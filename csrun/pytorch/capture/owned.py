@@ -7,6 +7,7 @@ import torch
 
 from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.recording import Source
+from csrun.pytorch.capture.tape import address
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +82,8 @@ class OwnedTensors:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Where its memory is; 0 where it has none."""
-    return 0 if tensor.device.type != "cpu" else tensor.untyped_storage().data_ptr()
+    """What tells its memory from others; 0 where it has none."""
+    return address(tensor) if tensor.device.type in ("cpu", "meta") else 0
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:

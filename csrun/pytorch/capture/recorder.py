@@ -27,7 +27,8 @@ from csrun.pytorch.capture.recording import (
     Source,
 )
 from csrun.pytorch.capture.scopes import Scopes
-from csrun.pytorch.capture.traced import Memory, Traced
+from csrun.pytorch.capture.tape import is_made, real
+from csrun.pytorch.capture.traced import Memory, Traced, fake_of
 
 if TYPE_CHECKING:
     from csrun.pytorch.masks import Draw
@@ -267,7 +268,7 @@ class Recorder(TorchDispatchMode):
                 "a tensor that requires a gradient and is no parameter of the model: register it "
                 "in the model with nn.Parameter"
             )
-        return self._constant(tensor)
+        return self._constant(real(tensor))
 
     def _constant(self, tensor: torch.Tensor) -> Traced:
         """A leaf of the numbers that it has now; another one when it had others before."""
@@ -312,6 +313,7 @@ class Recorder(TorchDispatchMode):
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if why := refusal_of_constant(func):
             raise self.refused(why)
+        args, kwargs = tree_map(_real, (args, kwargs))
         return func(*args, **kwargs)
 
     def read(self, traced: Traced) -> torch.Tensor:
@@ -343,12 +345,11 @@ class Recorder(TorchDispatchMode):
     # Values.
 
     def _leaf(self, tensor: torch.Tensor, source: Source, name: str, stored: str = "") -> Traced:
-        if tensor.device.type != "cpu":
+        if tensor.device.type != "cpu" and not is_made(tensor):
             raise self._refused_device(tensor)
-        with torch.no_grad(), outside():
-            fake = self.fake.from_tensor(tensor.detach(), static_shapes=True)
-        made = self._value(fake, Memory(stored))
-        self.leaves.append(Leaf(made.value, source, name, tensor))
+        made = self._value(fake_of(tensor, self.fake), Memory(stored))
+        numbers = real(tensor) if source is Source.CONSTANT else tensor
+        self.leaves.append(Leaf(made.value, source, name, numbers))
         self._known[id(tensor)] = made
         return made
 
@@ -380,6 +381,10 @@ class Recorder(TorchDispatchMode):
         if views and viewed is not None:
             return [viewed.memory] * results
         return [Memory() for _ in range(results)]
+
+
+def _real(argument: Any) -> Any:
+    return real(argument) if isinstance(argument, torch.Tensor) else argument
 
 
 def _fake(argument: Any) -> Any:

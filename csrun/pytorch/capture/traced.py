@@ -8,8 +8,11 @@ from weakref import WeakSet
 import torch
 from torch.utils._pytree import tree_map
 
+from csrun.pytorch.capture.modes import outside
+from csrun.pytorch.capture.tape import is_meta
+
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     from csrun.pytorch.capture.recorder import Recorder
     from csrun.pytorch.capture.recording import Ref
@@ -94,3 +97,14 @@ class Traced(torch.Tensor):
     def tolist(self) -> Any:
         """Its numbers as Python's."""
         return self.numbers().tolist()
+
+
+def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
+    """A tensor of the user's without its numbers, on the CPU."""
+    with torch.no_grad(), outside():
+        if not is_meta(tensor):
+            return mode.from_tensor(tensor.detach(), static_shapes=True)
+        with mode:
+            made: Any = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+            found: FakeTensor = made
+            return found

@@ -164,6 +164,11 @@ class Training:
             self._ending.__exit__()
         return done
 
+    def save(self) -> None:
+        """Save where the newest checkpoint is of an earlier step."""
+        if self._saved != self.step:
+            self._save()
+
     def finish(self) -> Results:
         """Save where the last step has no checkpoint; the final step and loss.
 
@@ -184,8 +189,7 @@ class Training:
 
     def _save_last(self) -> None:
         step, last = self.step, self._options.last
-        if self._saved != step:
-            self._save()
+        self.save()
         if last is not None and step < last:
             whose = f" of {ended}" if (ended := self._ended()) else ""
             log.warning(

@@ -1,0 +1,137 @@
+"""The user's own model and optimizer, given what the run's store holds."""
+
+import logging
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import psutil
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.executable.bind import Array
+from csrun.pytorch.capture import Recording, user_line
+from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
+from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.stored import mapped, read_weights
+from csrun.records.checkpoints import Checkpoint
+from csrun.records.torch_names import stored_name
+
+log = logging.getLogger("csrun")
+
+SHARE_OF_MEMORY = 2  # of what is available an optimizer's state may take one part in so many
+
+
+class GivenBack:
+    """A model and its optimizer as the loop has them.
+
+    Of a model that `meta_init` has built the weights stay in checkpoints: where the loop or the
+    code behind it gets them, they are tensors that lie in such a file, which the system reads as
+    they are used; what is written to them stays in memory. times: how often they were given back.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimization: Optimization | None) -> None:
+        self._model, self._optimization = model, optimization
+        self._trained = frozenset[str]()
+        self._counters: dict[str, tuple[torch.Tensor, int]] = {}
+        self.is_on_meta = is_on_meta(model)
+        self.times = 0
+
+    def learn(self, recording: Recording) -> None:
+        """A step that trains is compiled."""
+        self._trained |= set(recording.gradients)
+        buffers = dict(self._model.named_buffers())
+        for name, by in recording.counters.items():
+            self._counters.setdefault(name, (buffers[name].clone(), by))
+
+    def weights(self, state: Mapping[str, Array]) -> None:
+        """Give the model its weights."""
+        read_weights(self._model, state)
+
+    def all(self, state: Mapping[str, Array], step: int) -> None:
+        """Give the model and the optimizer what they have after so many steps."""
+        self.times += 1
+        self.weights(state)
+        for name, buffer in self._model.named_buffers():
+            if name in self._counters:  # of steps
+                first, by = self._counters[name]
+                buffer.copy_(first + by * step)
+        if self._optimization is not None and self._has_room(state):
+            self._optimization.give_back(state, step, self._trained)
+
+    def found(self, checkpoint: Checkpoint) -> None:
+        """Give them what an earlier run has left."""
+        if self.is_on_meta:
+            self.all(mapped(checkpoint.path), checkpoint.step)
+        else:
+            names = checkpoint.manifest.tensors
+            self.all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
+
+    def end(self, checkpoint: Callable[[], Checkpoint]) -> None:
+        """The run is over: what has no memory gets it, in the file of the newest checkpoint."""
+        if not self.is_on_meta:
+            return
+        newest = checkpoint()
+        numbers = self._numbers(newest)
+        for _, tensor in self._without_memory():
+            found = numbers(tensor)
+            forget(tensor)
+            _swap(tensor, found)
+        log.info(f"The model's weights lie in {newest.path}")
+
+    def state_dict(
+        self, given: dict[str, Any], checkpoint: Callable[[], Checkpoint]
+    ) -> dict[str, Any]:
+        """A state_dict of the model in which each tensor has memory."""
+        if self._without_memory():
+            numbers = self._numbers(checkpoint())
+            for key, x in given.items():
+                given[key] = numbers(x) if isinstance(x, torch.Tensor) and is_meta(x) else x
+        return given
+
+    def _without_memory(self) -> list[tuple[str, torch.Tensor]]:
+        named = (*self._model.named_parameters(), *self._model.named_buffers())
+        return [(name, x) for name, x in named if is_meta(x)]
+
+    def _numbers(self, checkpoint: Checkpoint) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What gives a tensor's: those of the checkpoint, or first ones, of what is no weight."""
+        tensors = mapped(checkpoint.path)
+        names = {address(x): stored_name(name) for name, x in self._without_memory()}
+
+        def numbers(x: torch.Tensor) -> torch.Tensor:
+            stored = tensors.get(names[address(x)])
+            return real(x) if stored is None else torch.from_numpy(stored)
+
+        return numbers
+
+    def _has_room(self, state: Mapping[str, Array]) -> bool:
+        """Whether the optimizer's state may be in memory, of a model that is not."""
+        if not self.is_on_meta:
+            return True
+        weights = {stored_name(name) for name, _ in self._model.named_parameters()}
+        slots = [name for name in state if name.partition("/")[2] in weights]
+        needed = sum(prod(state[name].shape) * state[name].dtype.itemsize for name in slots)
+        if needed * SHARE_OF_MEMORY <= psutil.virtual_memory().available:
+            return True
+        log.warning(
+            f"The optimizer's state, {needed >> 20:,} MB, stays in the checkpoint, as it does not "
+            "fit into half of the free memory: the optimizer has none after the block"
+        )
+        return False
+
+
+def require_memory(model: torch.nn.Module) -> None:
+    """Raises: UsageError for a model whose weights have no memory"""
+    if is_on_meta(model):
+        raise UsageError(
+            f"{user_line()}: a model that cbtorch.meta_init() has built has no memory within the "
+            "Session's block: read its state_dict(), which saves a checkpoint"
+        )
+
+
+def _swap(tensor: torch.Tensor, real: torch.Tensor) -> None:
+    """Give a tensor of the model's, which others may hold, memory in its own place."""
+    if isinstance(tensor, torch.nn.Parameter):
+        real = torch.nn.Parameter(real, tensor.requires_grad)
+    tensor.grad = None
+    torch.utils.swap_tensors(tensor, real)
