@@ -16,7 +16,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
 from csrun.executable import Executable
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import slot_bytes
 

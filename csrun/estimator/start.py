@@ -20,7 +20,6 @@ from csrun.executable import Plan
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
 from csrun.runtime.roles.machine import Machine
-from csrun.runtime.step.weights import initialize
 
 log = logging.getLogger("csrun")
 
@@ -44,7 +43,7 @@ def load_weights(
         found.restore(machine.state)
         log.info(log_lines.weights_loaded(perf_counter() - started))
         return
-    initialize(machine.plan, machine.state, run.config.seed)
+    machine.initialize()
     log.info(log_lines.weights_initialized(perf_counter() - started))
     if warm is not None:
         count = warm.take(machine.state)
@@ -54,7 +53,7 @@ def load_weights(
 def _begin(run: Run, machine: Machine, found: Checkpoint) -> None:
     """Weights of another program's model; first values for what it has none of, told by name."""
     started = perf_counter()
-    initialize(machine.plan, machine.state, run.config.seed)
+    machine.initialize()
     found.begin(machine.state)
     log.info(log_lines.weights_loaded(perf_counter() - started))
     log.info(f"{found.name} is converted: the optimizer's state starts anew")

@@ -17,7 +17,7 @@ from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
 from csrun.executable.bind import gradients_offset
 from csrun.params import load
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")

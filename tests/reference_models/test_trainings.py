@@ -28,7 +28,7 @@ from support.trainings import beside, text_of, trigram_nats
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_model
 from csrun.estimator import CerebrasEstimator
-from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.first_values import initialize
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -61,7 +61,7 @@ def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int, wire
     said = []
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)
-        initialize(machine.plan, machine.state, SEED)
+        machine.initialize()
         result = run_all(machine)
         machine.close({"loss": 1.5})
     peers.join()

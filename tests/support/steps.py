@@ -15,7 +15,8 @@ from csrun.nn.tracer import Tracer
 from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes
-from csrun.runtime.step.weights import Updates, initialize
+from csrun.runtime.step.weights import Updates
+from csrun.runtime.store.first_values import initialize
 
 Arrays = Sequence[np.ndarray]
 Model = Callable[..., tuple[nn.Tensor, dict[str, nn.Tensor]]]  # (features, labels): loss, outputs

@@ -74,6 +74,9 @@ class _RemoteStore:
                 self._control.receive_array(self._part(offset, nbytes))
                 self._store.pages.write_back(range(offset, offset + nbytes))
                 self._control.send(messages.StateWritten())
+            case messages.InitializeStore():
+                self._store.initialize(self._owner, self._runtime.seed)
+                self._control.send(messages.StoreInitialized())
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
                 self._programs.append(_Served(executable, self._store, self._runtime))

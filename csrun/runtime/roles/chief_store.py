@@ -65,6 +65,11 @@ class ChiefStore:
         self._channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
         return self._expect(messages.UpdatesReady, 0 if self._is_afar else COUNTERS)[1]
 
+    def initialize(self) -> None:
+        """Have the state get its first values."""
+        self._channel.send(messages.InitializeStore())
+        self._expect(messages.StoreInitialized, 0)
+
     def state(self, plan: Plan) -> State:
         """The state, wherever the store is; the wafer has been given its parts."""
         if isinstance(self._channel, TcpChannel):

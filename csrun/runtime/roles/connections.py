@@ -12,7 +12,7 @@ from typing import TypeVar
 from csrun.base import open_files
 from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Plan, numbers_view, state_views
-from csrun.executable.bind import Bytes, store_of
+from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
@@ -21,6 +21,7 @@ from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
 from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
+from csrun.runtime.store.first_values import initialize, own_threads
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
 from csrun.runtime.wire.listener import Listener
@@ -44,6 +45,7 @@ _TASKS: dict[type, str] = {  # what a peer is asked for before the first step, i
     messages.WaferReady: "load the program",
     messages.Primed: "make its first batch",
     messages.UpdatesReady: "load another program's updates",
+    messages.StoreInitialized: "draw the first weights",
 }
 
 
@@ -152,6 +154,14 @@ class Cluster:
         self._add_rings(plan, number)
         results = self._expect(self._wafer, messages.WaferReady, 1)[1][0]
         return Loaded(self._map(results), self._primed_feeding(feed.dataset.replayed))
+
+    def initialize(self, state: dict[str, Array]) -> None:
+        """Give the state its first values: MemoryX does it, or who has mapped the arena."""
+        if self._store is not None:
+            self._store.initialize()
+            return
+        plan, seed = self._request.executable.plan, self._request.settings.seed
+        initialize(plan, state, seed, own_threads(), is_fresh=True)
 
     def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
         """Load a program that takes the batches of another one."""

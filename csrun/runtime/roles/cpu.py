@@ -23,6 +23,7 @@ from csrun.runtime.step.weights import (
     Updates,
     Weights,
 )
+from csrun.runtime.store.first_values import initialize, own_threads
 from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 
@@ -141,6 +142,10 @@ class CpuMachine(CpuProgram):
         source = InProcessSource(feed.dataset, plan.inputs, feed.first, self._settings, feed.last)
         stage = partial(_stage, source)
         return _Fed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))
+
+    def initialize(self) -> None:
+        """Give all of the state its first values."""
+        initialize(self.plan, self.state, self._settings.seed, own_threads(), is_fresh=True)
 
     def close(self, results: Results) -> None:
         """Nothing runs elsewhere."""

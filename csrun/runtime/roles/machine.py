@@ -98,6 +98,12 @@ class Machine(Program, Protocol):
             wafer beside the store
         """
 
+    def initialize(self) -> None:
+        """Give all of the state its first values, by the run's seed, where the store is.
+
+        Once, before anything is written into it: zeros are taken to be there.
+        """
+
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""
 

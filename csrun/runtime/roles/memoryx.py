@@ -14,10 +14,12 @@ from csrun.runtime.step.weights import Updates
 from csrun.runtime.store.place import make_store
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
+    InitializeStore,
     LoadStore,
     LoadUpdates,
     Results,
     Stop,
+    StoreInitialized,
     StoreReady,
     UpdatesReady,
 )
@@ -113,7 +115,12 @@ class _Store:
 
     def _obey(self) -> None:
         order = self._mail.take()
-        if not isinstance(order, LoadUpdates):
-            raise RuntimeError(f"chief: expected LoadUpdates, got {type(order).__name__}")
-        parts = self._add(load(Path(order.directory), order.digest).over(self._owner))
-        self._control.send(UpdatesReady(), parts)
+        match order:
+            case InitializeStore():
+                self._store.initialize(self._owner, self._runtime.seed)
+                self._control.send(StoreInitialized())
+            case LoadUpdates(directory, digest):
+                parts = self._add(load(Path(directory), digest).over(self._owner))
+                self._control.send(UpdatesReady(), parts)
+            case _:
+                raise RuntimeError(f"chief: expected LoadUpdates, got {type(order).__name__}")

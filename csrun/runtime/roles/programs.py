@@ -40,6 +40,9 @@ class Peers(Protocol):
     def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
         """Load a program that takes the batches of another one."""
 
+    def initialize(self, state: dict[str, Array]) -> None:
+        """Give the state its first values, where the store is."""
+
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
 
@@ -138,6 +141,10 @@ class ClusterMachine(ClusterProgram):
         self._loaded += 1
         self.arena_bytes = max(self.arena_bytes, executable.plan.arena_bytes)
         return ClusterProgram(self._peers, executable.plan, self.device, number, loaded, own)
+
+    def initialize(self) -> None:
+        """Give all of the state its first values."""
+        self._peers.initialize(self.state)
 
     def close(self, results: messages.Results) -> None:
         """End the run in all its parts, which return `results`."""

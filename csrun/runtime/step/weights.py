@@ -1,58 +1,16 @@
-"""Weights: their first values, where a wafer has them, and what becomes of its gradients."""
+"""Weights: where a wafer has them, and what becomes of its gradients."""
 
-import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import sqrt
 from typing import Protocol
 
-import numpy as np
-
-from csrun.executable import Initializer, InitializerKind, Plan, Step, UpdateProgram, flat_views
+from csrun.executable import Plan, Step, UpdateProgram, flat_views
 from csrun.executable.bind import Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.store.pages import GroupPages
 from csrun.runtime.wire.shared import Counter, Waiter
-
-CHUNK = 1 << 20  # values drawn at once: bounds the extra memory
-
-
-def initialize(plan: Plan, state: Mapping[str, Array], seed: int) -> None:
-    """Write initial values into every tensor of `state`, as the plan says.
-
-    A parameter's values depend on the seed, its name and its shape, and on nothing else.
-    """
-    for slot in plan.store.slots:
-        for parameter in (p for p in plan.parameters if not p.is_state):
-            state[f"{slot.name}/{parameter.name}"][...] = slot.first_value
-    for parameter in plan.parameters:
-        _fill(state[parameter.name].reshape(-1), parameter.initializer, seed, parameter.name)
-
-
-def _fill(flat: Array, initializer: Initializer, seed: int, name: str) -> None:
-    generator = _generator(seed, name)
-    for start in range(0, len(flat), CHUNK):
-        part = flat[start : start + CHUNK]
-        part[...] = _draw(generator, initializer, len(part))
-
-
-def _generator(seed: int, name: str) -> np.random.Generator:
-    """A counter-based generator of its own for each (seed, parameter).
-
-    Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox)
-    """
-    key = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-
-
-def _draw(generator: np.random.Generator, initializer: Initializer, count: int) -> Array:
-    kind, scale = initializer.kind, initializer.scale
-    if kind is InitializerKind.UNIFORM:
-        return generator.uniform(-scale, scale, count)
-    if kind is InitializerKind.NORMAL:
-        return generator.normal(0.0, scale, count)
-    return np.full(count, 1.0 if kind is InitializerKind.ONES else 0.0)
 
 
 class Weights(Protocol):

@@ -11,7 +11,8 @@ import psutil
 
 from csrun.base.errors import CsrunError
 from csrun.base.sizes import bytes_in
-from csrun.executable import Plan
+from csrun.executable import Plan, nbytes_of, state_layout, state_views
+from csrun.runtime.store.first_values import initialize, own_threads
 from csrun.runtime.store.pages import FilePages, StorePages
 from csrun.runtime.store.residency import Residency, least_bytes
 from csrun.runtime.wire.messages import CheckpointSpace, RunSettings, StoreOnDisk
@@ -33,6 +34,17 @@ class Store:
     memory: SharedMemory
     pages: StorePages
     disk: StoreOnDisk | None
+
+    def initialize(self, plan: Plan, seed: int) -> None:
+        """Give all of the state, which is zero, its first values."""
+        layout, pages = state_layout(plan), self.pages
+
+        def drawn(name: str) -> None:
+            offset, shape, dtype = layout[name]
+            pages.write_back(range(offset, offset + nbytes_of(shape, dtype)))
+
+        state = state_views(plan, self.memory.bytes)
+        initialize(plan, state, seed, own_threads(), is_fresh=True, drawn=drawn)
 
     def close(self) -> None:
         """Let go of it: nothing is left of a file without a name."""

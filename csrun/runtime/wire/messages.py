@@ -143,6 +143,14 @@ class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """MemoryX → chief, with descriptors: gradients, weights; none from another machine."""
 
 
+class InitializeStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → MemoryX: give the state, which is zero, its first values, by the run's seed."""
+
+
+class StoreInitialized(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """MemoryX → chief: they are in the store."""
+
+
 class ReadState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX on another machine: send these bytes of the store, raw."""
 
@@ -270,6 +278,8 @@ AnyMessage = (
     | StoreReady
     | LoadUpdates
     | UpdatesReady
+    | InitializeStore
+    | StoreInitialized
     | ReadState
     | WriteState
     | StateWritten

@@ -11,7 +11,7 @@ from csrun.cirh.ops.convolution import ConvolutionOp
 from csrun.compiler import compile_model
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")

@@ -22,7 +22,7 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.engine import make_compute
-from csrun.runtime.step.weights import initialize
+from csrun.runtime.store.first_values import initialize
 from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, RunSettings, Stop, StoreReady

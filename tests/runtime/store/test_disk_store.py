@@ -53,9 +53,8 @@ def settings_of(folder: Path, plan, memory_bytes: int | None = None) -> RunSetti
     return RunSettings(seed=SEED, weight_store="disk", **options)
 
 
-def run(machine, network):
-    for name, array in machine.state.items():
-        array[...] = network.parameters().get(name, 0)
+def run(machine):
+    machine.initialize()
     done = machine.run(0, STEPS)
     losses = [machine.result(i, i).loss for i in range(done.done)]
     return losses, {name: np.array(array) for name, array in machine.state.items()}
@@ -71,7 +70,7 @@ def in_job(tmp_path, network, executable, settings, wire, look=lambda: None):
     said = []
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)
-        results = run(machine, network)
+        results = run(machine)
         look()
         machine.close({})
     peers.join()
@@ -122,7 +121,7 @@ def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, wire):
         resident.append(resident_bytes(open_store()))
 
     inside = CpuMachine(executable, ArrayData(network.batches(STEPS)), RunSettings(seed=SEED), 0)
-    losses, state = run(inside, network)
+    losses, state = run(inside)
     assert len(set(losses)) == STEPS
     settings = settings_of(disk, plan)
     (found, on_disk), said = in_job(tmp_path, network, executable, settings, wire, look)

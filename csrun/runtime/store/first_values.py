@@ -1,0 +1,107 @@
+"""The first values of weights and optimizer state: drawn where the store is, by several threads."""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.executable import Initializer, InitializerKind, Plan
+from csrun.executable.bind import Array
+
+CHUNK = 1 << 16  # values drawn at once: they stay in the cache until they are rounded
+AHEAD = 2  # tensors that are there, beside those being drawn, before the first is written back
+
+Drawn = Callable[[str], None]
+Fill = tuple[str, Callable[[], None]]  # of a tensor, by its name
+
+
+def initialize(
+    plan: Plan,
+    state: Mapping[str, Array],
+    seed: int,
+    threads: int = 1,
+    is_fresh: bool = False,
+    drawn: Drawn = lambda name: None,
+) -> None:
+    """Write initial values into every tensor of `state`, as the plan says.
+
+    A parameter's values depend on the seed, its name and its shape, and on nothing else.
+    is_fresh: all of it is zero already, and its pages need not be touched. drawn: is told of each
+    tensor that is written, one at a time.
+    """
+    pending: deque[tuple[str, Future[None]]] = deque()
+
+    def take(most: int) -> None:
+        while len(pending) > most:
+            name, filled = pending.popleft()
+            filled.result()
+            drawn(name)
+
+    with ThreadPoolExecutor(threads, "first values") as pool:
+        for name, fill in _fills(plan, state, seed, is_fresh):
+            pending.append((name, pool.submit(fill)))
+            take(threads + AHEAD)
+        take(0)
+
+
+def own_threads() -> int:
+    """As many as the processors of this task."""
+    return len(os.sched_getaffinity(0))
+
+
+def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) -> list[Fill]:
+    """What fills each tensor, the large ones first: none is drawn alone at the end."""
+
+    def fill_of(name: str, initializer: Initializer) -> Fill:
+        return name, lambda: _fill(state[name].reshape(-1), initializer, seed, name)
+
+    def constant_of(name: str, value: float) -> Fill:
+        return name, lambda: state[name].__setitem__(..., value)
+
+    parameters = sorted(plan.parameters, key=lambda p: -prod(p.shape))
+    found = [
+        fill_of(p.name, p.initializer)
+        for p in parameters
+        if not (is_fresh and p.initializer.kind is InitializerKind.ZEROS)
+    ]
+    found += [
+        constant_of(f"{slot.name}/{p.name}", slot.first_value)
+        for slot in plan.store.slots
+        for p in parameters
+        if not (p.is_state or (is_fresh and slot.first_value == 0))
+    ]
+    return found
+
+
+def _fill(flat: Array, initializer: Initializer, seed: int, name: str) -> None:
+    generator, drawn = _generator(seed, name), np.empty(min(CHUNK, len(flat)))
+    for start in range(0, len(flat), CHUNK):
+        part = flat[start : start + CHUNK]
+        part[...] = _draw(generator, initializer, drawn[: len(part)])
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    """A counter-based generator of its own for each (seed, parameter).
+
+    Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox)
+    """
+    key = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+
+
+def _draw(
+    generator: np.random.Generator, initializer: Initializer, scratch: npt.NDArray[np.float64]
+) -> Array | float:
+    """The next values, as many as scratch has, in which they may be."""
+    kind, scale = initializer.kind, initializer.scale
+    if kind is InitializerKind.UNIFORM:
+        return generator.uniform(-scale, scale, len(scratch))
+    if kind is InitializerKind.NORMAL:
+        generator.standard_normal(out=scratch)
+        return np.multiply(scratch, scale, out=scratch)
+    return 1.0 if kind is InitializerKind.ONES else 0.0

@@ -1,0 +1,74 @@
+"""First values: those of NumPy's Philox, whoever draws them and by how many threads."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from support.programs import Network
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode
+from csrun.executable import Initializer, InitializerKind, state_views
+from csrun.runtime.store import first_values
+from csrun.runtime.store.first_values import initialize
+
+SEED = 5
+NETWORK = Network(sizes=(300, 280, 260, 10), optimizer=nn.Adagrad(0.1, initial_accumulator=0.25))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1).plan
+
+
+def drawn(plan, threads: int, **options):
+    store = np.zeros(plan.store.nbytes, np.uint8)
+    state = state_views(plan, store)
+    initialize(plan, state, SEED, threads, **options)
+    return state
+
+
+def by_numpy(parameter) -> np.ndarray:
+    """A parameter's values in one draw of float64, rounded."""
+    key = hashlib.blake2b(f"{SEED}/{parameter.name}".encode(), digest_size=16).digest()
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+    scale = parameter.initializer.scale
+    match parameter.initializer.kind:
+        case InitializerKind.UNIFORM:
+            values = generator.uniform(-scale, scale, parameter.shape)
+        case InitializerKind.NORMAL:
+            values = generator.normal(0, scale, parameter.shape)
+        case kind:
+            values = np.full(parameter.shape, float(kind is InitializerKind.ONES))
+    return values.astype(parameter.dtype)
+
+
+@pytest.mark.parametrize("kind", [InitializerKind.UNIFORM, InitializerKind.NORMAL])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_values_are_numpys(plan, monkeypatch, threads, kind):
+    monkeypatch.setattr(first_values, "CHUNK", 1000)  # of which no tensor is a multiple
+    plan = replace(
+        plan,
+        parameters=tuple(
+            replace(p, initializer=Initializer(kind, 0.3)) if p.name.endswith("kernel") else p
+            for p in plan.parameters
+        ),
+    )
+    state = drawn(plan, threads)
+    for p in plan.parameters:
+        np.testing.assert_array_equal(state[p.name], by_numpy(p), strict=True)
+        np.testing.assert_array_equal(state[f"square_sum/{p.name}"], np.float32(0.25))
+
+
+def test_zeros_are_not_written_again(plan):
+    """Into a store that is new; else they are."""
+    biases = {p.name for p in plan.parameters if p.initializer.kind is InitializerKind.ZEROS}
+    assert biases
+    told = []
+    drawn(plan, 2, is_fresh=True, drawn=told.append)
+    assert {name for name in told if "/bias" in name} == {f"square_sum/{name}" for name in biases}
+    store = np.full(plan.store.nbytes, 0xFF, np.uint8)
+    state = state_views(plan, store)
+    initialize(plan, state, SEED)
+    assert not any(state[name].any() for name in biases)
