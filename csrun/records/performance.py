@@ -8,6 +8,7 @@ from time import perf_counter
 import msgspec
 
 from csrun.base.files import write_whole, writing
+from csrun.records.ledger import LedgerRow
 
 SMOOTHING = 0.4  # of Rate; source: the original's tracker, new = (1 - 0.4)·local + 0.4·old
 
@@ -73,7 +74,8 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Units: times in seconds, rates in samples a second.
 
     est_samples_per_sec: the compiler's estimate of the CS system. programming_time: loading the
-    executable. suspected_input_bottleneck: whether `input`'s verdict is bound.
+    executable. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the
+    time went.
     """
 
     compile_time: float
@@ -84,6 +86,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_samples: int
     total_time: float
     input: Input = Input()
+    ledger: tuple[LedgerRow, ...] = ()
 
 
 def write(model_dir: Path, performance: Performance) -> Path:

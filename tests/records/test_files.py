@@ -9,11 +9,13 @@ import yaml
 
 from csrun.base.errors import UsageError
 from csrun.records import model_dir, performance
+from csrun.records.ledger import LedgerRow
 
 
 def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
     fed = performance.Input("bound", 0.5, 2, 5, "map load")
-    record = performance.Performance(1.5, 2e5, 0.25, 1000.0, True, 128_000, 128.0, fed)
+    spent = (LedgerRow("input", "streamers", 32.0, 0.25, 4 / 3),)
+    record = performance.Performance(1.5, 2e5, 0.25, 1000.0, True, 128_000, 128.0, fed, spent)
     path = performance.write(tmp_path, record)
     assert path == tmp_path / "performance" / "performance.json"
     assert json.loads(path.read_text()) == {
@@ -31,6 +33,15 @@ def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
             "streamers_needed": 5,
             "slowest_stage": "map load",
         },
+        "ledger": [
+            {
+                "row": "input",
+                "whose": "streamers",
+                "seconds": 32.0,
+                "share": 0.25,
+                "at_most": 4 / 3,
+            }
+        ],
     }
 
 

@@ -15,6 +15,7 @@ from csrun.runtime.roles.machine import Feed, Program, over_store
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
+from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,
     ResidentWeights,
@@ -68,8 +69,10 @@ class CpuProgram:
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
-        compute = make_compute(executable, arena, store, memory.runtime, weights)
-        self._engine = Engine(plan, compute, fed.source, weights, self._results)
+        timed = TimedWeights(weights)
+        reached = weights if plan.store_in_arena else timed  # there is nothing to wait for
+        compute = make_compute(executable, arena, store, memory.runtime, reached)
+        self._engine = Engine(plan, compute, fed.source, timed, self._results)
         self._weights, self._turns = weights, memory.turns
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:

@@ -16,7 +16,8 @@ from csrun.base.errors import CsrunError
 from csrun.context import Progress
 from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
-from csrun.records import checkpoints, events, log_lines, performance
+from csrun.records import checkpoints, events, ledger, log_lines, performance
+from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.roles.loop import Orders, Show, nothing_counts
 from csrun.runtime.roles.machine import Machine, Program
@@ -94,6 +95,7 @@ class Training:
             folder = self._options.model_dir
             self._events = opened.enter_context(closing(events.EventWriter(folder)))
             self._rates = performance.RateTracker()
+            self._ledger = ledger.Ledger()
             self._started = perf_counter()
             if self.step == 0:
                 self._save()
@@ -146,7 +148,12 @@ class Training:
             self._numbers.put(self.step, numbers)
         most = len(numbers) or MOST_STEPS
         boundaries = options.log_steps, options.checkpoint_steps
+        self._ledger.mark(Row.SCRIPT)
         done = self._orders.give(self.step, boundaries, most)
+        waited_s = sum(use.wait_s for use in done.input)
+        self._ledger.mark_steps(
+            StepTimes(done.seconds, waited_s, done.weights_s, done.first_group_s)
+        )
         self._taken(self.step, done.done)
         self.step += done.done
         self._samples += done.samples
@@ -154,6 +161,7 @@ class Training:
         self._is_at_end = done.finished
         if done.done:
             self._report(done, final=self.is_over)
+        self._ledger.mark(Row.CHIEF)
         if done.bad_loss is not None:
             raise CsrunError(self._why_stopped(done))
         if self.step % options.checkpoint_steps == 0 and done.done:
@@ -174,14 +182,18 @@ class Training:
 
         Raises: what a signal that told the run to end does.
         """
+        self._ledger.mark(Row.SCRIPT)
         if not self._is_asked:
             self._save_last()
         self._ending.__exit__()
         seconds = perf_counter() - self._started
+        spent = self._ledger.rows()
         try:
-            self._keep_performance(seconds)
+            self._keep_performance(seconds, spent)
         except CsrunError as error:  # the weights are there: that was what was asked for
             log.warning(f"The training is finished; its times and rates are not kept: {error}")
+        for line in ledger.lines(spent):
+            log.info(line)
         log.info(log_lines.training_finished(self._samples, seconds))
         if self._samples:
             log.info(log_lines.final_loss(self._loss))
@@ -212,6 +224,8 @@ class Training:
             return
         rates = self._rates.log()
         scalars = {"loss": self._loss, "local_samples_per_sec": rates.rate}
+        spent = self._ledger.since_report()
+        scalars |= {f"seconds/{row}": seconds for row, seconds in spent.items()}
         scalars["avg_samples_per_sec"] = rates.global_rate
         if (rate := self._learning_rate(step - 1)) is not None:
             scalars["lr"] = rate
@@ -231,6 +245,7 @@ class Training:
 
     def _save(self) -> None:
         step = self.step
+        self._ledger.mark(Row.CHIEF)
         self._require_finite(step)
         log.info(log_lines.saving_checkpoint(step))
         options, started = self._options, perf_counter()
@@ -243,6 +258,7 @@ class Training:
                 log.warning(f"The grace of {options.grace_s:g} s is over (grace_s of the site)")
             raise
         self._save_s, self._saved = perf_counter() - started, step
+        self._ledger.mark(Row.CHECKPOINT)
 
     def _save_before_end(self, signal_name: str) -> None:
         """The checkpoint of a run that is told to end, if the grace is long enough for one."""
@@ -301,7 +317,7 @@ class Training:
             return remedy
         return f"{remedy}, or run again with runconfig.check_numerics: true, which finds the sample"
 
-    def _keep_performance(self, seconds: float) -> None:
+    def _keep_performance(self, seconds: float, spent: tuple[LedgerRow, ...]) -> None:
         plan, fed = self._machine.plan, self._input.finish()
         performance.write(
             self._options.model_dir,
@@ -314,6 +330,7 @@ class Training:
                 total_samples=self._samples,
                 total_time=seconds,
                 input=fed,
+                ledger=spent,
             ),
         )
 

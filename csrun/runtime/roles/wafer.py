@@ -21,6 +21,7 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
+from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.weights import (
     ResidentWeights,
     Slots,
@@ -133,8 +134,10 @@ class _Wafer:
             of = self._programs[request.batches_of]
             batches = FirstRows(of.batches, plan.inputs, of.plan.inputs)
         arena = memory.arena.bytes
-        compute = make_compute(executable, arena, memory.store, memory.runtime, weights)
-        engine = Engine(plan, compute, batches, weights, ResultSlots(plan, slots.bytes))
+        timed = TimedWeights(weights)
+        reached = weights if plan.store_in_arena else timed  # there is nothing to wait for
+        compute = make_compute(executable, arena, memory.store, memory.runtime, reached)
+        engine = Engine(plan, compute, batches, timed, ResultSlots(plan, slots.bytes))
         return _Program(plan, engine, weights, batches, own)
 
     def _weights(self, executable: Executable, store_parts: list[int]) -> Weights:

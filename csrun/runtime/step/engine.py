@@ -19,6 +19,7 @@ from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_
 from csrun.executable.bind import Array, Batch, Bytes, partial_gradients
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource
+from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.messages import StepsDone
 
@@ -178,7 +179,7 @@ class Engine:
         plan: Plan,
         compute: Compute,
         source: BatchSource,
-        weights: Weights,
+        weights: TimedWeights,
         results: ResultSlots,
     ) -> None:
         self._trains = plan.run_mode is RunMode.TRAIN
@@ -225,7 +226,8 @@ class Engine:
         self._weights.settle()
         seconds = perf_counter() - started
         used = self._source.used()
-        return StepsDone(done, samples, seconds, used, finished, bad_loss, uncounted)
+        waits = self._weights.read()
+        return StepsDone(done, samples, seconds, used, finished, bad_loss, uncounted, *waits)
 
     def _counted(self) -> int:
         """How many the loss's sum is of."""

@@ -248,7 +248,8 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     """Wafer → chief: `done` steps are committed and their results lie in the result slots.
 
     samples: their valid rows; seconds: how long they took, waits for batches included.
-    input: one for each streamer whose batches were awaited.
+    input: one for each streamer whose batches were awaited. weights_s, first_group_s: how long they
+    waited for weights, and for those of a step's first visit.
     finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
     uncounted: as it has no label that counts, of this number among the batch's counts.
     """
@@ -260,6 +261,8 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     finished: bool = False
     bad_loss: float | None = None
     uncounted: int | None = None
+    weights_s: float = 0.0
+    first_group_s: float = 0.0
 
 
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -1,0 +1,131 @@
+"""Where each second of a training went, and what removing each wait could gain at most.
+
+The chief's clock is cut into pieces without gaps. Those of an order of steps are cut once more by
+what the wafer says of its waits. What is left beside all rows is `other`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from time import perf_counter
+
+import msgspec
+
+MOST_LINES = 4  # below the head, in the log
+
+
+class Row(Enum):
+    """A row of the table: what it is called, whose time it is, and what it is made of."""
+
+    COMPUTE = "compute", "wafer", "visits of the program"
+    INPUT = "input", "streamers", "batches that the wafer waited for"
+    WEIGHTS = "weights", "memoryx", "groups on their way in, and updates that they waited for"
+    FIRST_GROUP = "first_group", "memoryx", "the same of the group that a step begins with"
+    CHIEF = "chief", "chief", "orders and their answers, log lines, events"
+    CHECKPOINT = "checkpoint", "chief", "checkpoints that the steps waited for"
+    SCRIPT = "script", "script", "between the orders: a loop of the user's, evaluations"
+    OTHER = "other", "", "all that is in no other row"
+
+    def __init__(self, title: str, whose: str, what: str) -> None:
+        self.title, self.whose, self.what = title, whose, what
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether a faster run could be without it."""
+        return self not in (Row.COMPUTE, Row.OTHER)
+
+
+class LedgerRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row. at_most: how many times as fast the training would be without it; None for work.
+
+    Units: seconds
+    """
+
+    row: str
+    whose: str
+    seconds: float
+    share: float
+    at_most: float | None
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What an order's steps say of themselves: their time, and how much of it they waited.
+
+    Units: seconds
+    """
+
+    seconds: float
+    input_s: float
+    weights_s: float
+    first_group_s: float
+
+
+class Ledger:
+    """The seconds of each row, from the moment that it is made. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._began = self._marked = clock()
+        self._seconds = dict.fromkeys(Row, 0.0)
+        self._reported = dict(self._seconds)
+
+    def mark(self, row: Row) -> None:
+        """The time since the mark before was this row's."""
+        now = self._clock()
+        self._seconds[row] += now - self._marked
+        self._marked = now
+
+    def mark_steps(self, steps: StepTimes) -> None:
+        """The time since the mark before was that of an order: what is not its steps', the chief's.
+
+        The wafer's clock is another process's: its seconds are never more than ours.
+        """
+        now = self._clock()
+        passed = now - self._marked
+        self._marked = now
+        seconds = min(steps.seconds, passed)
+        waits = steps.input_s + steps.weights_s + steps.first_group_s
+        scale = min(1.0, seconds / waits) if waits else 1.0
+        parts = {
+            Row.INPUT: steps.input_s * scale,
+            Row.WEIGHTS: steps.weights_s * scale,
+            Row.FIRST_GROUP: steps.first_group_s * scale,
+            Row.CHIEF: passed - seconds,
+        }
+        parts[Row.COMPUTE] = passed - sum(parts.values())
+        for row, part in parts.items():
+            self._seconds[row] += part
+
+    def since_report(self) -> dict[str, float]:
+        """The seconds of each row since the last call, by its title; for events."""
+        found = {row.title: self._seconds[row] - self._reported[row] for row in Row}
+        self._reported = dict(self._seconds)
+        found.pop(Row.OTHER.title)
+        return found
+
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """The table so far. Its rows add up to the time since the ledger was made."""
+        wall = self._clock() - self._began
+        seconds = dict(self._seconds)
+        seconds[Row.OTHER] = wall - sum(seconds.values())
+        return tuple(_row(row, seconds[row], wall) for row in Row)
+
+
+def _row(row: Row, seconds: float, wall: float) -> LedgerRow:
+    share = seconds / wall if wall else 0.0
+    at_most = wall / (wall - seconds) if row.is_wait and seconds < wall else None
+    return LedgerRow(row.title, row.whose, seconds, share, at_most)
+
+
+def lines(rows: tuple[LedgerRow, ...]) -> list[str]:
+    """The table for a person: the whole, and the largest rows, five lines in all."""
+    wall = sum(row.seconds for row in rows)
+    largest = sorted(rows, key=lambda row: row.seconds, reverse=True)[:MOST_LINES]
+    return [f"Where {wall:.3f} seconds of training went:", *map(_line, largest)]
+
+
+def _line(row: LedgerRow) -> str:
+    whose = f" ({row.whose})" if row.whose not in ("", row.row) else ""
+    gain = f", {row.at_most:.2f} times as fast at most without it" if row.at_most else ""
+    return f"  {row.row}{whose}: {row.seconds:.3f} seconds, {row.share:.1%}{gain}"
