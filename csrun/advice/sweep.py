@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 
@@ -99,8 +98,7 @@ def _steps(most: int) -> list[int]:
 
 def _wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> float:
     """Samples a second of this machine's executor, with a batch that lies ready."""
-    batch = dataset.nested(next(dataset.batches()))
-    machine = CpuMachine(executable, Dataset.from_batches(repeat(batch)), settings, 0)
+    machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(0, 1)
     step, samples, computed_s, started = 1, 0, 0.0, perf_counter()

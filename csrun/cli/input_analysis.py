@@ -138,7 +138,7 @@ def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
         raise CsrunError(
             f"{command}: left no measurements: it must be a script, run by python, python-pt or"
             " python-ws, that calls compile or validate of a CerebrasEstimator, as"
-            " csrun.params.run does"
+            " csrun.params.run does, or that opens a Session of cerebras_torch"
         )
     if not measured.points or min(point.samples_per_s for point in measured.points) <= 0:
         raise CsrunError(f"{command}: its input pipeline delivered no samples")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 from csrun.data.adapters import describe, indexed, passes
@@ -303,6 +304,11 @@ class Dataset:
     def nested(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Values, one for each array of a batch, as the batch nests: (features, labels)."""
         return self._elements.given(values)
+
+    def held(self, batch: Sequence[Any]) -> "Dataset":
+        """One batch of this data set, its arrays in their order, again and again."""
+        again = Dataset.from_batches(repeat({f"array_{n}": x for n, x in enumerate(batch)}))
+        return Dataset(again._source, Level.BATCH, again.operators, self._elements)
 
     def deliveries(
         self, start: int = 0, stride: int = 1, clock: StageClock | None = None

@@ -193,8 +193,7 @@ class CerebrasEstimator:
         def prepared(run: Run) -> Results:
             compiles = only is Preparation.COMPILE_ONLY
             results = (prepare.compile_only if compiles else prepare.validate_only)(run, mode)
-            done = "compiled" if compiles else "validated"
-            log.info(f"{only}: the model was {done} for {mode}; no step was run")
+            prepare.say_prepared(only, mode)
             return results
 
         self._play(input_fn, prepared)

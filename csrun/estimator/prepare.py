@@ -11,13 +11,14 @@ from csrun.advice.feed import drain
 from csrun.advice.input_fn_report import Probe, examine
 from csrun.advice.measurements import Fed, FeedRequest, Measurements
 from csrun.base.errors import UsageError
-from csrun.compiler import validate_model
-from csrun.context import analysis_dir
+from csrun.compiler import CompileOptions, validate_model
+from csrun.context import Preparation, analysis_dir
 from csrun.estimator import compilation
 from csrun.estimator.input_report import NoReports, describe, readers
 from csrun.estimator.place import cluster_for, compile_target, find_target, run_request
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
+from csrun.estimator.trace import TracedModel
 from csrun.executable import RunMode
 from csrun.records import model_dir
 from csrun.runtime.wire.messages import Results
@@ -31,10 +32,7 @@ def validate_only(run: Run, mode: RunMode) -> Results:
     """Match kernels, and leave nothing; no system is needed."""
     target = compile_target(run.context, run.config.cs_ip)
     traced = compilation.trace_run(run, compilation.compile_options(run.config, mode, target))
-    with compile_display(run.context) as begin:
-        model = validate_model(traced.module, compilation.watch_of(begin))
-    layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
-    log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
+    _validate(run, traced)
     if (folder := _to_measure()) is not None:
         return compile_only(replace(run, model_dir=folder / MODEL_DIR), mode)
     run.reports.give(describe(run.dataset, mode, readers(run.context, False)), None)
@@ -52,6 +50,35 @@ def compile_only(run: Run, mode: RunMode) -> Results:
     if folder is not None:
         _measure(run, compiled, mode, folder)
     return {}
+
+
+def prepare_traced(
+    run: Run, traced: TracedModel, options: CompileOptions, only: Preparation
+) -> None:
+    """Validate or compile a model that is traced already, as a loop is by its first step."""
+    folder = _to_measure()
+    if only is Preparation.VALIDATE_ONLY:
+        _validate(run, traced)
+        if folder is None:
+            return
+        run = replace(run, model_dir=folder / MODEL_DIR)
+    with model_dir.opened(run.model_dir), compile_display(run.context) as begin:
+        compiled = compilation.compile_traced(traced, run.model_dir, options, begin)
+    if folder is not None:
+        _measure(run, compiled, options.run_mode, folder)
+
+
+def say_prepared(only: Preparation, mode: RunMode) -> None:
+    """Say what was done in the place of a run."""
+    done = "compiled" if only is Preparation.COMPILE_ONLY else "validated"
+    log.info(f"{only}: the model was {done} for {mode}; no step was run")
+
+
+def _validate(run: Run, traced: TracedModel) -> None:
+    with compile_display(run.context) as begin:
+        model = validate_model(traced.module, compilation.watch_of(begin))
+    layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
+    log.info(f"Validated: {layers} layers, {kernels} kernels, every operator has its kernel")
 
 
 def _to_measure() -> Path | None:

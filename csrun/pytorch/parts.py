@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
+from csrun.estimator.trace import TracedModel
 from csrun.executable import Executable
 from csrun.pytorch.capture import Recording, Ref
 from csrun.pytorch.given_tensors import Constant
+from csrun.pytorch.importing import module_of
 from csrun.pytorch.loop_shape import LoopShape
+from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.runtime.roles.loop import Orders
@@ -71,6 +74,12 @@ class Part:
                     "step 1, and the program has its numbers of then: make it an array of the "
                     "batch, in the dataset, or a buffer that forward itself changes"
                 )
+
+    def traced(self, optimization: Optimization | None) -> TracedModel:
+        """Its program before the passes, with the optimizer's updates if it trains."""
+        recording, optimizer = self.recording, optimization if self.trains else None
+        algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
+        return TracedModel(module_of(recording, algorithms, self.run_mode, self.outputs), None)
 
     @property
     def trains(self) -> bool:

@@ -14,6 +14,7 @@ from csrun.estimator.roles import next_run, role_in_training, serve
 from csrun.estimator.run import Run
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.preparing import Prepared, require_no_feeding
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.settings import Settings
 from csrun.pytorch.user import Loader
@@ -35,10 +36,13 @@ def chief_run(
 
     Raises: UsageError for a second training in one model_dir
     """
+    require_no_feeding()
     context = current()
     folder, role = next_run(context), role_in_training(context)
     if context is not None and folder is not None and role is not Role.CHIEF:
         _serve(context, folder, loaders if role is Role.STREAMER else ())
+        if settings.only is not None:
+            sys.exit(0)  # as the chief does
         return None
     if optimization is not None:
         _require_another_folder(settings)
@@ -53,6 +57,8 @@ def chief_run(
         loaders[0].dataset_of_batches,
         _is_recorded,
     )
+    if settings.only is not None:
+        return Prepared(run, model, optimization, list(loaders), only=settings.only)
     return ScriptRun(run, model, optimization, list(loaders))
 
 

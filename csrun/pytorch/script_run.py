@@ -15,11 +15,10 @@ from csrun.estimator.place import find_target, machine_for
 from csrun.estimator.progress import Show, compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
-from csrun.estimator.trace import TracedModel
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref, user_line
 from csrun.pytorch.given_back import GivenBack
-from csrun.pytorch.importing import module_of, output_name
+from csrun.pytorch.importing import output_name
 from csrun.pytorch.kept_values import KeptValues
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.parts import Batches, Part, Queued
@@ -134,10 +133,7 @@ class ScriptRun:
     def compile(self, part: Part) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""
         run = self.run
-        recording, optimizer = part.recording, self.optimization if part.trains else None
-        algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
-        module = module_of(recording, algorithms, part.run_mode, part.outputs)
-        traced = TracedModel(module, None)
+        traced = part.traced(self.optimization)
         options = compile_options(run.config, part.run_mode, self._target)
         if self._found is not None and part.trains and self._machine is None:
             self._found.require_same(traced.weights())
@@ -146,7 +142,7 @@ class ScriptRun:
         self._compile_s += compiled.seconds
         part.executable = compiled.executable
         if part.trains:
-            self.users.learn(recording)
+            self.users.learn(part.recording)
         if self._machine is not None:
             self._load(part)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.context import Role, TaskContext, current, interpreter_mode
+from csrun.context import Preparation, Role, TaskContext, current, interpreter_mode, preparation
 from csrun.estimator.config import CSRunConfig
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.torch_version import warn_of_untested
@@ -28,6 +28,7 @@ class Settings:
 
     model_dir: Path
     config: CSRunConfig
+    only: Preparation | None = None  # what is to be done in the place of a run
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,20 @@ _given: list[Settings] = []
 
 
 def initialize(
-    cs_ip: str | None = None, model_dir: str | Path = "model_dir", **options: Any
+    cs_ip: str | None = None,
+    model_dir: str | Path = "model_dir",
+    *,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    **options: Any,
 ) -> None:
     """Say where the script's Sessions run and what they leave; call it before all else.
 
     cs_ip: the CS system by name or address, as csrun_wse takes it. model_dir: the folder of
-    checkpoints, events and compiles; a run goes on from its newest checkpoint. options: seed,
+    checkpoints, events and compiles; a run goes on from its newest checkpoint. compile_only,
+    validate_only: the script ends, with exit code 0, when the first program of a Session is
+    compiled, or when its kernels are matched; no system is needed. A launcher's command that says
+    either word does the same. options: seed,
     log_steps, save_checkpoints_steps, keep_checkpoint_max, check_numerics, weight_store,
     weight_store_dir and weight_store_memory, as `runconfig` in a params file has them.
 
@@ -67,9 +76,16 @@ def initialize(
         config = msgspec.convert({"cs_ip": cs_ip, **options}, CSRunConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"{user_line()}: initialize: {error}") from error
+    if compile_only and validate_only:
+        raise UsageError(
+            f"{user_line()}: initialize: give validate_only or compile_only, not both: the first "
+            "stops where kernels are matched, the second compiles"
+        )
+    asked = {Preparation.COMPILE_ONLY: compile_only, Preparation.VALIDATE_ONLY: validate_only}
+    only = next((each for each, is_asked in asked.items() if is_asked), preparation())
     log_lines.configure()
     warn_of_untested()
-    _given[:] = [Settings(Path(model_dir), config)]
+    _given[:] = [Settings(Path(model_dir), config, only)]
 
 
 def settings(what: str) -> Settings:

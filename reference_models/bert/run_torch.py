@@ -7,6 +7,7 @@ python run_torch.py --mode eval                                  in this process
 import argparse
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -164,11 +165,11 @@ def get_schedule(optimizer: torch.optim.Optimizer, params: Params) -> LambdaLR:
     return LambdaLR(optimizer, lambda step: rates.at(step) / rates.initial_learning_rate)
 
 
-def train(params: Params, model_dir: Path, max_steps: int, cs_ip: str | None) -> None:
+def train(params: Params, model_dir: Path, max_steps: int, options: dict[str, Any]) -> None:
     config = params.runconfig
     torch.manual_seed(config.seed)
-    options = {key: getattr(config, key) for key in OPTIONS}
-    cbtorch.initialize(cs_ip=cs_ip, model_dir=model_dir, **options)
+    of_run = {key: getattr(config, key) for key in OPTIONS}
+    cbtorch.initialize(model_dir=model_dir, **of_run, **options)
     model = cbtorch.module(Bert(params.model))
     optimizer = get_optimizer(model, params)
     schedule = get_schedule(optimizer, params)
@@ -191,8 +192,8 @@ def train(params: Params, model_dir: Path, max_steps: int, cs_ip: str | None) ->
     cbtorch.save(model.state_dict(), model_dir / TRAINED)
 
 
-def evaluate(params: Params, model_dir: Path, max_steps: int, cs_ip: str | None) -> None:
-    cbtorch.initialize(cs_ip=cs_ip, model_dir=model_dir)
+def evaluate(params: Params, model_dir: Path, max_steps: int, options: dict[str, Any]) -> None:
+    cbtorch.initialize(model_dir=model_dir, **options)
     model = Bert(params.model)
     model.load_state_dict(torch.load(model_dir / TRAINED))
     model = cbtorch.module(model.eval())
@@ -221,10 +222,15 @@ def main() -> None:
     parser.add_argument("-o", "--model_dir", type=Path, default=Path("model_dir_torch"))
     parser.add_argument("--max_steps", type=int)
     parser.add_argument("--cs_ip", help="the CS system, by name or address")
+    parser.add_argument("--compile_only", action="store_true", help="compile, and run nothing")
+    parser.add_argument(
+        "--validate_only", action="store_true", help="match kernels, and stop there"
+    )
     args = parser.parse_args()
+    options = {key: getattr(args, key) for key in ("cs_ip", "compile_only", "validate_only")}
     params = msgspec.yaml.decode(args.params.read_text(), type=Params)
     run = train if args.mode == "train" else evaluate
-    run(params, args.model_dir, args.max_steps or params.runconfig.max_steps, args.cs_ip)
+    run(params, args.model_dir, args.max_steps or params.runconfig.max_steps, options)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,11 @@ def get_optimizer(model: nn.Module, options: dict[str, Any]) -> torch.optim.Opti
     return kind(model.parameters(), lr=rate, **rest)
 
 
-def train(params: dict[str, Any], model_dir: Path, cs_ip: str | None) -> None:
+def train(params: dict[str, Any], model_dir: Path, options: dict[str, Any]) -> None:
     config = params["runconfig"]
     torch.manual_seed(config["seed"])
-    cbtorch.initialize(cs_ip=cs_ip, model_dir=model_dir, **{key: config[key] for key in OPTIONS})
+    of_run = {key: config[key] for key in OPTIONS}
+    cbtorch.initialize(model_dir=model_dir, **of_run, **options)
     model = cbtorch.module(Network(params["model"]["hidden_sizes"]))
     optimizer = get_optimizer(model, params["optimizer"])
     criterion = nn.CrossEntropyLoss()
@@ -101,8 +102,8 @@ def train(params: dict[str, Any], model_dir: Path, cs_ip: str | None) -> None:
     cbtorch.save(model.state_dict(), model_dir / TRAINED)
 
 
-def evaluate(params: dict[str, Any], model_dir: Path, cs_ip: str | None) -> None:
-    cbtorch.initialize(cs_ip=cs_ip, model_dir=model_dir)
+def evaluate(params: dict[str, Any], model_dir: Path, options: dict[str, Any]) -> None:
+    cbtorch.initialize(model_dir=model_dir, **options)
     model = Network(params["model"]["hidden_sizes"])
     model.load_state_dict(torch.load(model_dir / TRAINED))
     model = cbtorch.module(model.eval())
@@ -127,12 +128,17 @@ def main() -> None:
     parser.add_argument("-o", "--model_dir", type=Path, default=Path("model_dir_torch"))
     parser.add_argument("--max_steps", type=int)
     parser.add_argument("--cs_ip", help="the CS system, by name or address")
+    parser.add_argument("--compile_only", action="store_true", help="compile, and run nothing")
+    parser.add_argument(
+        "--validate_only", action="store_true", help="match kernels, and stop there"
+    )
     args = parser.parse_args()
+    options = {key: getattr(args, key) for key in ("cs_ip", "compile_only", "validate_only")}
     params = yaml.safe_load(args.params.read_text())
     if args.max_steps is not None:
         params["runconfig"]["max_steps"] = args.max_steps
     run = train if args.mode == "train" else evaluate
-    run(params, args.model_dir, args.cs_ip)
+    run(params, args.model_dir, options)
 
 
 if __name__ == "__main__":

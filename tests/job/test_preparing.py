@@ -89,3 +89,53 @@ def test_an_analysis_measures_and_takes_no_step(place: Workplace) -> None:
     assert COMPILED in done.stderr
     assert (place.path / "input_analysis.json").exists()
     assert not checkpoints(place)
+
+
+TORCH = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+cbtorch.initialize()
+model = cbtorch.module(torch.nn.Linear(6, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = TensorDataset(torch.randn(96, 6), torch.randint(4, (96,)))
+loader = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
+with cbtorch.Session(model, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+print("final loss", loss.item())
+"""
+
+
+@pytest.fixture
+def torch_place(tmp_path: Path) -> Workplace:
+    pytest.importorskip("torch", reason="the front end is PyTorch's")
+    place = Workplace(tmp_path)
+    place.script(TORCH)
+    return place
+
+
+def test_every_task_of_a_pytorch_job_ends_after_the_compile(torch_place: Workplace) -> None:
+    place = torch_place
+    done = place.run("--total-nodes", "3", "python-ws", "run.py", "--compile_only")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines().count(COMPILED) == 1
+    assert "final loss" not in done.stdout
+    assert not checkpoints(place)
+
+
+@pytest.mark.slow  # it measures for some seconds
+@pytest.mark.timeout(300)
+def test_a_dataloader_is_analysed(torch_place: Workplace) -> None:
+    place = torch_place
+    words = ("python-pt", "run.py", "--validate_only")
+    with place.start(*words, command="cs_input_analyzer") as process:
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, out + err
+    assert "To run it" in out
+    assert (place.path / "input_analysis.json").exists()
+    assert not (place.path / "model_dir").exists()

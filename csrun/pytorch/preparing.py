@@ -1,0 +1,53 @@
+"""A script that only compiles or validates: its first program, and no step."""
+
+import sys
+from dataclasses import dataclass, replace
+
+from csrun.base.errors import UsageError
+from csrun.context import Preparation, analysis_dir
+from csrun.estimator.compilation import compile_options
+from csrun.estimator.place import compile_target
+from csrun.estimator.prepare import prepare_traced, say_prepared
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.given_back import GivenBack
+from csrun.pytorch.parts import Part
+from csrun.pytorch.script_run import ScriptRun
+from csrun.runtime.wire.rendezvous import announce_done
+
+
+@dataclass
+class Prepared(ScriptRun):
+    """A run that ends when the first program of its loop is compiled, or its kernels are matched.
+
+    No system is leased, and no checkpoint is read. Where the launcher analyses the input, the
+    program's DataLoader is measured before.
+    """
+
+    only: Preparation = Preparation.COMPILE_ONLY
+
+    def __post_init__(self) -> None:
+        self.users = GivenBack(self.model, self.optimization)
+        self._target = compile_target(self.run.context, self.run.config.cs_ip)
+
+    def compile(self, part: Part) -> None:
+        """Compile or validate a part of the loop, and end the script, with exit code 0."""
+        data = part.batches.loader.dataset_of_batches
+        run = replace(self.run, dataset=data, make=lambda: data)
+        options = compile_options(run.config, part.run_mode, self._target)
+        prepare_traced(run, part.traced(self.optimization), options, self.only)
+        say_prepared(self.only, part.run_mode)
+        if run.folder is not None:
+            announce_done(run.folder, {})
+        sys.exit(0)
+
+
+def require_no_feeding() -> None:
+    """Raises: UsageError in a job of the analyzer that is to feed without computing"""
+    from csrun.advice.measurements import FeedRequest  # of an analysis alone
+
+    folder = analysis_dir()
+    if folder is not None and FeedRequest.read(folder) is not None:
+        raise UsageError(
+            f"{user_line()}: cs_input_analyzer --verify is for estimators: leave --verify out for "
+            "a PyTorch loop"
+        )

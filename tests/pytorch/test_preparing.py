@@ -1,0 +1,65 @@
+"""A loop that is only compiled or validated: its first program, no step, exit code 0."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+def script(folder, mode="train", **options):
+    cbtorch.initialize(model_dir=folder, **options)
+    model = cbtorch.module(nn.Linear(6, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = TensorDataset(torch.randn(32, 6), torch.randint(4, (32,)))
+    loader = cbtorch.dataloader(DataLoader(data, 8))
+    with cbtorch.Session(model, optimizer if mode == "train" else None, mode=mode):
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(model(x), y)
+            if mode == "train":
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            print("loss", loss.item())
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("how", ["option", "command"])
+@pytest.mark.parametrize("only", ["compile_only", "validate_only"])
+def test_the_script_ends_before_its_first_step(
+    tmp_path, monkeypatch, caplog, capsys, only, how, mode
+):
+    monkeypatch.chdir(tmp_path)
+    if how == "command":
+        monkeypatch.setenv("CSRUN_PREPARATION", only)
+    options = {only: True} if how == "option" else {}
+    folder = tmp_path / "model_dir"
+    with caplog.at_level("INFO", "csrun"), pytest.raises(SystemExit) as ended:
+        script(folder, mode, **options)
+    assert ended.value.code == 0
+    done = "compiled" if only == "compile_only" else "validated"
+    assert caplog.messages[-1] == f"{only}: the model was {done} for {mode}; no step was run"
+    # the first step of an evaluation is read of its recording
+    assert capsys.readouterr().out.count("loss") == (mode == "eval")
+    assert len(list(folder.glob("tfcs_*/program.py"))) == (only == "compile_only")
+    assert not list(folder.glob("*.safetensors"))
+    assert folder.exists() == (only == "compile_only")
+
+
+def test_the_run_that_follows_takes_the_compile(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        script(tmp_path / "model_dir", compile_only=True)
+    with caplog.at_level("INFO", "csrun"):
+        script(tmp_path / "model_dir")
+    assert sum("Cached compilation found" in line for line in caplog.messages) == 1
+    assert not any("Compiled in" in line for line in caplog.messages)
+
+
+def test_both_at_once_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="give validate_only or compile_only, not both"):
+        cbtorch.initialize(model_dir=tmp_path, compile_only=True, validate_only=True)
