@@ -27,6 +27,10 @@ MEMORY_LIMIT_MB = 3 * 1024
 WAITING_LIMIT = 5.0  # percent of a core
 # What each of the processes does: it adds a byte to a file.
 MARK = "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND); os.write(f, b'1')"
+TORCH_MARK = f"{MARK}\nimport cerebras_torch"
+#: All that a node imports for such a script: the last is what torch.optim asks for when it is used.
+TORCH_IMPORT = "import cerebras_torch, torch._dynamo"
+TORCH_OVER_NATIVE = 1.25  # of a native start and one import
 
 
 def launch_times() -> list[Result]:
@@ -52,9 +56,47 @@ def launch_times() -> list[Result]:
     return found
 
 
+def torch_times() -> list[Result]:
+    """Seconds until the last task of a PyTorch script lives, beside a native one and one import."""
+    torch, native, once = "python-pt", "without PyTorch", "one import"
+    sides = {
+        torch: lambda: _until_marked(_csrun_torch, TORCH_MARK),
+        native: lambda: _until_marked(_csrun),
+        once: _seconds_of_import,
+    }
+    medians = interleaved(sides, ROUNDS)
+    least_s = medians[native] + medians[once]
+    return [
+        Result("launch", "98 tasks of a PyTorch script start", f"csrun_wse, {side}", "s",
+               medians[side], f"{native} and {once}", medians[side] / least_s, ROUNDS,
+               at_most=TORCH_OVER_NATIVE if side == torch else None)
+        for side in (torch, native)
+    ]  # fmt: skip
+
+
+def _seconds_of_import() -> float:
+    started_s = time.perf_counter()
+    subprocess.run([sys.executable, "-c", TORCH_IMPORT], check=True)
+    return time.perf_counter() - started_s
+
+
+def torch_memory() -> list[Result]:
+    """Memory of all processes of a PyTorch job and of a streaming one, while fc_mnist trains."""
+    found = []
+    for interpreter in ("python-pt", "python-ws"):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [*csrun_wse(interpreter), str(FC_MNIST.with_name("run_torch.py"))]
+            with _training(Path(folder), command) as launcher:
+                memory = pss_mb(family(launcher.pid))
+        workload = f"98 tasks train fc_mnist in PyTorch, {interpreter}"
+        found.append(_against_limit(workload, "MiB PSS", memory, MEMORY_LIMIT_MB, 1))
+    return found
+
+
 def resources() -> list[Result]:
     """Memory of all processes while fc_mnist trains, and CPU of 96 streamers that wait."""
-    with tempfile.TemporaryDirectory() as folder, _training(Path(folder)) as launcher:
+    command = [*csrun_wse("python-ws"), str(FC_MNIST)]
+    with tempfile.TemporaryDirectory() as folder, _training(Path(folder), command) as launcher:
         memory = pss_mb(family(launcher.pid))
         tasks = _pids_by_log(launcher.pid)
         streamers = [pid for name, pid in tasks.items() if name > "rank-00001" and name < "s"]
@@ -97,10 +139,10 @@ def _until_reported() -> float:
     return seen_s["tasks reported in"] - seen_s["Launching:"]
 
 
-def _until_marked(command: Callable[[Path, Path], list[str]]) -> float:
+def _until_marked(command: Callable[[Path, Path], list[str]], text: str = MARK) -> float:
     with tempfile.TemporaryDirectory() as folder:
         script, marks = Path(folder) / "script.py", Path(folder) / "marks"
-        script.write_text(MARK)
+        script.write_text(text)
         marks.touch()
         started_s = time.perf_counter()
         with subprocess.Popen(
@@ -117,7 +159,16 @@ def _until_marked(command: Callable[[Path, Path], list[str]]) -> float:
 
 
 def _csrun(script: Path, marks: Path) -> list[str]:
-    return [str(BINARIES / "csrun_wse"), *LAYOUT, "python-ws", str(script), str(marks)]
+    return [*csrun_wse("python-ws"), str(script), str(marks)]
+
+
+def _csrun_torch(script: Path, marks: Path) -> list[str]:
+    return [*csrun_wse("python-pt"), str(script), str(marks)]
+
+
+def csrun_wse(interpreter: str) -> list[str]:
+    """The launcher, up to the script."""
+    return [str(BINARIES / "csrun_wse"), *LAYOUT, interpreter]
 
 
 def _torchrun(script: Path, marks: Path) -> list[str]:
@@ -131,9 +182,8 @@ def _bare(script: Path, marks: Path) -> list[str]:
 
 
 @contextmanager
-def _training(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """fc_mnist in 98 tasks, from its first log line of a step."""
-    command = [str(BINARIES / "csrun_wse"), *LAYOUT, "python-ws", str(FC_MNIST)]
+def _training(folder: Path, command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A training in 98 tasks, from its first log line of a step."""
     with subprocess.Popen(
         [*command, "--max_steps", "9999999"],
         cwd=folder, env=_environment(str(folder)), text=True,
@@ -160,5 +210,5 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for result in (*launch_times(), *resources()):
+    for result in (*launch_times(), *torch_times(), *resources(), *torch_memory()):
         result.print()
