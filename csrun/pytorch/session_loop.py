@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.tokens import Lazy, Numbers, Slot, StepValues, Token, leaves_of
 from csrun.pytorch.user import Loader
+
+_TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 
 
 class SessionLoop:
@@ -70,16 +73,16 @@ class SessionLoop:
         self._run.flush()
         batches = self._run.batches_of(loader)
         batches.begin()
-        epoch = loader.orders.begun - 1
-        for position in range(len(loader)):
-            yield self._begin_step(batches, epoch, position)
+        epoch, length = loader.orders.begun - 1, len(loader)
+        for position in range(length):
+            rows = loader.orders.rows(epoch, position)
+            yield self._begin_step(batches, epoch * length + position, rows)
         self._end_step()
 
-    def _begin_step(self, batches: Batches, epoch: int, position: int) -> Any:
+    def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         self._end_step()
         loader = batches.loader
-        number = epoch * len(loader) + position
-        key = (loader, loader.orders.rows(epoch, position), self._modes())
+        key = (loader, rows, self._modes())
         part = self._parts.get(key)
         if part is not None:
             part = self._edited.latest(part)
@@ -105,7 +108,7 @@ class SessionLoop:
         return step.recorded.batch
 
     def _modes(self) -> tuple[bool, ...]:  # what a loop may switch in the model
-        return (*(m.training for m in self._modules), *(p.requires_grad for p in self._trainable))
+        return (*map(_TRAINS, self._modules), *map(_REQUIRES_GRAD, self._trainable))
 
     def _end_step(self) -> None:
         """The loop asks for the next batch, or for none."""

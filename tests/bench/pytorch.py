@@ -58,11 +58,12 @@ class Workload:
 
 BOTH = (PIPELINED, STREAMING)
 WORKLOADS = (
-    Workload("fc_mnist, loss every 50", "fc_mnist", "samples", 50, BOTH, over_eager=1.2),
+    Workload(
+        "fc_mnist, loss every 50", "fc_mnist", "samples", 50, BOTH, over_eager=1.2, tells_cost=True
+    ),
     Workload("fc_mnist, loss each step", "fc_mnist", "samples", 1, BOTH, over_eager=0.9),
     Workload(
-        "fc_mnist, batches ready", "fc_mnist", "batches", 50, native_steps=2000, over_native=0.9,
-        tells_cost=True,
+        "fc_mnist, batches ready", "fc_mnist", "batches", 50, native_steps=2000, over_native=0.9
     ),
     Workload("GPT, 4 layers of 128", "gpt2", "samples", 10, native_steps=60, over_native=0.9),
     Workload("BERT, 4 layers of 128", "bert", "samples", 10, native_steps=60, over_native=0.9),

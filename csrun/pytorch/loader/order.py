@@ -48,6 +48,7 @@ class Orders:
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self._loader = loader
         self._draws_seeds = draws_seeds(loader)
+        self._size, self._samples = getattr(loader.batch_sampler, "batch_size", 1), 0  # of a pass
         self._told = Told(0, ())
         self._base: int | None = None  # of workers that persist
         self._kept: dict[int, PassOrder] = {}  # those that are read now
@@ -58,6 +59,7 @@ class Orders:
         number, self.begun = self.begun, self.begun + 1
         base = self._drawn_base()
         if self._draws_seeds:
+            self._samples = len(self._loader.sampler)
             seeds = PassSeeds(base, self._drawn_sampler_seed())
             if self._seeds_of(number) == seeds:
                 return True
@@ -97,8 +99,7 @@ class Orders:
         if loader.batch_sampler is None:
             return None
         if self._draws_seeds:  # whose order the chief need not know for that
-            size = loader.batch_sampler.batch_size
-            return int(min(size, len(loader.sampler) - position * size))
+            return min(self._size, self._samples - position * self._size)
         return len(self.of(number).batches[position])
 
     def _tell(self, told: Told) -> None:
