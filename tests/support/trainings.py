@@ -46,6 +46,13 @@ def text_of(path: Path) -> np.ndarray:
     return np.asarray(arrays[:, 0]).astype(np.int64)
 
 
+def byte_nats(text: np.ndarray) -> float:
+    """Of a byte, by how often each is in the text: its entropy. Shapes: [N]"""
+    counts = np.bincount(text, minlength=BYTES)
+    shares = counts[counts > 0] / len(text)
+    return -float(np.sum(shares * np.log(shares)))
+
+
 def counted(text: np.ndarray) -> np.ndarray:
     """How often each byte follows each pair. Shapes: -> [65536, 256]"""
     triples = (text[:-2] * BYTES + text[1:-1]) * BYTES + text[2:]
