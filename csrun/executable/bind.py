@@ -1,6 +1,6 @@
 """From a plan and memory to the arrays that a program works on."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, inf, prod
 
@@ -228,30 +228,42 @@ def total(numbers: Iterable[float]) -> float:
         return inf
 
 
+MOST_KEPT_TILES = 256  # of a loop; with more of them, views are few beside what is computed
+Tile = tuple[slice | Array, ...]
+
+
 def row_tiles(
     rows: int, tile: int, arrays: Sequence[Array], scratch: Sequence[Array]
-) -> list[tuple[slice | Array, ...]]:
+) -> Iterable[Tile]:
     """The pieces of a loop over rows: where they are, their views of arrays and of scratch arrays.
 
-    Of an array with fewer rows these come again and again; no piece goes over its end.
+    Of an array with fewer rows these come again and again; no piece goes over its end. A long
+    loop's views are made anew as it comes to them: those of billions of weights would take memory.
 
     Shapes: arrays [rows or a part of them, ...], scratch [tile, ...] -> views [tile, ...], the last
     ones shorter
     """
-    span = min([rows, *map(len, arrays)])
-    pieces = [
-        slice(at, min(at + tile, first + span))
-        for first in range(0, rows, span)
-        for at in range(first, first + span, tile)
-    ]
-    return [
-        (
-            piece,
-            *(a[piece.start % len(a) :][: piece.stop - piece.start] for a in arrays),
-            *(s[: piece.stop - piece.start] for s in scratch),
-        )
-        for piece in pieces
-    ]
+    tiles = _Tiles(rows, tile, arrays, scratch)
+    return tiles if -(-rows // tile) > MOST_KEPT_TILES else list(tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    rows: int
+    tile: int
+    arrays: Sequence[Array]
+    scratch: Sequence[Array]
+
+    def __iter__(self) -> Iterator[Tile]:
+        span = min([self.rows, *map(len, self.arrays)])
+        for first in range(0, self.rows, span):
+            for at in range(first, first + span, self.tile):
+                length = min(self.tile, first + span - at)
+                yield (
+                    slice(at, at + length),
+                    *(a[at % len(a) :][:length] for a in self.arrays),
+                    *(s[:length] for s in self.scratch),
+                )
 
 
 def store_of(plan: Plan, arena: Bytes, store: Bytes | None) -> Bytes:

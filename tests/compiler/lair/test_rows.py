@@ -13,7 +13,7 @@ from csrun.compiler import compile_model
 from csrun.compiler.lair import Generated, cluster, loop
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
-from csrun.executable import row_tiles
+from csrun.executable import bind, row_tiles
 from csrun.nn.initializers import zeros
 from csrun.nn.tracer import Tracer
 
@@ -186,3 +186,19 @@ def test_the_time_to_make_clusters_grows_as_the_operators():
     few = seconds_to_match(250)
     most = 8 * few  # 16 times where each operator looks at all before it
     assert any(seconds_to_match(1000) < most for _ in range(5))
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(6, 2), (7, 3), (6, 5)])
+def test_views_that_are_not_kept_are_the_same_each_time(monkeypatch, rows, tile):
+    long, scratch = np.arange(float(rows)), np.zeros(tile)
+    short = long[: rows // 2] if rows % 2 == 0 else long
+    kept = row_tiles(rows, tile, [long, short], [scratch])
+    monkeypatch.setattr(bind, "MOST_KEPT_TILES", 0)
+    made = row_tiles(rows, tile, [long, short], [scratch])
+    assert isinstance(kept, list)
+    assert not isinstance(made, list)
+    for again in (list(made), list(made)):
+        assert [piece for piece, *_ in again] == [piece for piece, *_ in kept]
+        for ours, theirs in zip(again, kept, strict=True):
+            for a, b in zip(ours[1:], theirs[1:], strict=True):
+                assert a.__array_interface__ == b.__array_interface__
