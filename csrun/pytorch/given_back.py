@@ -13,7 +13,7 @@ from csrun.executable.bind import Array
 from csrun.pytorch.capture import Recording, user_line
 from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.stored import mapped, read_weights
+from csrun.pytorch.stored import differ, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
 
@@ -28,10 +28,14 @@ class GivenBack:
     Of a model that `meta_init` has built the weights stay in checkpoints: where the loop or the
     code behind it gets them, they are tensors that lie in such a file, which the system reads as
     they are used; what is written to them stays in memory. times: how often they were given back.
+    are_current: they have what the store has, or what the script has written since; a store that is
+    made then begins with them.
     """
 
     def __init__(self, model: torch.nn.Module, optimization: Optimization | None) -> None:
-        self._model, self._optimization = model, optimization
+        self.model, self.optimization = model, optimization
+        self.are_current = True
+        self._optimizer_was: list[tuple[int, int]] | None = None
         self._trained = frozenset[str]()
         self._counters: dict[str, tuple[torch.Tensor, int]] = {}
         self.is_on_meta = is_on_meta(model)
@@ -40,24 +44,26 @@ class GivenBack:
     def learn(self, recording: Recording) -> None:
         """A step that trains is compiled."""
         self._trained |= set(recording.gradients)
-        buffers = dict(self._model.named_buffers())
+        buffers = dict(self.model.named_buffers())
         for name, by in recording.counters.items():
             self._counters.setdefault(name, (buffers[name].clone(), by))
 
     def weights(self, state: Mapping[str, Array]) -> None:
         """Give the model its weights."""
-        read_weights(self._model, state)
+        read_weights(self.model, state)
 
     def all(self, state: Mapping[str, Array], step: int) -> None:
         """Give the model and the optimizer what they have after so many steps."""
         self.times += 1
         self.weights(state)
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in self.model.named_buffers():
             if name in self._counters:  # of steps
                 first, by = self._counters[name]
                 buffer.copy_(first + by * step)
-        if self._optimization is not None and self._has_room(state):
-            self._optimization.give_back(state, step, self._trained)
+        if self.optimization is not None and self._has_room(state):
+            self.optimization.give_back(state, step, self._trained)
+            self._optimizer_was = self._optimizer_state()
+        self.are_current = not self.is_on_meta
 
     def found(self, checkpoint: Checkpoint) -> None:
         """Give them what an earlier run has left."""
@@ -67,8 +73,27 @@ class GivenBack:
             names = checkpoint.manifest.tensors
             self.all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
 
+    def differ(self, state: Mapping[str, Array]) -> bool:
+        """Whether the script has written into the model since the store has given it back."""
+        return differ(self.model, state)
+
+    def require_optimizer_as_given(self) -> None:
+        """Raises: UsageError where the script has changed the optimizer's state since"""
+        if self._optimizer_was is not None and self._optimizer_was != self._optimizer_state():
+            raise UsageError(
+                f"{user_line()}: the optimizer's state has changed since the last Session, by "
+                "load_state_dict or steps in PyTorch, and the run's store has its own: begin "
+                "another run with cbtorch.initialize(model_dir=...) and a new optimizer"
+            )
+
+    def _optimizer_state(self) -> list[tuple[int, int]]:
+        assert self.optimization is not None, "asked of a training"
+        states = self.optimization.optimizer.state.values()
+        tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
+        return [(id(x), x._version) for x in tensors]
+
     def end(self, checkpoint: Callable[[], Checkpoint]) -> None:
-        """The run is over: what has no memory gets it, in the file of the newest checkpoint."""
+        """The block is left: what has no memory gets it, in the file of the newest checkpoint."""
         if not self.is_on_meta:
             return
         newest = checkpoint()
@@ -77,6 +102,7 @@ class GivenBack:
             found = numbers(tensor)
             forget(tensor)
             _swap(tensor, found)
+        self.is_on_meta = False
         log.info(f"The model's weights lie in {newest.path}")
 
     def state_dict(
@@ -90,7 +116,7 @@ class GivenBack:
         return given
 
     def _without_memory(self) -> list[tuple[str, torch.Tensor]]:
-        named = (*self._model.named_parameters(), *self._model.named_buffers())
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
         return [(name, x) for name, x in named if is_meta(x)]
 
     def _numbers(self, checkpoint: Checkpoint) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -108,7 +134,7 @@ class GivenBack:
         """Whether the optimizer's state may be in memory, of a model that is not."""
         if not self.is_on_meta:
             return True
-        weights = {stored_name(name) for name, _ in self._model.named_parameters()}
+        weights = {stored_name(name) for name, _ in self.model.named_parameters()}
         slots = [name for name in state if name.partition("/")[2] in weights]
         needed = sum(prod(state[name].shape) * state[name].dtype.itemsize for name in slots)
         if needed * SHARE_OF_MEMORY <= psutil.virtual_memory().available:

@@ -101,8 +101,10 @@ class KeptValues:
         self._file.write(_frame(record))
 
     def close(self) -> None:
+        """Have no file open; what is kept next opens it again."""
         if self._file is not None:
             self._file.close()
+            self._file = None
 
 
 def _frame(record: Record) -> bytes:

@@ -9,8 +9,8 @@ from csrun.estimator.compilation import compile_options
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.given_back import GivenBack
 from csrun.pytorch.parts import Part
+from csrun.pytorch.replay import Replay
 from csrun.pytorch.script_run import ScriptRun
 from csrun.runtime.wire.rendezvous import announce_done
 
@@ -26,15 +26,19 @@ class Prepared(ScriptRun):
     only: Preparation = Preparation.COMPILE_ONLY
 
     def __post_init__(self) -> None:
-        self.users = GivenBack(self.model, self.optimization)
         self._target = compile_target(self.run.context, self.run.config.cs_ip)
+        self.replay = Replay(self.run.model_dir, self.users)
+
+    def enter(self) -> None:
+        """A Session's block begins; nobody else is kept from model_dir."""
+        self.run, self.is_open = replace(self.run, folder=self.folder()), True
 
     def compile(self, part: Part) -> None:
         """Compile or validate a part of the loop, and end the script, with exit code 0."""
         data = part.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
         options = compile_options(run.config, part.run_mode, self._target)
-        prepare_traced(run, part.traced(self.optimization), options, self.only)
+        prepare_traced(run, part.traced(self.users.optimization), options, self.only)
         say_prepared(self.only, part.run_mode)
         if run.folder is not None:
             announce_done(run.folder, {})

@@ -42,7 +42,7 @@ class Reading:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
         self.want([Token(self._loop, step, slot)])
         found = step.outputs[slot.value]
-        self._run.keep(step, slot.value, found)
+        self._run.replay.keep(step, slot.value, found)
         return found
 
     def loss(self, step: StepValues) -> float:
@@ -62,7 +62,7 @@ class Reading:
         wanted = [t for t in wanted if t.slot.value not in t.step.outputs]
         run = self._run
         for token in list(wanted):
-            if (kept := run.kept(token.step, token.slot.value)) is not None:
+            if (kept := run.replay.value(token.step, token.slot.value)) is not None:
                 token.step.outputs[token.slot.value] = kept
                 wanted.remove(token)
         if not wanted:

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
+from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.whole import is_of_training
 from csrun.pytorch.given_tensors import Constant
@@ -33,11 +34,15 @@ class ReadBefore:
     def number_of(
         self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
     ) -> torch.Tensor:
-        """The numbers of a value: those that were kept, or computed ones, which are kept."""
-        found = self.run.kept(self.values, ref)
+        """The numbers of a value: those that were kept, or computed ones, which are kept.
+
+        Computed on one thread: sums must not depend on how many CPUs a task has.
+        """
+        found = self.run.replay.value(self.values, ref)
         if found is None:
-            found = compute()[ref]
-            self.run.keep(self.values, ref, found)
+            with on_one_thread():
+                found = compute()[ref]
+            self.run.replay.keep(self.values, ref, found)
         return found
 
 
@@ -107,26 +112,30 @@ class RecordedStep:
         """Record no more."""
         self._modes.close()
 
-    def _finish(self) -> Recording:
+    def finish(self) -> None:
+        """The step is over."""
         self.close()
-        return self._recorder.finish()
+        self._recording = self._recorder.finish()
 
     def part(
         self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
     ) -> Part:
         """A new part of the loop. inputs: the batch's, if another part has such batches."""
-        recording = self._finish()
+        recording = self._recording
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
-        refs = tree_map(lambda x: x.value if isinstance(x, Traced) else x, self.batch)
-        self._recording = recording
-        shape = LoopShape(recording, refs, self.calls.found, inputs)
-        part = Part(recording, shape, batches, mode, self._goals())
+        part = Part(recording, self._shape(inputs), batches, mode, self._goals())
         part.outputs = self._read_of(part)
-        part.constants = [
-            Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in self._recorder.constants
-        ]
+        part.constants = self._constants()
         return part
+
+    def _shape(self, inputs: Mapping[Ref, Slot] | None) -> LoopShape:
+        refs = tree_map(lambda x: x.value if isinstance(x, Traced) else x, self.batch)
+        return LoopShape(self._recording, refs, self.calls.found, inputs)
+
+    def _constants(self) -> list[Constant]:
+        found = self._recorder.constants
+        return [Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found]
 
     def _read_of(self, part: Part) -> tuple[Ref, ...]:
         recording = self._recording
@@ -142,14 +151,24 @@ class RecordedStep:
 
     def compare(self, part: Part) -> None:
         """Raises: UsageError where the step is not what the part's first one was"""
-        self._recording = self._finish()
-        goals = self._goals()
-        if what := difference(part.recording, part.goals, self._recording, goals):
+        if what := difference(part.recording, part.goals, self._recording, self._goals()):
             raise UsageError(
                 f"{what}: a loop must compute the same in each step, as forward's Python runs in "
                 "the first ones only"
             )
         part.wanted.update(dict.fromkeys(self._read_of(part)))
+
+    def takes_over(self, part: Part, inputs: Mapping[Ref, Slot] | None) -> bool:
+        """Have a part of an earlier Session be one of this, if it computes the same."""
+        recording, goals = self._recording, self._goals()
+        if difference(part.recording, part.goals, recording, goals):
+            return False
+        if not _are_numbered_alike(part.recording, recording):
+            return False
+        part.recording, part.goals, part.shape = recording, goals, self._shape(inputs)
+        part.constants = self._constants()
+        part.wanted.update(dict.fromkeys(self._read_of(part)))
+        return True
 
     def answer(self, part: Part, loss: Callable[[], torch.Tensor | None]) -> None:
         """Have what the loop still holds of the step answer with numbers.
@@ -208,6 +227,13 @@ class Step:
         if self.is_over:
             return False
         return self.is_backward or (self.recorded is not None and self.recorded.has_loss)
+
+
+def _are_numbered_alike(one: Recording, other: Recording) -> bool:
+    """Whether what one's program gives by its number is the other's value of that number."""
+    results = ([op.results for op in each.operators] for each in (one, other))
+    leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
+    return next(results) == next(results) and next(leaves) == next(leaves)
 
 
 def _require_evaluation(recording: Recording) -> None:

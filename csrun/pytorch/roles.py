@@ -1,7 +1,10 @@
-"""What a task does at a Session: the chief leads it, the others serve until it is over."""
+"""What a task does at a Session: the chief leads its run, the others serve until it is over."""
 
+import atexit
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -13,76 +16,145 @@ from csrun.estimator.input_report import NoReports
 from csrun.estimator.roles import next_run, role_in_training, serve
 from csrun.estimator.run import Run
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.given_back import GivenBack
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.preparing import Prepared, require_no_feeding
-from csrun.pytorch.script_run import ScriptRun
+from csrun.pytorch.script_run import GOES_ON, ScriptRun
 from csrun.pytorch.settings import Settings
 from csrun.pytorch.user import Loader
+
+SCRIPT_IS_OVER = "script is over"  # among the results of a run: the other tasks end with the chief
 
 
 class BlockIsLeft(BaseException):
     """Raised as the body of a Session's block would begin, in a task that has none to run."""
 
 
-def chief_run(
-    settings: Settings,
-    model: torch.nn.Module,
-    optimization: Optimization | None,
-    loaders: Sequence[Loader],
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What a Session was made of. optimizer: None of an evaluation."""
+
+    settings: Settings
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer | None
+
+    def has(self, other: "Wanted") -> bool:
+        """Whether another Session belongs to the run of this one."""
+        is_one = self.settings is other.settings and self.model is other.model
+        return is_one and (None in (self.optimizer, other.optimizer) or self._trains_as(other))
+
+    def _trains_as(self, other: "Wanted") -> bool:
+        return self.optimizer is other.optimizer
+
+
+_runs: list[tuple[Wanted, ScriptRun]] = []  # of the chief; the last one has the system
+_served: list[Settings] = []  # of any other task: those whose runs are over
+
+
+def run_of(
+    wanted: Wanted, optimization: Optimization | None, loaders: Sequence[Loader]
 ) -> ScriptRun | None:
-    """The run that the chief leads; None in other tasks, once it is over.
+    """The run that a Session is a part of, which the chief leads; None in other tasks.
+
+    Sessions of one model behind one `initialize` are one run, with one store and one lease. The
+    other tasks are in the first Session's block until `initialize` is called again, or the chief's
+    script is over.
 
     loaders: those of the script so far, in the order in which all tasks have made them.
 
-    Raises: UsageError for a second training in one model_dir
+    Raises: UsageError for a second training in one model_dir; SystemExit in another task, when the
+        chief's script is over
     """
     require_no_feeding()
+    require_no_feeding()
     context = current()
-    folder, role = next_run(context), role_in_training(context)
-    if context is not None and folder is not None and role is not Role.CHIEF:
-        _serve(context, folder, loaders if role is Role.STREAMER else ())
-        if settings.only is not None:
-            sys.exit(0)  # as the chief does
+    role = role_in_training(context)
+    if context is not None and context.mode is not None and role is not Role.CHIEF:
+        _take_part(context, wanted.settings, loaders if role is Role.STREAMER else ())
         return None
-    if optimization is not None:
-        _require_another_folder(settings)
+    found = next((one for one in reversed(_runs) if one[0].has(wanted)), None)
+    is_same_folder = bool(_runs) and _runs[-1][0].settings is wanted.settings
+    if _runs and found is not _runs[-1]:
+        _runs[-1][1].suspend({GOES_ON: 1.0} if is_same_folder else {})
+    if found is None:
+        _require_another_folder(wanted)
+        known = _runs[-1][1].loaders if is_same_folder else list(loaders)
+        found = wanted, _new_run(context, wanted, optimization, known)
+    else:
+        _runs.remove(found)
+    if found[0].optimizer is None and optimization is not None:
+        found[1].train_with(optimization)
+        found = wanted, found[1]
+    _runs.append(found)
+    return found[1]
+
+
+def _new_run(
+    context: TaskContext | None,
+    wanted: Wanted,
+    optimization: Optimization | None,
+    loaders: list[Loader],
+) -> ScriptRun:
     run = Run(
         _is_recorded,
-        settings.model_dir,
-        settings.config,
+        wanted.settings.model_dir,
+        wanted.settings.config,
         None,
         context,
-        folder,
+        None,
         NoReports(),
         loaders[0].dataset_of_batches,
         _is_recorded,
     )
-    if settings.only is not None:
-        return Prepared(run, model, optimization, list(loaders), only=settings.only)
-    return ScriptRun(run, model, optimization, list(loaders))
+    users, only = GivenBack(wanted.model, optimization), wanted.settings.only
+    if only is not None:
+        return Prepared(run, partial(next_run, context), users, loaders, only=only)
+    return ScriptRun(run, partial(next_run, context), users, loaders)
 
 
-_trained: list[Settings] = []  # of the newest Session that trains
-
-
-def _require_another_folder(settings: Settings) -> None:
+def _require_another_folder(wanted: Wanted) -> None:
     """Raises: UsageError for a second training in a model_dir: it would replay the first"""
-    if any(settings is one for one in _trained):
+    _runs[:] = [one for one in _runs if one[0].settings is wanted.settings]
+    if wanted.optimizer is not None and any(one.optimizer is not None for one, _ in _runs):
         raise UsageError(
             f"{user_line()}: a second training of the script would go on from the first one's "
-            f"checkpoints in {settings.model_dir}: call cbtorch.initialize(model_dir=...) before "
-            "it, with a folder of its own, or train both in one Session"
+            f"checkpoints in {wanted.settings.model_dir}: call cbtorch.initialize(model_dir=...) "
+            "before it, with a folder of its own, or train both in one Session"
         )
-    _trained[:] = [settings]
 
 
-def _serve(context: TaskContext, folder: Any, loaders: Sequence[Loader]) -> None:
+@atexit.register
+def end() -> None:
+    """The chief's script is over: so is its run, and the other tasks end."""
+    while _runs:
+        _, run = _runs.pop()
+        run.suspend({SCRIPT_IS_OVER: 1.0})
+
+
+def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Loader]) -> None:
+    """Serve the runs of an `initialize` until they are over, if they are not.
+
+    Raises: SystemExit when the script is
+    """
+    if any(settings is one for one in _served):
+        return
+    results = {GOES_ON: 1.0}
+    while GOES_ON in results:
+        results = _serve(context, loaders)
+    _served[:] = [settings]
+    if SCRIPT_IS_OVER in results or settings.only is not None:
+        raise SystemExit(0)
+
+
+def _serve(context: TaskContext, loaders: Sequence[Loader]) -> dict[str, float]:
     datasets = [loader.dataset_of_batches for loader in loaders]
 
     def hear(number: int, told: bytes) -> None:
         loaders[number].orders.adopt(told)
 
-    serve(context, folder, datasets, hear)
+    folder = next_run(context)
+    assert folder is not None, "in a job"
+    return serve(context, folder, datasets, hear)
 
 
 def leave_block(frame: FrameType) -> None:

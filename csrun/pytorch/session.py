@@ -11,7 +11,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.roles import BlockIsLeft, chief_run, leave_block
+from csrun.pytorch.roles import BlockIsLeft, Wanted, leave_block, run_of
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.session_loop import SessionLoop
 from csrun.pytorch.settings import settings
@@ -75,18 +75,21 @@ class Session:
                 f"{user_line()}: a Session needs a cbtorch.dataloader(...) before it, with the "
                 "batches of its loop"
             )
+        optimization = self._optimization
+        wanted = Wanted(self._settings, self._model, optimization and optimization.optimizer)
+        run = run_of(wanted, optimization, loaders)
+        if run is None:
+            leave_block(sys._getframe(1))
+            return self
+        optimization = optimization and run.users.optimization
         with ExitStack() as opened:
-            run = chief_run(self._settings, self._model, self._optimization, loaders)
-            if run is None:
-                leave_block(sys._getframe(1))
-                return self
-            self._run = run
-            opened.callback(run.close)
-            loop = SessionLoop(run, self._model, self._optimization, self._model.forward)
-            opened.enter_context(TakenOver(loop, self._model, self._optimization))
+            run.enter()
+            opened.callback(run.leave_block)
+            loop = SessionLoop(run, self.line, self._model, optimization, self._model.forward)
+            opened.enter_context(TakenOver(loop, self._model, optimization))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)
-            self._loop = loop
+            self._loop, self._run = loop, run
             active.append(self)
             opened.callback(active.remove, self)
             self._open = opened.pop_all()
@@ -100,16 +103,20 @@ class Session:
     ) -> bool:
         if kind is BlockIsLeft:
             return True
-        loop, run = self._loop, self._run
-        assert loop is not None, "in the block"
+        loop, run = self._in_block, self._run
         assert run is not None, "in the block"
         with self._open:
             if error is not None:
                 loop.stop()
-            else:
-                loop.end()
-                run.finish()
-            if isinstance(error, Exception):
+            try:
+                if error is None:
+                    loop.end()
+                if error is None or isinstance(error, SystemExit):
+                    run.finish_block()
+            except BaseException as another:
+                run.fail(another)
+                raise
+            if error is not None and not isinstance(error, SystemExit):
                 run.fail(error)
         return False
 

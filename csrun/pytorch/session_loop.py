@@ -29,12 +29,14 @@ _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 class SessionLoop:
     """What the loop of a Session meets: its batches, `optimizer.step()`, and all that tokens ask.
 
-    forward: the model's own. watch: of what the loop does with the model beside its steps.
+    line: of the Session; another one of that line has the same parts. forward: the
+    model's own. watch: of what the loop does with the model beside its steps.
     """
 
     def __init__(
         self,
         run: ScriptRun,
+        line: str,
         model: torch.nn.Module,
         optimization: Optimization | None,
         forward: Callable[..., Any],
@@ -43,9 +45,10 @@ class SessionLoop:
         self._forward = forward
         self._modules, self._trainable = list(model.modules()), list(model.parameters())
         self._parts: dict[tuple[Any, ...], Part] = {}
+        self._earlier = run.parts_of((line, optimization is not None), self._parts)
         self._recordings: dict[Part, int] = {}
         self._step: Step | None = None
-        self._count = 0  # steps of the loops
+        self._has_begun = self._is_over = False
         self.watch = ParameterWatch(model, lambda: self._is_apart, self.give_back)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(model, trained, self.watch.name_of)
@@ -56,19 +59,25 @@ class SessionLoop:
     def end(self) -> None:
         """The loop is over: its last step is, too."""
         self._end_step()
+        self._is_over = True
 
     def stop(self) -> None:
         """The loop has raised: nothing is recorded any more."""
         self._weight_calls.close()
+        self._is_over = True
         if self._step is not None and self._step.recorded is not None:
             self._step.recorded.close()
+        self._step = None
 
     def forget_gradients(self) -> None:
         """The parameters have none any more that only the loop knows of."""
         self._gradients.vanish()
 
     def batches(self, loader: Loader) -> Iterator[Any]:
-        """One pass over a loader."""
+        """One pass over a loader.
+
+        Raises: UsageError where it is read behind the block
+        """
         self._end_step()
         self._run.flush()
         batches = self._run.batches_of(loader)
@@ -80,22 +89,29 @@ class SessionLoop:
         self._end_step()
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
+        if self._is_over:
+            raise UsageError(
+                f"{user_line()}: a pass over a dataloader is read behind the block of the Session "
+                "in which it began: begin another one"
+            )
         self._end_step()
-        loader = batches.loader
+        loader, run = batches.loader, self._run
+        if not self._has_begun:
+            run.take_users_values()
+            self._has_begun = True
         key = (loader, rows, self._modes())
         part = self._parts.get(key)
         if part is not None:
             part = self._edited.latest(part)
-        self._step = step = Step(StepValues(self._count), batches, number, part)
-        self._count += 1
+        self._step = step = Step(StepValues(run.count), batches, number, part)
+        run.count += 1
         if part is not None and self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS:
             if part.shape.takes_weights:
                 self._weight_calls.enter_context(WeightCalls(self._called))
             return part.shape.tokens_of_batch(self, step.values)
-        run = self._run
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
-        draw = Draw(self._run.run.config.seed, run.step)
+        draw = Draw(run.run.config.seed, run.replay.step)
         step.recorded = RecordedStep(
             self._model,
             loader.batches[number],
@@ -183,6 +199,7 @@ class SessionLoop:
 
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
         """A recorded step is over: it is a new part of the loop, or is compared with its part."""
+        recorded.finish()
         if step.part is None:  # one whose modules are set between its batch and forward?
             step.part = self._parts.get((*recorded.key[:2], recorded.modes))
         if step.part is not None:
@@ -202,13 +219,18 @@ class SessionLoop:
 
     def _learn_new(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
         like = next((p for key, p in self._parts.items() if key[:2] == recorded.key[:2]), None)
-        step.part = recorded.part(step.batches, mode, like.shape.inputs if like else None)
-        self._parts[recorded.key] = step.part
+        inputs = like.shape.inputs if like else None
+        part = self._earlier.get(recorded.key)
+        if part is not None and recorded.takes_over(part, inputs):
+            self._recordings[part] = CHECKED_STEPS
+        else:
+            part = recorded.part(step.batches, mode, inputs)
+            self._recordings[part] = 0
+        step.part = self._parts[recorded.key] = part
         if recorded.modes:
-            self._parts[*recorded.key[:2], recorded.modes] = step.part
-        self._recordings[step.part] = 0
-        if mode is RunMode.TRAIN:
-            self._run.compile(step.part)
+            self._parts[*recorded.key[:2], recorded.modes] = part
+        if part.executable is None and mode is RunMode.TRAIN:
+            self._run.compile(part)
 
     def _queue(self, step: Step, numbers: tuple[float, ...]) -> None:
         assert step.part is not None, "known by now"
@@ -345,13 +367,13 @@ class SessionLoop:
     @property
     def is_replayed(self) -> bool:
         """Whether the loop is in steps that an earlier run has taken, whose weights are gone."""
-        return self._run.is_replayed
+        return self._run.replay.is_on
 
     @property
     def _is_apart(self) -> bool:
         """Whether what happens to the user's own Parameters is none of a step that is recorded."""
         step = self._step
-        return self._count > 0 and (step is None or step.recorded is None or step.is_over)
+        return self._has_begun and (step is None or step.recorded is None or step.is_over)
 
     def give_back(self) -> None:
         """Have the user's own objects be as the store is."""

@@ -63,6 +63,19 @@ def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
                 tensor.copy_(torch.from_numpy(np.array(state[stored])))
 
 
+def differ(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
+    """Whether a bit of the user's values is not as the store has it."""
+    return any(
+        _bytes(tensor.detach().numpy()) != _bytes(np.array(state[stored]))
+        for name, tensor in _tensors(model)
+        if (stored := stored_name(name)) in state
+    )
+
+
+def _bytes(array: Any) -> memoryview:
+    return np.ascontiguousarray(array).data.cast("B")
+
+
 def names_of(model: torch.nn.Module) -> dict[str, str]:
     """What a checkpoint says of the model's names, of tied weights all that they have."""
     own = {id(tensor): name for name, tensor in _tensors(model)}

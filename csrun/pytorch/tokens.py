@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Ref, Traced
 
 
@@ -33,13 +34,14 @@ class StepValues:
     """What is known of one step that tokens are out for.
 
     number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
-    run has taken it.
+    run has taken it (is_taken).
     """
 
     number: int
     is_over: bool = False
     loss: float | None = None
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
+    is_taken: bool = False
 
 
 class Owner(Protocol):
@@ -249,11 +251,12 @@ class Lazy(Numbers):
         """The numbers; of a sum over many steps, one after the other."""
         waiting = [self]
         self._owner.want(self._tokens())
-        while self._tensor is None:
-            if more := waiting[-1].needs:
-                waiting += more
-                continue
-            waiting.pop()._compute()
+        with on_one_thread():  # sums must not depend on how many CPUs a task has
+            while self._tensor is None:
+                if more := waiting[-1].needs:
+                    waiting += more
+                    continue
+                waiting.pop()._compute()
         return self._tensor
 
     def _tokens(self) -> list[Token]:

@@ -70,6 +70,11 @@ class Ledger:
         self._seconds = dict.fromkeys(Row, 0.0)
         self._reported = dict(self._seconds)
 
+    def rested(self, seconds: float) -> None:
+        """So long there was no training: that time is none of a row's."""
+        self._began += seconds
+        self._marked += seconds
+
     def mark(self, row: Row) -> None:
         """The time since the mark before was this row's."""
         now = self._clock()

@@ -34,6 +34,11 @@ class RateTracker:
         """The outputs of so many samples have been received, all in all."""
         self._samples = samples
 
+    def rested(self, seconds: float) -> None:
+        """So long nothing was to be received: that time is none of the rates'."""
+        self._loaded += seconds
+        self._last_time += seconds
+
     def log(self) -> Rates:
         """The rates at a logging step."""
         now = self._clock()

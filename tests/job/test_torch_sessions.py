@@ -46,6 +46,74 @@ with cbtorch.Session(model, optimizer, criterion, mode="train"):
         cbtorch.master_print(f"pass {epoch}: {total!r}")
 """
 
+IN_TURN = """
+import os, signal, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+folder, killed_at = sys.argv[1], int(sys.argv[2])
+torch.manual_seed(1)
+cbtorch.initialize(model_dir=folder, save_checkpoints_steps=5)
+model = cbtorch.module(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)))
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+criterion = nn.CrossEntropyLoss()
+data = TensorDataset(torch.randn(85, 6), torch.randint(4, (85,)))  # the last batch has 5
+train = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
+validation = cbtorch.dataloader(DataLoader(data, 16))
+step = 0
+
+
+def validated():
+    model.eval()
+    with cbtorch.Session(model, criterion=criterion, mode="eval"), torch.no_grad():
+        total = sum(criterion(model(x), y).item() for x, y in validation)
+    model.train()
+    return total  # no other task comes here
+
+
+print(f"pass none: {validated()!r}")  # before anything is trained
+for epoch in range(3):
+    with cbtorch.Session(model, optimizer, criterion, mode="train"):
+        for x, y in train:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step == killed_at:
+                loss.item()
+                os.kill(os.getpid(), signal.SIGKILL)
+    print(f"pass {epoch}: {loss.item()!r}, {validated()!r}")
+"""
+FOUR_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "4", "--cpus-per-task", "1")
+
+
+@pytest.mark.slow
+def test_sessions_in_turn_are_one_job_with_the_same_bits_also_when_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    place = Workplace(tmp_path)
+    (tmp_path / "script.py").write_text(IN_TURN)
+
+    def trained(folder: str, *words: str, killed_at: int = 0, command: str = "csrun_wse") -> object:
+        done = place.run(*words, "script.py", folder, str(killed_at), command=command)
+        path = tmp_path / folder / "model-ckpt-33.safetensors"
+        said = [line for line in done.stdout.splitlines() if line.startswith("pass ")]
+        return done.returncode, said, path.read_bytes() if path.exists() else done.stderr
+
+    whole = trained("one", "python", command="csrun_cpu")
+    assert isinstance(whole, tuple)
+    assert (whole[0], len(whole[1])) == (0, 4), whole
+    assert trained("streaming", *FOUR_STREAMERS, "python-ws") == whole
+    killed = trained(
+        "killed", "--total-nodes", "2", "--tasks-per-node", "1", "python-pt", killed_at=17
+    )
+    assert isinstance(killed, tuple)
+    assert (killed[0], len(killed[1])) == (137, 2), killed
+    assert trained("killed", *FOUR_STREAMERS, "python-pt") == whole
+
 
 @pytest.mark.slow
 def test_every_kind_of_job_gives_the_same_bits_and_goes_on_when_killed(tmp_path: Path) -> None:

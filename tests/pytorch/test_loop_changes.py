@@ -136,6 +136,7 @@ def test_a_second_training_in_the_same_folder_is_refused(tmp_path):
     script = Script()
     with script.session(tmp_path / "one"):
         script.train()
+    script.optimizer = optim.SGD(script.model.parameters(), 0.05)
     again = cbtorch.Session(script.model, script.optimizer, script.criterion)
     with pytest.raises(UsageError, match="a second training of the script"), again:
         script.train()

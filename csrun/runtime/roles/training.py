@@ -55,7 +55,9 @@ class LoopOptions:
 class Training:
     """One training run on a loaded machine, a context manager: `advance` until `is_over`, `finish`.
 
-    Told to end by a signal, it saves at the next step boundary, and then lets the signal act.
+    Told to end by a signal, it saves at the next step boundary, and then lets the signal act. It
+    may be left and entered again, as a script that trains in several blocks does; meanwhile signals
+    act at once, and no file is open.
 
     step: the global step that comes next. taken: is told of steps (the first one, how many) before
     anything is written of them.
@@ -88,16 +90,15 @@ class Training:
         self._save_s = 0.0  # how long the last checkpoint took
         self._saved = options.first
         self._is_asked = self._is_at_end = False
+        self._left_s: float | None = None  # when it was left the last time
         self.step = options.first
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             folder = self._options.model_dir
             self._events = opened.enter_context(closing(events.EventWriter(folder)))
-            self._rates = performance.RateTracker()
-            self._ledger = ledger.Ledger()
-            self._started = perf_counter()
-            if self.step == 0:
+            self._start_clocks()
+            if self._left_s is None and self.step == 0:
                 self._save()
             opened.enter_context(self._ending)
             self._open = opened.pop_all()
@@ -109,7 +110,20 @@ class Training:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._left_s = perf_counter()
         self._open.close()
+
+    def _start_clocks(self) -> None:
+        """From here on its time counts."""
+        if self._left_s is None:
+            self._rates = performance.RateTracker()
+            self._ledger = ledger.Ledger()
+            self._started = perf_counter()
+            return
+        rested_s = perf_counter() - self._left_s
+        self._started += rested_s
+        self._rates.rested(rested_s)
+        self._ledger.rested(rested_s)
 
     def run(self) -> Results:
         """Train to the end, and return the final step and loss.
@@ -129,6 +143,11 @@ class Training:
         """Take the next steps by another program over the machine's store."""
         if program is not self._program:
             self._program, self._orders = program, Orders(program, self._options.last)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a signal has ended it, and it has saved what it could."""
+        return self._is_asked
 
     @property
     def is_over(self) -> bool:
@@ -178,7 +197,7 @@ class Training:
             self._save()
 
     def finish(self) -> Results:
-        """Save where the last step has no checkpoint; the final step and loss.
+        """Save where the last step has no checkpoint; the final step and loss so far.
 
         Raises: what a signal that told the run to end does.
         """
@@ -200,6 +219,7 @@ class Training:
         return {"global_step": float(self.step), "loss": self._loss}
 
     def _save_last(self) -> None:
+        """Save where the last step has no checkpoint."""
         step, last = self.step, self._options.last
         self.save()
         if last is not None and step < last:

@@ -1,0 +1,147 @@
+"""A script that is run again: its loop runs from the start, and what was trained is not again."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import Ref, user_line
+from csrun.pytorch.given_back import GivenBack
+from csrun.pytorch.kept_values import KeptValues
+from csrun.pytorch.parts import Queued
+from csrun.pytorch.tokens import StepValues
+from csrun.records import checkpoints, log_lines
+from csrun.records.checkpoints import Checkpoint
+
+log = logging.getLogger("csrun")
+
+
+@dataclass
+class Replay:
+    """Where the script's loops are, beside what earlier runs have left in model_dir.
+
+    found: the newest checkpoint there, as far as it is known. resumed: the training steps of
+    earlier runs, which are not taken again. step: the global step that comes next on the wafer.
+    """
+
+    model_dir: Path
+    users: GivenBack
+    found: Checkpoint | None = None
+    resumed: int = 0
+    step: int = 0
+    _made: int = 0  # training steps of the loops
+    _kept: KeptValues | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While a Session's block runs, and nobody else trains in model_dir.
+
+        Raises: UsageError where a checkpoint there is not the run's own
+        """
+        kept = self._kept
+        if kept is None:
+            kept = self._kept = self._begun()
+        elif self.step > self.resumed:
+            self._require_own()
+        try:
+            yield
+        finally:
+            kept.close()
+
+    def _begun(self) -> KeptValues:
+        log.info(log_lines.saving_to(self.model_dir))
+        self.found = checkpoints.latest(self.model_dir)
+        if self.found is not None:
+            self.resumed = self.step = self.found.step
+            self.users.are_current = False
+            log.info(
+                f"The loop runs from its start; its first {self.resumed} steps are taken already"
+            )
+        elif self.users.optimization is not None:
+            self.users.optimization.require_new()
+        return KeptValues(self.model_dir, self.resumed)
+
+    def _require_own(self) -> None:
+        """Raises: UsageError where the newest checkpoint is not that of the last Session"""
+        newest = checkpoints.kept_steps(self.model_dir)[-1:]
+        if newest != (self.step,):
+            has = f"its newest one is of step {newest[0]}" if newest else "it has none"
+            raise UsageError(
+                f"{user_line()}: {self.model_dir} must have the checkpoint of step {self.step}, "
+                f"which the last Session has come to, and {has}: start the script again"
+            )
+
+    def find(self) -> Checkpoint | None:
+        """What a machine that begins now goes on from."""
+        if self.step > self.resumed:
+            self.found = checkpoints.latest(self.model_dir)
+        return self.found
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the loop is where an earlier run has been: nothing of it runs again."""
+        return self._made < self.resumed
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether something of the run was saved, here or earlier."""
+        return self.found is not None or self.step > 0
+
+    def require_over(self) -> None:
+        """Raises: UsageError in steps that an earlier run has taken"""
+        if self.is_on:
+            raise UsageError(
+                f"{user_line()}: the loop is in step {self._made + 1}, which an earlier run has "
+                "taken and whose weights are gone: skip it where the Session's is_replayed is true"
+            )
+
+    def takes(self, step: Queued) -> bool:
+        """Whether a step that the loop has made is an earlier run's: it has that one's loss."""
+        values, is_on = step.values, self.is_on
+        self._made += step.part.trains
+        if is_on:
+            self.users.are_current = False
+            values.is_over = values.is_taken = True
+            if self._kept is not None and step.part.trains:
+                values.loss = self._kept.loss(self._made - 1)
+        return is_on
+
+    def value(self, values: StepValues, ref: Ref) -> torch.Tensor | None:
+        """What an earlier run has read of a step, if it has and there was one.
+
+        Raises: UsageError for what it has not read, of a step that is not taken again
+        """
+        if self._kept is None or self._made > self.resumed:
+            return None
+        found = self._kept.value(values.number, ref.number)
+        if found is None and (self.is_on or values.is_taken):
+            raise UsageError(
+                f"{user_line()}: step {values.number + 1} was taken by an earlier run, which did "
+                "not read this value: begin in a new model_dir, or read what that one read"
+            )
+        return found
+
+    def keep(self, values: StepValues, ref: Ref, tensor: torch.Tensor) -> None:
+        """Keep a value that the loop reads."""
+        if self._kept is not None:
+            self._kept.add(values.number, ref.number, self._made, tensor)
+
+    def keep_losses(self, first: int, losses: Sequence[float]) -> None:
+        """Keep those of training steps that were taken."""
+        if self._kept is not None:
+            self._kept.add_losses(first, losses)
+
+    def give_back_found(self) -> None:
+        """Give the user's objects what an earlier run has left, if there is one."""
+        if self.found is not None:
+            self.users.found(self.found)
+
+    def give_back_kept(self) -> None:
+        """A block is left amid what an earlier run has taken: give them its checkpoint, if kept."""
+        if self._made in checkpoints.kept_steps(self.model_dir):
+            path = self.model_dir / checkpoints.name_of(self._made)
+            self.users.found(checkpoints.open_checkpoint(path))

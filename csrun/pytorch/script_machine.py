@@ -1,0 +1,145 @@
+"""The wafer of a script's run while it is there: programs over the store of the first of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from csrun.context import Progress
+from csrun.estimator.place import Target, machine_for
+from csrun.estimator.run import Run
+from csrun.pytorch.importing import output_name
+from csrun.pytorch.parts import Part, Queued
+from csrun.pytorch.user import Loader
+from csrun.runtime.roles.machine import Feed, Machine, Program
+from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.wire.messages import Results
+
+
+class ScriptMachine:
+    """A leased system with the programs of the loops' parts, and the training that it takes.
+
+    owner: the part whose program has laid out the store. Where that trains, evaluations and other
+    trainings are loaded beside it; beside an evaluation there is no training.
+    """
+
+    def __init__(
+        self, run: Run, target: Target, loaders: Sequence[Loader], owner: Part, step: int
+    ) -> None:
+        assert owner.executable is not None, "compiled before"
+        self.owner, self._run = owner, run
+        self._parts: list[Part] = []
+        self._training: Training | None = None
+        self._open, self._in_block = ExitStack(), ExitStack()
+        self._is_in_block, self._begun_at = False, step
+        batches = owner.batches
+        others = [loader for loader in loaders if loader is not batches.loader]
+        run = replace(
+            run,
+            dataset=batches.loader.dataset_of_batches,
+            others=tuple(loader.dataset_of_batches for loader in others),
+            data=batches.number,
+        )
+        told, first = batches.loader.orders.told(), batches.next or 0
+        place = machine_for(run, owner.executable, target, step, batches.last, told, first)
+        self.machine: Machine
+        self.machine, self._show = self._open.enter_context(place)
+        self._take(owner, self.machine)
+        batches.owner = owner
+
+    def _take(self, part: Part, program: Program) -> None:
+        part.program, part.orders = program, None
+        self._parts.append(part)
+
+    def takes(self, part: Part) -> bool:
+        """Whether a part's program has what it needs in the store."""
+        return self.owner.trains or not part.trains
+
+    def load(self, part: Part) -> None:
+        """Have a part's program beside those that are there."""
+        assert part.executable is not None, "compiled before"
+        batches = part.batches
+        if batches.owner is not None and batches.owner.program is not None:
+            program = self.machine.load(part.executable, batches.owner.program)
+        else:
+            batches.owner = part
+            data, told = batches.loader.dataset_of_batches, batches.loader.orders.told()
+            feed = Feed(data, batches.number, batches.next or 0, batches.last, told)
+            program = self.machine.load(part.executable, feed)
+        self._take(part, program)
+
+    def training(
+        self,
+        step: int,
+        names: Mapping[str, str],
+        compile_s: float,
+        taken: Callable[[int, int], None],
+    ) -> Training:
+        """What takes steps from global step `step` on, while the Session's block runs.
+
+        names: what checkpoints say of the model's. taken: as of `Training`
+        """
+        if self._training is None:
+            run = self._run
+            options = LoopOptions(
+                run.model_dir,
+                step,
+                None,
+                run.config.log_steps,
+                run.config.save_checkpoints_steps,
+                run.config.keep_checkpoint_max,
+                {**run.identity(self.machine.plan), **names},
+                compile_s,
+                run.settings,
+                grace_s=run.context.job.grace_s if run.context else None,
+            )
+            self._training = Training(self.machine, options, None, self._show, taken)
+        if not self._is_in_block:
+            self._in_block.enter_context(self._training)
+            self._is_in_block, self._begun_at = True, self._training.step
+        return self._training
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a signal has ended the training, which has saved what it could."""
+        return self._training is not None and self._training.has_ended
+
+    def finish_block(self) -> Results:
+        """The Session's block is left: save, and say what was trained in it."""
+        training = self._training
+        if training is None or not self._is_in_block or training.step == self._begun_at:
+            return {}
+        self._show(Progress("training", training.step, training.step))
+        return training.finish()
+
+    def save(self) -> None:
+        """Save what was trained, if it is not saved; the block is left by an error."""
+        if self._training is not None and self._is_in_block:
+            self._training.save()
+
+    def leave_block(self) -> None:
+        """Signals act at once again, and no file is open."""
+        self._is_in_block = False
+        self._in_block.close()
+
+    def close(self, results: Results | None) -> None:
+        """Let go of the system; the others return `results`, None: they lose their chief."""
+        for part in self._parts:
+            part.program = part.orders = part.batches.owner = None
+        with self._open, self._in_block:
+            if results is not None:
+                self.machine.close(results)
+
+
+def keep_results(part: Part, program: Program, steps: list[Queued], only_last: bool) -> None:
+    """Give steps that were run what came of them."""
+    for step, loss in zip(steps, program.losses(len(steps)), strict=True):
+        step.values.loss, step.values.is_over = loss, True
+    for slot, step in enumerate(steps):
+        if part.outputs and (slot == len(steps) - 1 or not only_last):
+            found = program.result(slot, 0).outputs
+            step.values.outputs = {
+                ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in part.outputs
+            }
