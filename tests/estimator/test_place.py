@@ -2,13 +2,17 @@
 
 import logging
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from support.programs import Network
 
+from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.estimator import place
-from csrun.estimator.place import Target, on_freest
+from csrun.estimator.config import CSRunConfig
+from csrun.estimator.place import Target, checkpoint_space, on_freest
 from csrun.site import System, load
 from csrun.system import acquire
 
@@ -35,6 +39,29 @@ def test_a_system_that_became_busy_is_left_for_one_like_it(
             assert on_freest(target) == target
     (said,) = caplog.messages
     assert said.endswith("using cs2-02 (127.0.0.2), the first free system in PIPELINED mode")
+
+
+@pytest.mark.parametrize(
+    ("there", "first", "last", "count"),
+    [
+        (0, 0, None, 4),  # three that are kept, and the one being written
+        (3, 300, None, 1),
+        (5, 500, None, 0),
+        (0, 0, 50, 2),  # of step 0 and of the last one
+        (0, 0, 100, 2),
+        (2, 150, 250, 2),
+    ],
+)
+def test_the_checkpoints_of_a_run_are_counted(tmp_path, monkeypatch, there, first, last, count):
+    """Every 100 steps, of which 3 are kept."""
+    monkeypatch.setattr(place.checkpoints, "kept_steps", lambda folder: list(range(there)))
+    network = Network(sizes=(4, 3), optimizer=nn.AdamW(0.1))
+    plan = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING).plan
+    config = CSRunConfig(save_checkpoints_steps=100, keep_checkpoint_max=3)
+    run = SimpleNamespace(config=config, model_dir=tmp_path)
+    space = checkpoint_space(run, plan, first, last)
+    assert (space.folder, space.count) == (str(tmp_path), count)
+    assert space.nbytes == count * 3 * 4 * (4 * 3 + 3)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
@@ -156,3 +158,23 @@ def assert_resumes(place: FcMnist, mode: Mode) -> None:
     assert newest is not None
     assert newest.step == goal
     assert sorted(file.name for file in place.model_dir.glob(".*")) == []
+
+
+def test_a_disk_that_takes_pages_of_the_store_back_is_named(place: FcMnist) -> None:
+    """As one does that is full where it has only promised room: its pages are there no more."""
+    place.configure(runconfig__max_steps=MANY_STEPS, runconfig__weight_store="disk")
+    with place.start_wse(layout=STREAMING.layout, interpreter=STREAMING.interpreter) as launcher:
+        pid = born(place, launcher, "rank-00001")
+        until(lambda: bool(list(place.path.glob("model_dir/model-ckpt-0.json"))))
+        os.truncate(store_file(pid), 0)
+        _, err = launcher.communicate(timeout=STALL_S)
+    assert launcher.returncode == 128 + signal.SIGBUS, err
+    named = r"was killed by signal 7 \(SIGBUS\): .* is the disk of the weight store .* full"
+    assert re.search(named, err), err
+
+
+def store_file(pid: int) -> Path:
+    """The file without a name that MemoryX has open."""
+    name = re.compile(r"/(#[0-9]+|csrun-store-\w+) \(deleted\)$")
+    descriptors = Path(f"/proc/{pid}/fd").iterdir()
+    return next(d for d in descriptors if name.search(os.readlink(d)))

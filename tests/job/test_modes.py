@@ -116,7 +116,8 @@ def test_a_compile_for_a_mode_that_its_system_is_not_in_says_so(
 def test_the_weight_streaming_interpreter_trains_on_the_cpu_alone_and_says_so(
     place: FcMnist,
 ) -> None:
-    place.configure(runconfig__max_steps=2)
+    place.configure(runconfig__max_steps=2, runconfig__weight_store="disk")
     done = place.run("python-ws", RUN, *place.own(()), command="csrun_cpu")
     assert done.returncode == 0, done.stderr
     assert "python-ws has no effect without csrun_wse: running in this process" in done.stderr
+    assert "runconfig.weight_store: disk has no effect in this process" in done.stderr
