@@ -133,6 +133,20 @@ def test_a_family_is_pytorchs(tmp_path, function):
     Beside(model, batch, step, tmp_path, ExecutionMode.WEIGHT_STREAMING).check(1e-12, 1e-11)
 
 
+def test_a_choice_by_one_number_is_not_made_over_what_is_chosen_last(tmp_path):
+    class Choice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.never = nn.Linear(6, 6), torch.zeros(3, 1, dtype=torch.bool)
+
+        def forward(self, x):
+            return self.linear(x).masked_fill(self.never, 0.5)
+
+    torch.manual_seed(0)
+    batch = torch.randn(4, 3, 6).double(), torch.randn(4, 18).double().view(-1)
+    Beside(Choice().double(), batch, step, tmp_path).check(1e-12, 1e-11)
+
+
 def of_labels(**options):
     def criterion(out, labels):
         return f.cross_entropy(out, labels, **options)

@@ -249,8 +249,11 @@ class Loop:
         reader = uses[0].operation
         if len(uses) > 1 or not isinstance(reader, lair.GenericOp):
             return None
-        if uses[0].index and _call(reader).function.data not in CALLS.values():
+        call = _call(reader)
+        if uses[0].index and call.function.data not in CALLS.values():
             return None
+        if call.function.data == WHERE and call.args[-1] is reader.body.block.args[uses[0].index]:
+            return None  # a choice is not made over what is chosen last
         target = self._targets.get(reader.out)
         is_alike = reader.out.type == op.out.type
         if target is None or not is_alike or lair.REDUCTION in (*op.iterators, *reader.iterators):
