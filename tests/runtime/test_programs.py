@@ -12,6 +12,7 @@ from support.running import (
     PART,
     PIPELINED,
     SAMPLES,
+    SETTINGS,
     STEPS,
     STREAMING,
     TIED,
@@ -28,7 +29,9 @@ from support.running import (
 
 from csrun.base.errors import CsrunError
 from csrun.data.delivery import Delivery
+from csrun.runtime.roles import loop
 from csrun.runtime.roles.machine import Feed
+from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.step import weights
 from csrun.runtime.wire.ring import ring_slots_for
 
@@ -127,10 +130,43 @@ def test_a_short_batch_is_a_step_of_a_program_of_its_own(tmp_path, mode, way):
 
 
 def test_a_program_that_takes_fewer_samples_than_come_is_told_so(tmp_path):
-    machine = begun(NETWORK.compile(tmp_path, PIPELINED), data(NETWORK), NETWORK.parameters())
+    whole = NETWORK.compile(tmp_path, PIPELINED)
+    machine = begun(whole, data(NETWORK), NETWORK.parameters())
     short = machine.load(replace(NETWORK, batch=5).compile(tmp_path, PIPELINED), machine)
     with pytest.raises(CsrunError, match=r"next batch has 16 samples, .* takes 5: run the one"):
         short.run(0, 1)
+    alone = begun(whole, data(NETWORK), NETWORK.parameters())
+    assert losses_of(machine, 0, 2) == losses_of(alone, 0, 2)  # no batch was lost
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize("way", WAYS)
+def test_any_program_may_run_first(tmp_path, way, mode):
+    """The second one's groups are others: it has all layers in one."""
+    train = compiled(NETWORK, tmp_path, mode).train
+    second = compiled(NETWORK, tmp_path, mode, group_bytes=1 << 30).evaluate
+    assert mode is PIPELINED or len(second.plan.groups) < len(train.plan.groups)
+    datasets, state = [data(NETWORK), validation(NETWORK)], NETWORK.parameters()
+    expected = losses_of(begun(second, validation(NETWORK), state), 0, SAMPLES)
+    with opened(way, tmp_path, train, datasets, state) as machine:
+        evaluate = machine.load(second, Feed(datasets[1], 1))
+        assert losses_of(evaluate, 0, SAMPLES) == expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_goes_on_behind_a_bad_batch_takes_the_next_one(tmp_path, way):
+    train, bad = NETWORK.compile(tmp_path, STREAMING, 1), 7
+    batches = NETWORK.batches(STEPS)
+    without = ArrayData([batch for number, batch in enumerate(batches) if number != bad])
+    expected = losses_of(begun(train, without, NETWORK.parameters()), 0, STEPS)
+    features, labels = batches[bad]
+    batches[bad] = (np.full_like(features, np.nan), labels)
+    with opened(way, tmp_path, train, [ArrayData(batches)], NETWORK.parameters()) as machine:
+        done = machine.run(0, STEPS)
+        assert (done.done, done.finished) == (bad, False)
+        assert np.isnan(done.bad_loss)
+        losses = machine.losses(bad) + losses_of(machine, bad, STEPS)
+    assert losses == expected
 
 
 @pytest.mark.parametrize("way", ["in process", "memory 1"])
@@ -175,6 +211,20 @@ def test_a_run_begins_with_the_step_and_the_batch_that_it_is_given(tmp_path, mod
     assert losses == expected
     assert len(losses) == STEPS - 3
     assert_same(state, other)
+
+
+def test_a_program_that_takes_its_turn_again_is_ordered_as_before(tmp_path, monkeypatch):
+    """One step at first, since nobody knows how long it takes; then as many as are due."""
+    monkeypatch.setattr(loop, "ORDER_S", 1e6)
+    train = NETWORK.compile(tmp_path, PIPELINED)
+    machine = begun(train, data(NETWORK), NETWORK.parameters())
+    programs, counts = (machine, machine.load(train, machine)), []
+    options = LoopOptions(tmp_path, 0, 13, 5, 5, 1, {}, 0.0, SETTINGS)
+    with Training(machine, options, None, lambda progress: None) as training:
+        while not training.is_over:
+            training.use(programs[len(counts) % 2])
+            counts.append(training.advance().done)
+    assert counts == [1, 1, 3, 5, 3]
 
 
 class Counted(ArrayData):

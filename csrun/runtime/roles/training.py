@@ -72,7 +72,6 @@ class Training:
         taken: Callable[[int, int], None] = lambda first, count: None,
     ) -> None:
         self._machine = machine
-        self._program: Program = machine
         self._options = options
         self._host = host
         self._checkpoints = checkpoints.Writer(
@@ -84,7 +83,8 @@ class Training:
         self._samples = 0
         self._input = InputLog(machine.feeding)
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
-        self._orders = Orders(machine, options.last)
+        self._orders: dict[Program, Orders] = {}  # each knows how long its program's steps take
+        self.use(machine)
         self._numbers = StepNumbers(machine.numbers)
         self._open = ExitStack()
         self._save_s = 0.0  # how long the last checkpoint took
@@ -141,8 +141,8 @@ class Training:
 
     def use(self, program: Program) -> None:
         """Take the next steps by another program over the machine's store."""
-        if program is not self._program:
-            self._program, self._orders = program, Orders(program, self._options.last)
+        self._program = program
+        self._orders.setdefault(program, Orders(program, self._options.last))
 
     @property
     def has_ended(self) -> bool:
@@ -168,7 +168,7 @@ class Training:
         most = len(numbers) or MOST_STEPS
         boundaries = options.log_steps, options.checkpoint_steps
         self._ledger.mark(Row.SCRIPT)
-        done = self._orders.give(self.step, boundaries, most)
+        done = self._orders[self._program].give(self.step, boundaries, most)
         waited_s = sum(use.wait_s for use in done.input)
         self._ledger.mark_steps(
             StepTimes(done.seconds, waited_s, done.weights_s, done.first_group_s)

@@ -212,6 +212,7 @@ class Engine:
             if not isfinite(loss_sum):
                 bad_loss = loss_sum
                 uncounted = step.counts.index(0) if 0 in step.counts else None
+                self._source.release()
                 break
             last = done == count - 1
             self._results.record(done, loss_sum, self._counted(), step.rows)

@@ -29,7 +29,7 @@ class BatchSource(Protocol):
     """Global batches in order, one at a time."""
 
     def take(self) -> Taken | None:
-        """The next batch; None at the end of the data."""
+        """The next batch, the same one until it is released; None at the end of the data."""
 
     def release(self) -> None:
         """The batch taken last is no longer read."""
@@ -54,6 +54,7 @@ class RingSource:
         self._uses = [_Use() for _ in rings]
         self._to_the_last = to_the_last
         self._pass = 0
+        self._taken: Taken | None = None
 
     @property
     def slots(self) -> int:
@@ -62,13 +63,20 @@ class RingSource:
 
     def begin(self, first: int, number: int) -> None:
         """The next batch is number `first` of the pass of this number; others are thrown away."""
+        if self._taken is not None:
+            self.release()
         self._pass, self._rings = number, list(self._all)
         self._turn = first % len(self._rings)
         for _, ring in self._rings:
             ring.discard(number)
 
     def take(self) -> Taken | None:
-        """The next batch; None at the end of the data."""
+        """The next batch, the same one until it is released; None at the end of the data."""
+        if self._taken is None:
+            self._taken = self._take()
+        return self._taken
+
+    def _take(self) -> Taken | None:
         if not self._rings:
             return None
         asked = perf_counter()
@@ -95,10 +103,11 @@ class RingSource:
         if not self._rings:
             return None
         self._turn %= len(self._rings)
-        return self.take()
+        return self._take()
 
     def release(self) -> None:
         """Give the slot back and go on to the next streamer."""
+        self._taken = None
         self._rings[self._turn][1].release()
         self._turn = (self._turn + 1) % len(self._rings)
 
@@ -125,7 +134,7 @@ class FirstRows:
     def take(self) -> Taken | None:
         """The next batch; None at the end of the data.
 
-        Raises: CsrunError for one of more samples
+        Raises: CsrunError for one of more samples, which the other program can take
         """
         taken = self._source.take()
         if taken is None:
@@ -183,9 +192,11 @@ class InProcessSource:
         numbers = Numbers(first, last=last)
         self._maker = BatchMaker(dataset, inputs, numbers, settings, "this process")
         self._use = _Use()
+        self._taken: Taken | None = None
 
     def begin(self, first: int, last: int | None) -> None:
         """Give batches from `first` on, up to `last`."""
+        self._taken = None
         self._maker.begin(Numbers(first, last=last))
 
     def stage(self, number: int) -> str | None:
@@ -194,16 +205,16 @@ class InProcessSource:
         return names[number] if 0 <= number < len(names) else None
 
     def take(self) -> Taken | None:
-        """The next batch; None at the end of the data."""
-        made = self._maker.make(self._slot)
-        if made is None:
-            return None
-        cost = self._maker.meter.cost
-        self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
-        return Taken(self._slot, made)
+        """The next batch, the same one until it is released; None at the end of the data."""
+        if self._taken is None and (made := self._maker.make(self._slot)) is not None:
+            cost = self._maker.meter.cost
+            self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
+            self._taken = Taken(self._slot, made)
+        return self._taken
 
     def release(self) -> None:
         """The one slot is free from then on."""
+        self._taken = None
 
     def used(self) -> tuple[StreamerUse, ...]:
         """What the batches taken since the last call cost."""

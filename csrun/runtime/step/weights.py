@@ -29,7 +29,7 @@ class Weights(Protocol):
         """Another program runs next: what the arena holds of the weights will be there no more."""
 
     def resume(self) -> None:
-        """It runs next, and another one has run before it."""
+        """It runs next, and is not the one that has run last, if any has."""
 
 
 class Turns:
@@ -44,7 +44,7 @@ class Turns:
             return False
         if self._last is not None:
             self._last.leave()
-            weights.resume()
+        weights.resume()  # the first one to run, too: it need not be the first one loaded
         self._last = weights
         return True
 
@@ -298,7 +298,7 @@ class StreamedWeights:
         self._slots.forget()
 
     def resume(self) -> None:
-        """The slots are empty since it has left them."""
+        """The slots are empty: another one has left them, or none was there."""
 
     def _await_update(self, group: int) -> None:
         while group in self._outdated:
@@ -335,4 +335,4 @@ class InProcessStreamedWeights:
         self._slots.forget()
 
     def resume(self) -> None:
-        """The slots are empty since it has left them."""
+        """The slots are empty: another one has left them, or none was there."""
