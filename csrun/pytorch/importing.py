@@ -26,7 +26,15 @@ from csrun.cirh.ops.model import (
     StoredOp,
 )
 from csrun.cirh.types import tensor_type
-from csrun.pytorch.capture import CaptureError, Leaf, Operator, Recording, Ref, Source
+from csrun.pytorch.capture import (
+    CaptureError,
+    Leaf,
+    Operator,
+    Recording,
+    Ref,
+    Source,
+    user_line,
+)
 from csrun.pytorch.clipping import clipping_of
 from csrun.pytorch.operators import EMITTERS, Emission
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, Private, Unsupported, name_of
@@ -233,7 +241,10 @@ class _Import:
         trained = [n for n in parameters if n in algorithms and n in recording.gradients]
         clipping = clipping_of(recording, trained)
         if missing := [n for n in recording.without_gradient if n in algorithms]:
-            log.warning(f"{', '.join(missing)}: the loss does not depend on it: it does not move")
+            log.warning(
+                f"{user_line()}: no gradient for {', '.join(missing)}, on which the loss does not "
+                "depend: they stay as they are"
+            )
         gradients = clipping.gradients if clipping else recording.gradients
         options = {"clip_norm": clipping.norm} if clipping else {}
         for name in trained:

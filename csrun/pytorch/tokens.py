@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
-from csrun.pytorch.capture import Ref, Traced
+from csrun.pytorch.capture import Ref, Traced, user_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +117,21 @@ class Numbers:
 
         return method
 
-    def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Refused of all that is not the loss of step 1."""
-        if args or kwargs:
-            raise TypeError("backward() of a recorded loss takes no arguments")
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Refused of all that is not the loss of step 1; `retain_graph` changes nothing.
+
+        Raises: UsageError for arguments that make other gradients
+        """
+        if gradient is not None or create_graph or inputs is not None:
+            raise UsageError(
+                f"{user_line()}: backward() takes no gradient, create_graph or inputs in a Session"
+            )
         self._owner.backward(self)  # type: ignore[arg-type]
 
     @property

@@ -68,7 +68,7 @@ class Loader:
         self.loader = loader
         self.orders = Orders(loader)
         self.batches = LoaderBatches(loader, self.orders.of)
-        self.dataset_of_batches = dataset_of(loader, self.orders)
+        self.dataset_of_batches = dataset_of(loader, self.orders, user_line())
 
     def __len__(self) -> int:
         return len(self.loader)

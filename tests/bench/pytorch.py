@@ -25,6 +25,7 @@ PLAIN = BENCH.parent / "support" / "plain_torch"
 MODELS = BENCH.parents[1] / "reference_models"
 ROUNDS = 3
 SECONDS = 2.0  # of each run's steps
+MOST_APART = 10  # steps between two looks at PyTorch's loss, which is there, and at the clock
 LIMIT_US = 50.0
 BINARIES = Path(sys.executable).parent
 PIPELINED, STREAMING = "pipelined", "streaming"
@@ -128,7 +129,8 @@ def loop(
     costs: list[float] | None = None,
 ) -> float:
     """Steps a second of the loop, as it says itself; its own cost goes to `costs`."""
-    words = (workload.model, params, workload.loader, str(SECONDS), str(workload.every))
+    every = min(workload.every, MOST_APART) if variables else workload.every
+    words = (workload.model, params, workload.loader, str(SECONDS), str(every))
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
         said = started((*command, BENCH / "pytorch_loop.py", *words), folder, variables)
     found = {name: float(value) for name, value in re.findall(r"^(\w+/\w+) (\S+)$", said, re.M)}

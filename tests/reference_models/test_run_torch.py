@@ -19,8 +19,14 @@ MODELS = ("bert", "fc_mnist", "gpt2")
 PLAIN = CHECKOUT / "tests" / "support" / "plain_torch"
 DATA_HELPERS = {"csrun.data.formats"}
 STEPS = 60
-#: After 20 steps: float32 trajectories part at the kinks of ReLU, PyTorch's own by threads, too.
-TOLERANCE = 1e-3
+LOG_STEPS = {"fc_mnist": 20, "gpt2": 1, "bert": 1}
+#: Of the first steps, and by how much their losses may differ: float32 trajectories part at the
+#: kinks of ReLU, PyTorch's own by threads, too; those of transformers have none.
+COMPARED = {
+    "fc_mnist": (20, {"rel": 1e-3}),
+    "gpt2": (50, {"abs": 1e-4}),
+    "bert": (50, {"abs": 1e-4}),
+}
 
 
 def script(name: str) -> Path:
@@ -28,9 +34,13 @@ def script(name: str) -> Path:
 
 
 def configure(name: str, folder: Path) -> Path:
-    """The shipped params file over texts of a few bytes in turn, a log line every 20 steps."""
+    """The shipped params file over texts of a few bytes in turn."""
     params = yaml.safe_load((script(name).parent / "configs" / "params.yaml").read_text())
-    params["runconfig"] |= {"log_steps": 20, "max_steps": STEPS, "eval_steps": 2}
+    params["runconfig"] |= {
+        "log_steps": LOG_STEPS[name],
+        "max_steps": STEPS,
+        "eval_steps": 2,
+    }
     if name != "fc_mnist":
         write_tokens(folder / "text.bin", [[97, 98, 99, 100] * 2000], 256)
         params["train_input"] |= {"file": str(folder / "text.bin"), "batch_size": 4}
@@ -83,9 +93,12 @@ def test_of_csrun_a_script_knows_cerebras_torch_and_data(name: str) -> None:
 def test_a_script_trains_and_evaluates_as_in_plain_pytorch(name: str, tmp_path: Path) -> None:
     ours = losses(printed(name, tmp_path, "train"))
     theirs = losses(printed(name, tmp_path, "train", plain=True))
-    assert list(ours) == [20, 40, 60]
+    logged = LOG_STEPS[name]
+    assert list(ours) == list(theirs) == list(range(logged, STEPS + 1, logged))
     assert ours[60] < ours[20]
-    assert ours[20] == pytest.approx(theirs[20], rel=TOLERANCE)
+    steps, tolerance = COMPARED[name]
+    for step in range(logged, steps + 1, logged):
+        assert ours[step] == pytest.approx(theirs[step], **tolerance), step
     shutil.copy(tmp_path / "model_dir_False" / "model.pt", tmp_path / "model_dir_True")
     evaluations = [evaluated(printed(name, tmp_path, "eval", plain=p)) for p in (False, True)]
     assert evaluations[0] == pytest.approx(evaluations[1], rel=1e-5)

@@ -69,13 +69,16 @@ def _has_length(loader: Any) -> bool:
     return True
 
 
-def dataset_of(loader: "DataLoader[Any]", orders: Orders) -> Dataset:
-    """The loader's batches, one pass behind the other, as far as their order was told."""
+def dataset_of(loader: "DataLoader[Any]", orders: Orders, where: str = "DataLoader") -> Dataset:
+    """The loader's batches, one pass behind the other, as far as their order was told.
+
+    where: it is given to csrun, for messages.
+    """
     context = current()
     is_alone = context is not None and context.role is Role.STREAMER
     if is_alone and loader.num_workers and loader.worker_init_fn is not None:
         loader.worker_init_fn(context.streamers.index(context.rank))  # type: ignore[union-attr]
-    elements = Tensors()
+    elements = Tensors(where)
     batches = RandomAccess(LoaderBatches(loader, orders.of, is_alone), None)
     source = replace(batches_of(batches, elements), batches=ToldBatches(orders, len(loader)))
     return Dataset(source, Level.BATCH, describe(loader), elements)
@@ -100,21 +103,32 @@ class ToldBatches:
 class Tensors(Elements):
     """The tensors of a batch, in the order in which torch's pytree has them: batch_0, batch_1, …"""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str) -> None:
         super().__init__()
+        self._where = where
         self._spec: TreeSpec | None = None
+        self._shapes: list[tuple[int, ...]] = []  # of one row of each tensor
 
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        """Raises: DataError for a batch that nests otherwise than the first, or holds no tensors"""
+        """Raises: DataError for a batch of another form than the first, or of other than tensors"""
         leaves, spec = tree_flatten(value)
+        arrays = tuple(array_of(leaf, number, self._where) for number, leaf in enumerate(leaves))
+        shapes = [array.shape[1:] for array in arrays]
         if self._spec is None:
-            self._spec = spec
+            self._spec, self._shapes = spec, shapes
         elif spec != self._spec:
             raise DataError(
-                "DataLoader: batches must nest as the first one does: have collate_fn give the "
+                f"{self._where}: batches must nest as the first one does: have collate_fn give the "
                 f"same keys and tuples each time, {self._spec}, got {spec}"
             )
-        return tuple(array_of(leaf, number) for number, leaf in enumerate(leaves))
+        elif shapes != self._shapes:
+            number = next(n for n, each in enumerate(shapes) if each != self._shapes[n])
+            raise DataError(
+                f"{self._where}: all batches must have the shape of the first one, for which the "
+                f"model is compiled: a row of part {number} has {list(shapes[number])}, and had "
+                f"{list(self._shapes[number])}: have collate_fn pad to one size"
+            )
+        return arrays
 
     def given(self, sample: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(sample)
@@ -128,20 +142,20 @@ def input_name(number: int) -> str:
     return f"batch_{number}"
 
 
-def array_of(leaf: Any, number: int) -> np.ndarray[Any, Any]:
+def array_of(leaf: Any, number: int, where: str) -> np.ndarray[Any, Any]:
     """A tensor of a batch as an array of the same memory.
 
     Raises: DataError for anything but a dense tensor on the CPU, of a type that NumPy has
     """
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
-            f"DataLoader: a batch is made of tensors, got {type(leaf).__name__} as part {number}: "
+            f"{where}: a batch is made of tensors, got {type(leaf).__name__} as part {number}: "
             "leave it out in collate_fn, or make it a tensor"
         )
     try:
         return leaf.detach().numpy()  # type: ignore[no-any-return]
     except (TypeError, RuntimeError) as error:
         raise DataError(
-            f"DataLoader: part {number} of a batch must be a dense tensor on the CPU, of a type "
+            f"{where}: part {number} of a batch must be a dense tensor on the CPU, of a type "
             f"that NumPy has, got {leaf.dtype} on {leaf.device}: convert it in collate_fn"
         ) from error

@@ -1,0 +1,164 @@
+"""Loops that are wrong, or look so, and what a Session says of them: file, line and remedy."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import nn, optim  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import CsrunError, UsageError  # noqa: E402
+
+STEPS = 8
+PLACE = r"test_bad_loops\.py:{line}: "
+
+
+class Network(nn.Module):
+    """Two layers, and one that forward leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.unused = nn.Linear(6, 9), nn.Linear(9, 4), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.outer(self.inner(x).tanh())
+
+
+class Ragged(Dataset):
+    """Samples of which the last third is longer."""
+
+    def __len__(self):
+        return 8 * STEPS
+
+    def __getitem__(self, index):
+        return torch.ones(6 if index < 40 else 7, dtype=torch.float64), index % 4
+
+
+class Script:
+    """A model and its loop, of which `step` computes one batch."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        self.model = Network().double()
+        self.optimizer = optim.SGD(self.model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+        self.criterion = nn.CrossEntropyLoss()
+        x, y = torch.randn(8 * STEPS, 6, dtype=torch.float64), torch.arange(8 * STEPS) % 4
+        self.loader = DataLoader(TensorDataset(x, y), 8)
+
+    def loss(self, x, y):
+        self.optimizer.zero_grad()
+        return self.criterion(self.model(x), y)
+
+    def loop(self, step):
+        for number, (x, y) in enumerate(self.loader, 1):
+            step(self, number, x, y)
+
+    def session(self, folder):
+        cbtorch.initialize(model_dir=folder)
+        self.model = cbtorch.module(self.model)
+        self.loader = cbtorch.dataloader(self.loader)  # here
+        return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+
+
+def line_of(function):
+    """The line with the mark in this file."""
+    first = function.__code__.co_firstlineno
+    with open(__file__) as file:
+        lines = file.read().splitlines()
+    return next(n for n in range(first, len(lines) + 1) if lines[n - 1].endswith("# here"))
+
+
+def plain(script, number, x, y):
+    script.loss(x, y).backward()
+    script.optimizer.step()
+
+
+def keeps_the_graph(script, number, x, y):
+    script.loss(x, y).backward(retain_graph=True)
+    script.optimizer.step()
+
+
+def reads_before_the_step(script, number, x, y):
+    loss = script.loss(x, y)
+    script.read = [*getattr(script, "read", []), loss.item()]
+    loss.backward()
+    script.optimizer.step()
+
+
+def two_backwards_later(script, number, x, y):
+    loss = script.loss(x, y)
+    loss.backward()
+    if number == 6:
+        loss.backward()  # here
+    script.optimizer.step()
+
+
+def another_gradient_later(script, number, x, y):
+    loss = script.loss(x, y)
+    if number == 6:
+        loss.backward(torch.tensor(2.0, dtype=torch.float64))  # here
+    loss.backward()
+    script.optimizer.step()
+
+
+@pytest.mark.parametrize("step", [plain, keeps_the_graph, reads_before_the_step])
+def test_a_loop_that_only_looks_wrong_is_pytorchs(tmp_path, step):
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        ours.loop(step)
+    theirs.loop(step)
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    if step is reads_before_the_step:
+        assert len(ours.read) == STEPS
+        torch.testing.assert_close(ours.read, theirs.read, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (two_backwards_later, r"backward\(\) must be called once for each batch"),
+        (another_gradient_later, r"backward\(\) takes no gradient"),
+    ],
+)
+def test_a_backward_that_is_another_one_in_step_six_is_refused(tmp_path, step, said):
+    script, place = Script(), PLACE.format(line=line_of(step))
+    with pytest.raises(UsageError, match=place + said), script.session(tmp_path):
+        script.loop(step)
+
+
+def test_batches_that_change_their_shape_are_refused_by_the_loaders_line(tmp_path):
+    script = Script()
+    script.loader = DataLoader(Ragged(), 8)
+    said = r"a row of part 0 has \[7\], and had \[6\]: have collate_fn pad to one size"
+    place = PLACE.format(line=line_of(Script.session))
+    with pytest.raises(CsrunError, match=place + ".*" + said), script.session(tmp_path):
+        script.loop(plain)
+
+
+def test_a_parameter_without_a_gradient_stays_and_is_told_of(tmp_path, caplog):
+    script = Script()
+    before = script.model.unused.weight.clone()
+    with script.session(tmp_path):
+        script.loop(plain)
+    assert torch.equal(script.model.unused.weight, before)
+    (said,) = (line for line in caplog.messages if "no gradient for" in line)
+    assert re.match(r".*test_bad_loops\.py:\d+: ", said)
+    assert "unused.weight, unused.bias" in said
+
+
+def test_a_criterion_of_the_loops_own_is_pytorchs(tmp_path):
+    def step(script, number, x, y):
+        script.optimizer.zero_grad()
+        wanted = nn.functional.one_hot(y, 4).to(x.dtype)
+        nn.functional.mse_loss(script.model(x), wanted).backward()
+        script.optimizer.step()
+
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        ours.loop(step)
+    theirs.loop(step)
+    torch.testing.assert_close(ours.model.inner.weight, theirs.model.inner.weight)
