@@ -22,7 +22,7 @@ from csrun.cirh.algorithms import (
     StepNumberAttr,
 )
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.compiler.lair.flat import Value, Values
+from csrun.compiler.lair.formula import Value, Values
 from csrun.executable.learning_rate import Schedule, StepNumber
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from csrun.compiler.array import Array
 from csrun.compiler.lair.dialect import KernelOp
-from csrun.compiler.lair.flat import Formula, Values, cut, flat_loop
+from csrun.compiler.lair.flat import cut, flat_loop
+from csrun.compiler.lair.formula import Formula, Values
 from csrun.compiler.lair.loop import Loop
 from csrun.compiler.lair.text import LoopText
 from csrun.compiler.layers import Layout, nbytes_of_parameter

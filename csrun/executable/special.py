@@ -71,6 +71,16 @@ def where(condition: Array, x: Any, y: Any, out: Array) -> None:
     np.bitwise_xor(into, second, out=into)
 
 
+def largest(x: Array, tile: Array, out: Array) -> None:
+    """out = the largest number of each row of x, found in its transpose, in the tile.
+
+    Shapes: x, tile [R, C], out [R, 1]
+    """
+    transposed = tile.reshape(x.shape[::-1])
+    np.copyto(transposed, x.T)
+    np.maximum.reduce(transposed, axis=0, out=out[:, 0])
+
+
 def logistic(x: Array, out: Array) -> None:
     """out = 1 / (1 + exp(-x)); out may be x. Where the power overflows it is 0.
 

@@ -13,15 +13,17 @@ import numpy as np
 from ffn import FACTOR, FeedForward
 from processes import with_and_without_openblas
 from result import Result, interleaved
+from support.kernels import bound
 from threadpoolctl import threadpool_limits
 
+from csrun.compiler.array import Array
+from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels.activation_code import CODES, CUBE, INNER
 from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
-from csrun.compiler.kernels.wide_cross_entropy import TILE_BYTES as LOSS_TILE_BYTES
+from csrun.compiler.kernels.softmax_cross_entropy import Parts, WideBackward, WideForward
 from csrun.executable import attention, convolution, normalization, softmax, special
-from csrun.executable.cross_entropy import row_gradients, row_losses
 from csrun.executable.windows import taps
 
 ROUNDS = 21
@@ -122,13 +124,11 @@ def norm_calls(torch: Any, rows: int, size: int) -> dict[str, Call]:
 def loss_calls(torch: Any, rows: int, classes: int) -> dict[str, Call]:
     """Cross entropy and its gradient; the limit is PyTorch's own time."""
     logits, labels = normal(rows, classes), np.random.default_rng(1).integers(0, classes, rows)
-    losses, sums, gradient = normal(rows), normal(rows), np.empty_like(logits)
-    ignored, tile = np.zeros(rows, bool), max(1, LOSS_TILE_BYTES // 4 // classes)
-    scratch, own = normal(tile, classes), (np.arange(rows), np.empty(rows, np.int64))
-
-    def ours() -> None:
-        row_losses(logits, labels, losses, sums, scratch, *own, 0.0)
-        row_gradients(logits, labels, sums, ignored, 1 / rows, gradient, *own, tile, 0.0)
+    x, gradient = (Array(name, logits.shape, "float32") for name in ("logits", "gradient"))
+    parts = Parts(x, Array("labels", (rows,), "int64"), -100, 0.0, None, True, "loss", "loss")
+    forward = WideForward("loss", parts, LOSS, None, "1")
+    backward = WideBackward("loss", parts, repr(1 / rows), gradient)
+    ours, _ = bound([forward, backward], {"logits": logits, "labels": labels})
 
     leaf, wanted = torch.from_numpy(logits).requires_grad_(), torch.from_numpy(labels)
 

@@ -18,12 +18,13 @@ from csrun.compiler.graph import LOSS, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher
 from csrun.compiler.kernels.batch import labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import (
-    CrossEntropyBackward,
-    CrossEntropyForward,
+    NarrowBackward,
+    NarrowForward,
     NllBackward,
     Parts,
+    WideBackward,
+    WideForward,
 )
-from csrun.compiler.kernels.wide_cross_entropy import WideBackward, WideForward
 
 WIDE = 128  # classes from which reductions along a row cost less than a transpose
 
@@ -49,7 +50,7 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     if is_all_in_losses(softmax, graph):
         graph.take(softmax)
     parts = _parts(softmax, operation, graph)
-    kind = WideForward if parts.logits.shape[1] >= WIDE else CrossEntropyForward
+    kind = WideForward if parts.logits.shape[1] >= WIDE else NarrowForward
     return kind(
         graph.layer_of(softmax),
         parts,
@@ -64,7 +65,7 @@ def _sum(operation: NllLossForwardOp, softmax: LogSoftmaxOp, graph: Graph) -> Ke
     if is_all_in_losses(softmax, graph):
         graph.take(softmax)
     parts = _parts(softmax, operation, graph)
-    kind = WideForward if parts.logits.shape[1] >= WIDE else CrossEntropyForward
+    kind = WideForward if parts.logits.shape[1] >= WIDE else NarrowForward
     total = Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype)
     return kind(graph.layer_of(softmax), parts, total, graph.array(operation.out), "1")
 
@@ -81,7 +82,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
     if through is None:
         return NllBackward(parts.layer, parts, scale, graph.array(operation.out))
     graph.take(through)
-    kind = WideBackward if parts.logits.shape[1] >= WIDE else CrossEntropyBackward
+    kind = WideBackward if parts.logits.shape[1] >= WIDE else NarrowBackward
     return kind(parts.layer, parts, scale, graph.array(through.out))
 
 

@@ -1,26 +1,27 @@
-"""Softmax cross entropy with integer labels, forward and backward, fused.
+"""Softmax cross entropy with integer labels, forward and backward: formulas, and loops of `lair`.
 
-Source: log-sum-exp with the row's maximum taken out, as in any text; own choice of calls: rows are
-summed by a product with ones, and their maxima taken of the transpose, both of which are faster
-than NumPy's reductions along a short last axis
+Source: log-sum-exp with the row's maximum taken out, as in any text
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
 from csrun.compiler.array import Array
 from csrun.compiler.kernels.base import Kernel, Name, Phase
 from csrun.compiler.kernels.batch import first_of_padding
+from csrun.compiler.lair.formula import Value, Values, formula_loop
+from csrun.compiler.lair.loop import Loop
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The arrays that forward leaves for backward; `stem` is the loss's in their names.
+    """What a loss is of, and the arrays that forward leaves; `stem` is the loss's in their names.
 
     padding: rows that a sample has, where rows of padding are to be ignored. is_checked: whether
     somebody has seen that the labels are classes or `ignore_index`.
 
-    Shapes: logits [N, C], labels [N] -> exponentials [N, C], totals [N, 1], ignored [N] bool
+    Shapes: logits [N, C], labels [N] -> ignored [N] bool
     """
 
     logits: Array
@@ -32,35 +33,22 @@ class Parts:
     layer: str
     stem: str
 
-    @cached_property
-    def exponentials(self) -> Array:
-        """exp(logits - row maximum)."""
-        return Array(f"{self.stem}/exponentials", self.logits.shape, self.logits.dtype)
-
-    @cached_property
-    def totals(self) -> Array:
-        """Sums of the exponentials of each row."""
-        return Array(f"{self.stem}/totals", (self.logits.shape[0], 1), self.logits.dtype)
-
-    def places(self, stem: str) -> Array:
-        """Scratch for the class of each row, as an index."""
-        return Array(f"{stem}/places", self.logits.shape[:1], "int64")
+    @property
+    def rows(self) -> int:
+        return self.logits.shape[0]
 
     @property
-    def numbers(self) -> str:
-        """The variable of the rows' numbers."""
-        return f"rows_{self.logits.shape[0]}"
+    def classes(self) -> int:
+        return self.logits.shape[1]
 
-    @property
-    def imports(self) -> list[str]:
-        """What calls of csrun.executable.cross_entropy find bound."""
-        made = f"{self.numbers} = np.arange({self.logits.shape[0]})"
-        return ["from csrun.executable import cross_entropy", made]
+    def like(self, what: str, columns: int) -> Array:
+        """An array of its own, of so many numbers a row."""
+        return Array(f"{self.stem}/{what}", (self.rows, columns), self.logits.dtype)
 
     @cached_property
     def ignored(self) -> Array:
         """Rows that do not count."""
-        return Array(f"{self.stem}/ignored", self.logits.shape[:1], "bool")
+        return Array(f"{self.stem}/ignored", (self.rows,), "bool")
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,22 @@ class CrossEntropyForward(Kernel):
 
     kind = "softmax_cross_entropy"
 
+    @abstractmethod
+    def formula(self, old: Values) -> Values:
+        """`losses` of the rows, and what backward needs, from `logits` and `labels`."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> dict[str, Array]:
+        """The arrays of what backward needs."""
+
+    @cached_property
+    def loop(self) -> Loop:
+        parts = self.parts
+        reads = {"logits": parts.logits, "labels": parts.labels}
+        writes = {**self.kept, "losses": self._losses}
+        return formula_loop(f"{parts.stem}/forward", reads, writes, self.formula)
+
     @property
     def reads(self) -> tuple[Array, ...]:
         count = () if self.mean is None or isinstance(self.count, str) else (self.count,)
@@ -89,84 +93,39 @@ class CrossEntropyForward(Kernel):
     def writes(self) -> tuple[Array, ...]:
         """The loss, and what backward needs."""
         mean = () if self.mean is None else (self.mean,)
-        return self.loss, self.parts.exponentials, self.parts.totals, self.parts.ignored, *mean
+        return self.loss, *self.kept.values(), self.parts.ignored, *mean
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Shifted and transposed logits, row maxima and losses, the labels' places and logits.
-
-        And, for labels that nobody has seen, which are no classes.
-        """
-        logits, stem = self.parts.logits, self.parts.stem
-        rows = logits.shape[:1]
-        bad = () if self.parts.is_checked else (Array(f"{stem}/bad", rows, "bool"),)
-        return (
-            Array(f"{stem}/shifted", logits.shape, logits.dtype),
-            Array(f"{stem}/transposed", logits.shape[::-1], logits.dtype),
-            Array(f"{stem}/tops", (*rows, 1), logits.dtype),
-            Array(f"{stem}/row_losses", rows, logits.dtype),
-            self.parts.places(stem),
-            Array(f"{stem}/picked", rows, logits.dtype),
-            *bad,
-        )
+        """Losses of rows, tiles; and, for labels that nobody has seen, which are no classes."""
+        bad = () if self.parts.is_checked else (self._bad,)
+        return (self._losses, *self.loop.scratch, *bad)
 
     @property
     def flops(self) -> int:
-        """Maximum, subtraction, exponential, sum: four for each logit."""
-        rows, columns = self.parts.logits.shape
-        return 4 * rows * columns
+        return self.loop.flops
 
     def prepare(self, name: Name) -> list[str]:
-        """Flat views, the start of each row, and ones."""
-        rows, columns = self.parts.logits.shape
-        dtype = self.parts.logits.dtype
-        totals, shifted, tops = (
-            name(a) for a in (self.parts.totals, self.scratch[0], self.scratch[2])
-        )
-        return [
-            f"{totals}_flat = {totals}.reshape(-1)",
-            f"{shifted}_flat = {shifted}.reshape(-1)",
-            f"{tops}_flat = {tops}.reshape(-1)",
-            f"row_starts_{rows}_{columns} = np.arange(0, {rows * columns}, {columns})",
-            f"ones_{columns}_1 = np.ones(({columns}, 1), '{dtype}')",
-        ]
+        return self.loop.text.prepare(name)
 
     def emit(self, name: Name) -> list[str]:
-        """A dozen calls on [N, C] and [N], and one for the mean."""
-        parts = self.parts
-        rows, columns = parts.logits.shape
-        shifted, transposed, tops, losses, places, picked, *_ = (name(a) for a in self.scratch)
-        logits, labels = name(parts.logits), name(parts.labels)
-        exponentials, totals = name(parts.exponentials), name(parts.totals)
-        return [
-            f"copyto({transposed}, {logits}.T)",
-            f"maximum_reduce({transposed}, axis=0, out={tops}_flat)",
-            f"subtract({logits}, {tops}, out={shifted})",
-            f"exp({shifted}, out={exponentials})",
-            f"matmul({exponentials}, ones_{columns}_1, out={totals})",
-            f"log({totals}_flat, out={losses})",
-            f"add(row_starts_{rows}_{columns}, {labels}, out={places})",
-            f'{shifted}_flat.take({places}, out={picked}, mode="clip")',
-            *self._smooth(shifted, tops, picked, losses),
-            f"subtract({losses}, {picked}, out={losses})",
-            *self.of_rows(losses, name),
-        ]
+        """The loop over rows, and what makes one number of their losses."""
+        return [*self.loop.text.emit(name), *self._of_rows(name)]
 
-    def _smooth(self, shifted: str, tops: str, picked: str, losses: str) -> list[str]:
-        """Of the loss the share that is of all classes: the mean of the row."""
-        share, columns = self.parts.smoothing, self.parts.logits.shape[1]
-        if not share:
-            return []
-        return [
-            f"matmul({shifted}, ones_{columns}_1, out={tops})",
-            f"multiply({tops}_flat, {share / columns!r}, out={tops}_flat)",
-            f"subtract({losses}, {tops}_flat, out={losses})",
-            f"multiply({picked}, {1 - share!r}, out={picked})",
-        ]
+    @property
+    def _losses(self) -> Array:
+        return self.parts.like("row_losses", 1)
 
-    def of_rows(self, losses: str, name: Name) -> list[str]:
+    @property
+    def _bad(self) -> Array:
+        return Array(f"{self.parts.stem}/bad", (self.parts.rows,), "bool")
+
+    def _of_rows(self, name: Name) -> list[str]:
         """The sum of the losses of the rows that count, and their mean."""
         parts, ignored = self.parts, name(self.parts.ignored)
+        of_row = self._losses.reshaped((parts.rows,))
+        assert of_row is not None, "it is contiguous"
+        losses = name(of_row)
         lines = [
             *self._seen(losses, name),
             f"equal({name(parts.labels)}, {parts.ignore_index}, out={ignored})",
@@ -187,8 +146,8 @@ class CrossEntropyForward(Kernel):
         parts = self.parts
         if parts.is_checked:
             return []
-        bad = name(self.scratch[-1])
-        labels, classes = name(parts.labels), parts.logits.shape[1]
+        bad = name(self._bad)
+        labels, classes = name(parts.labels), parts.classes
         return [
             f"greater_equal({labels}.view('u{parts.labels.dtype}'), {classes}, out={bad})",
             f"copyto({losses}, np.nan, where={bad})",
@@ -199,9 +158,10 @@ class CrossEntropyForward(Kernel):
 class CrossEntropyBackward(Kernel):
     """gradient = (softmax(logits) - one_hot(labels)) * scale, zero in rows that do not count.
 
-    `scale` is the gradient of the sum: of a loss that is the mean, 1 / count.
+    `scale` is the gradient of the sum: of a loss that is the mean, 1 / count. A row that does not
+    count is zero whatever its logits are.
 
-    Shapes: exponentials [N, C], totals [N, 1], labels [N], scale [] -> gradient [N, C]
+    Shapes: logits [N, C], labels [N], scale [] -> gradient [N, C]
     """
 
     parts: Parts
@@ -212,11 +172,35 @@ class CrossEntropyBackward(Kernel):
     phase = Phase.BACKWARD
 
     @property
+    @abstractmethod
+    def kept(self) -> dict[str, Array]:
+        """The arrays that it reads of what forward left, the logits or not."""
+
+    @abstractmethod
+    def softmax(self, old: Values) -> Value:
+        """The softmax, of what was kept."""
+
+    def formula(self, old: Values) -> Values:
+        """The gradient."""
+        share, found = self.parts.smoothing, self.softmax(old)
+        found = found - share / self.parts.classes if share else found
+        scale = self.scale if isinstance(self.scale, str) else old["scale"]
+        return {"gradient": found.of_label(1 - share, old["labels"], old["ignored"], scale)}
+
+    @cached_property
+    def loop(self) -> Loop:
+        reads, writes = self._arrays, {"gradient": self.gradient}
+        return formula_loop(f"{self.gradient.name}/backward", reads, writes, self.formula)
+
+    @property
+    def _arrays(self) -> dict[str, Array]:
+        scale = {} if isinstance(self.scale, str) else {"scale": self.scale}
+        return {**self.kept, "ignored": self.parts.ignored, "labels": self.parts.labels, **scale}
+
+    @property
     def reads(self) -> tuple[Array, ...]:
         """What forward left, and the labels."""
-        parts = self.parts
-        scale = () if isinstance(self.scale, str) else (self.scale,)
-        return parts.exponentials, parts.totals, parts.ignored, parts.labels, *scale
+        return tuple(self._arrays.values())
 
     @property
     def writes(self) -> tuple[Array, ...]:
@@ -224,47 +208,89 @@ class CrossEntropyBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """One-hot labels, and their share of the loss if that is not all of it."""
-        stem, like = self.parts.stem, self.gradient
-        hot = Array(f"{stem}/hot", like.shape, "bool")
-        shares = Array(f"{stem}/shares", like.shape, like.dtype)
-        return (hot, shares) if self.parts.smoothing else (hot,)
+        return self.loop.scratch
 
     @property
     def flops(self) -> int:
-        rows, columns = self.gradient.shape
-        return 3 * rows * columns  # a division, a subtraction and a product for each
+        return self.loop.flops
 
     def prepare(self, name: Name) -> list[str]:
-        """The class of each column."""
-        columns = self.gradient.shape[1]
-        return [f"columns_{columns} = np.arange({columns})"]
+        return self.loop.text.prepare(name)
 
     def emit(self, name: Name) -> list[str]:
-        """Four calls on [N, C]; a row that does not count is zero whatever its logits are."""
-        parts, gradient = self.parts, name(self.gradient)
-        hot, ignored = name(self.scratch[0]), name(parts.ignored)
-        labels = name(parts.labels)
-        scale = self.scale if isinstance(self.scale, str) else name(self.scale)
-        return [
-            f"divide({name(parts.exponentials)}, {name(parts.totals)}, out={gradient})",
-            f"equal({labels}[:, None], columns_{self.gradient.shape[1]}, out={hot})",
-            *self._without_labels(gradient, hot, name),
-            f"multiply({gradient}, {scale}, out={gradient})",
-            f"if {ignored}.any():",
-            f"    {gradient}[{ignored}] = 0",
-        ]
+        """The loop over rows."""
+        return self.loop.text.emit(name)
 
-    def _without_labels(self, gradient: str, hot: str, name: Name) -> list[str]:
-        share, columns = self.parts.smoothing, self.gradient.shape[1]
-        if not share:
-            return [f"subtract({gradient}, {hot}, out={gradient})"]
-        shares = name(self.scratch[1])
-        return [
-            f"subtract({gradient}, {share / columns!r}, out={gradient})",
-            f"multiply({hot}, {1 - share!r}, out={shares})",
-            f"subtract({gradient}, {shares}, out={gradient})",
-        ]
+
+@dataclass(frozen=True)
+class NarrowForward(CrossEntropyForward):
+    """Of few classes: what is kept of each row is its exponentials, and their sum."""
+
+    @property
+    def kept(self) -> dict[str, Array]:
+        return narrow(self.parts)
+
+    def formula(self, old: Values) -> Values:
+        share, labels = self.parts.smoothing, old["labels"]
+        shifted = old["logits"] - old["logits"].largest()
+        exponentials = shifted.exp()
+        totals = exponentials.total()
+        losses, picked = totals.log(), shifted.pick(labels)
+        if share:  # of the loss the share that is of all classes is the mean of the row
+            losses = losses - shifted.total() * (share / self.parts.classes)
+            picked = picked * (1 - share)
+        return {"exponentials": exponentials, "totals": totals, "losses": losses - picked}
+
+
+@dataclass(frozen=True)
+class NarrowBackward(CrossEntropyBackward):
+    """Of few classes, whose exponentials forward left."""
+
+    @property
+    def kept(self) -> dict[str, Array]:
+        return narrow(self.parts)
+
+    def softmax(self, old: Values) -> Value:
+        return old["exponentials"] / old["totals"]
+
+
+@dataclass(frozen=True)
+class WideForward(CrossEntropyForward):
+    """Of many classes: only the logits and one gradient are [N, C].
+
+    What is kept of each row is the logarithm of its sum; backward takes the exponentials again.
+    """
+
+    @property
+    def kept(self) -> dict[str, Array]:
+        return {"sums": self.parts.like("sums", 1)}
+
+    def formula(self, old: Values) -> Values:
+        share, x = self.parts.smoothing, old["logits"]
+        top = x.largest()
+        sums = (x - top).exp().total().log() + top
+        picked = x.pick(old["labels"])
+        if share:
+            picked = picked * (1 - share) + x.total() * (share / self.parts.classes)
+        return {"sums": sums, "losses": sums - picked}
+
+
+@dataclass(frozen=True)
+class WideBackward(CrossEntropyBackward):
+    """Of many classes, from the logits."""
+
+    @property
+    def kept(self) -> dict[str, Array]:
+        return {"logits": self.parts.logits, "sums": self.parts.like("sums", 1)}
+
+    def softmax(self, old: Values) -> Value:
+        return (old["logits"] - old["sums"]).exp()
+
+
+def narrow(parts: Parts) -> dict[str, Array]:
+    """exp(logits - row maximum), and the sum of each row of it."""
+    exponentials = parts.like("exponentials", parts.classes)
+    return {"exponentials": exponentials, "totals": parts.like("totals", 1)}
 
 
 @dataclass(frozen=True)
@@ -294,15 +320,21 @@ class NllBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        return (self.parts.places(self.gradient.name),)
+        return (Array(f"{self.gradient.name}/places", (self.parts.rows,), "int64"),)
+
+    @property
+    def _numbers(self) -> str:
+        """The variable of the rows' numbers."""
+        return f"rows_{self.parts.rows}"
 
     def prepare(self, name: Name) -> list[str]:
-        return self.parts.imports
+        made = f"{self._numbers} = np.arange({self.parts.rows})"
+        return ["from csrun.executable import cross_entropy", made]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
         parts = self.parts
         scale = self.scale if isinstance(self.scale, str) else name(self.scale)
         arrays = ", ".join(map(name, (parts.labels, parts.ignored)))
-        others = f"{name(self.gradient)}, {parts.numbers}, {name(*self.scratch)}"
+        others = f"{name(self.gradient)}, {self._numbers}, {name(*self.scratch)}"
         return [f"cross_entropy.label_gradients({arrays}, {scale}, {others}, {parts.smoothing!r})"]

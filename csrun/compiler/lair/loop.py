@@ -1,5 +1,6 @@
 """A kernel of `lair` as one loop over tiles of rows: where its values are, and its calls."""
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from math import prod
@@ -9,11 +10,21 @@ from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineMap
 
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.array import Array, Shape
+from csrun.compiler.array import Array
 from csrun.compiler.kernels.activation import constants
 from csrun.compiler.kernels.activation_code import CODES
 from csrun.compiler.lair import dialect as lair
-from csrun.compiler.lair.operators import CALLS, CAST, IDENTITY, MASKED, WHERE
+from csrun.compiler.lair import rows
+from csrun.compiler.lair.operators import (
+    CALLS,
+    CAST,
+    IDENTITY,
+    LARGEST,
+    MASKED,
+    OF_LABEL,
+    PICK,
+    WHERE,
+)
 from csrun.compiler.lair.scratch import Scratch
 from csrun.compiler.lair.text import Line, LoopText, Place
 from csrun.executable import nbytes_of
@@ -31,7 +42,7 @@ class Loop:
     over when no operator reads it any more.
     """
 
-    def __init__(self, op: lair.KernelOp, writes: Mapping[str, Array], number: int) -> None:
+    def __init__(self, op: lair.KernelOp, writes: Mapping[str, Array], number: int | str) -> None:
         self.op = op
         self._writes = writes
         self.rows: int = op.rows.value.data
@@ -57,8 +68,6 @@ class Loop:
         self._ahead_of: set[str] = set()  # arrays that another value is in before their own is
         self._sums: list[Array] = []
         self._added_up: set[Array] = set()  # parts of sums, which one tile alone does not need
-        self._fixed: dict[Array, str] = {}  # tiles of one number, and their texts
-        self._constants: dict[str, str] = {}
         self._needs_special = False
         self.flops = 0
         for step, o in enumerate(self._body):
@@ -69,15 +78,15 @@ class Loop:
         self.tile = self._tile()
         op.properties["tile"] = IntegerAttr(self.tile, i64)
         self.text = LoopText(
-            f"tiles_{number}",
+            re.sub(r"\W", "_", f"tiles_{number}"),
             self.rows,
             self.tile,
             tuple(self._lines),
             tuple(self._tiled),
             tuple(self._scratch.tiles.values()),
-            self._fixed,
+            self._scratch.fixed,
             tuple(self._sums),
-            self._constants,
+            self._scratch.constants,
             self._needs_special,
         )
 
@@ -107,6 +116,13 @@ class Loop:
         numbers = call.options.data.items()
         options = {k: v.value.data for k, v in numbers if isinstance(v, FloatAttr)}
         match function:
+            case _ if function == LARGEST:
+                self._needs_special = True
+                self._lines += rows.largest(args[0], out, self._scratch)
+            case _ if function == PICK:
+                self._lines += rows.pick(args[0], args[1], out, self._scratch)
+            case _ if function == OF_LABEL:
+                self._lines += rows.of_label(options["share"], args, out, self._scratch)
             case _ if summed:
                 self._sum(op, args[0], out, tuple(summed), len(maps[-1].results))
             case _ if function == IDENTITY:
@@ -145,36 +161,22 @@ class Loop:
             self._added_up.add(part.array)
             ones: tuple[Place, ...] = ()
             if axes == (0,) and len(space) == 2 and dtype in FLOATS and out.array.is_contiguous:
-                ones = (self._fill(1, (), dtype),)
+                ones = (self._scratch.fill(1, (), dtype),)
                 text = f"dot({{2}}, {{1}}, out={{0}}{'[0]' if keeps else ''})"
             self._sums.append(out.array)
             self._lines.append(Line(text, (out, x, *ones), part))
         elif axes == (1,) and len(space) == 2 and dtype in FLOATS:
-            of_row = self._need_ones(space[1], keeps, dtype)
+            of_row = self._scratch.ones(space[1], keeps, dtype)
             self._add(f"matmul({{1}}, {of_row}, out={{0}})", out, x)  # BLAS sums rows faster
         else:
             self._add(text, out, x)
-
-    def _fill(self, number: int, tail: Shape, dtype: str) -> Place:
-        """A tile of one number, bound once: two arrays are compared faster than one and a 0."""
-        shape = (self.rows, *tail)
-        array = Array(("zeros", "ones")[number], shape, dtype)
-        self._fixed[array] = ("np.zeros", "np.ones")[number]
-        return Place(array, tiled=True)
-
-    def _need_ones(self, count: int, as_column: bool, dtype: str) -> str:
-        """The variable of so many ones."""
-        shape = (count, 1) if as_column else (count,)
-        variable = "_".join(["ones", *map(str, shape)])
-        self._constants[variable] = f"np.ones({shape}, '{dtype}')"
-        return variable
 
     def _activation(
         self, function: str, options: Mapping[str, float], args: list[Place | str], out: Place
     ) -> None:
         code = CODES[function]
         self._needs_special |= code.needs_special
-        self._constants |= constants(out.array.dtype)
+        self._scratch.constants |= constants(out.array.dtype)
         operands = [*args, out]
         if _is_backward(function):  # its text changes the gradient in place
             if args[0] != out:
@@ -196,7 +198,7 @@ class Loop:
             return Place(self._scratch.part(out.array.shape, dtype), tiled=False)
         tail = out.array.shape[1:]
         if kind == "z":
-            return self._fill(0, tail, dtype)
+            return self._scratch.fill(0, tail, dtype)
         return Place(self._scratch.take(tail, dtype), tiled=True)
 
     def _add(self, text: str, *places: Place | str) -> None:
@@ -244,23 +246,23 @@ class Loop:
         return place
 
     def _ahead(self, op: lair.GenericOp, step: int) -> Array | None:
-        """Where the one operator that reads a value will write, if it can be there until then."""
-        uses = list(op.out.uses)
-        reader = uses[0].operation
-        if len(uses) > 1 or not isinstance(reader, lair.GenericOp):
+        """Where the last of the operators that one after the other read a value will write.
+
+        If it, and all between, can be there until then.
+        """
+        chain: list[SSAValue] = [op.out]
+        if lair.REDUCTION in op.iterators:
             return None
-        call = _call(reader)
-        if uses[0].index and call.function.data not in CALLS.values():
-            return None
-        if call.function.data == WHERE and call.args[-1] is reader.body.block.args[uses[0].index]:
-            return None  # a choice is not made over what is chosen last
-        target = self._targets.get(reader.out)
-        is_alike = reader.out.type == op.out.type
-        if target is None or not is_alike or lair.REDUCTION in (*op.iterators, *reader.iterators):
-            return None
+        while chain[-1] not in self._targets:
+            reader = _reader_in_place(chain[-1])
+            if reader is None:
+                return None
+            chain.append(reader.out)
+        target = self._targets[chain[-1]]
         if self._read_until[target.name] > step or target.name in self._ahead_of:
             return None
         self._ahead_of.add(target.name)
+        self._targets |= dict.fromkeys(chain, target)
         return target
 
     def _put(self, value: SSAValue, place: Place) -> None:
@@ -306,9 +308,11 @@ class Loop:
     def _tile(self) -> int:
         """Rows a tile: as many as fit, all tiles alike but the last; one pass takes all of them."""
         span = min([self.rows, *(array.shape[0] for array in self._tiled)])
-        tiles = (*self._tiled, *self._scratch.tiles.values(), *self._fixed)
+        tiles = (*self._tiled, *self._scratch.tiles.values(), *self._scratch.fixed)
         row = sum(nbytes_of(array.shape[1:], array.dtype) for array in tiles)
-        is_one_pass = len(self._lines) == 1 and all(len(array.shape) == 1 for array in self._fixed)
+        is_one_pass = len(self._lines) == 1 and all(
+            len(array.shape) == 1 for array in self._scratch.fixed
+        )
         if not row or not span or is_one_pass:
             return span
         count = -(-span // max(TILE_BYTES // row, 1))
@@ -318,6 +322,18 @@ class Loop:
 def _call(op: lair.GenericOp) -> lair.ScalarOp:
     """The function of an operator's body."""
     return next(o for o in op.body.block.ops if isinstance(o, lair.ScalarOp))
+
+
+def _reader_in_place(value: SSAValue) -> lair.GenericOp | None:
+    """The one operator that reads a value, if its result may be written over that."""
+    uses = list(value.uses)
+    reader = uses[0].operation if len(uses) == 1 else None
+    if not isinstance(reader, lair.GenericOp) or reader.out.type != value.type:
+        return None
+    function = _call(reader).function.data
+    is_first = not uses[0].index and function != WHERE
+    is_free = is_first or function in CALLS.values()
+    return reader if is_free and lair.REDUCTION not in reader.iterators else None
 
 
 def _is_backward(function: str) -> bool:

@@ -115,7 +115,7 @@ class Lowering:
         space = self._spaces[op]
         rowed, summed = space.rowed, space.summed_rowed
         shapes = [space.operand(shape_of(type_of(v))) for v in ins]
-        maps = [_map(shape, rowed) for shape in shapes] + [_out_map(space)]
+        maps = [map_of(shape, rowed) for shape in shapes] + [_out_map(space)]
         generic = lair.GenericOp(
             operands=[[self._value(v, shape) for v, shape in zip(ins, shapes, strict=True)]],
             result_types=[_shaped(op.results[0], space.result)],
@@ -157,7 +157,7 @@ def _shaped(value: SSAValue, shape: Shape) -> TensorType[Attribute]:
     return TensorType(type_of(value).element_type, shape)
 
 
-def _map(own: Shape, space: Shape) -> AffineMap:
+def map_of(own: Shape, space: Shape) -> AffineMap:
     """Where the elements of an operand are that broadcasts to the space; its rows may repeat."""
     first = len(space) - len(own)
     return AffineMap(len(space), 0, tuple(_place(first + d, n, space) for d, n in enumerate(own)))
@@ -173,7 +173,7 @@ def _out_map(space: Space) -> AffineMap:
     """Where the result of a point goes: sums lose their axes, or keep them with size 1."""
     summed, rowed = space.summed_rowed, space.rowed
     if space.sums_rows and space.period > 1:
-        return _map(space.result, rowed)
+        return map_of(space.result, rowed)
     kept = len(space.result) == len(rowed)
     results = chain.from_iterable(
         ([AffineExpr.constant(0)] if kept else []) if d in summed else [AffineExpr.dimension(d)]

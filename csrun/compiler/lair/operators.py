@@ -61,6 +61,8 @@ OF_INTEGERS = (
     comparison.MinimumOp,
 )
 IDENTITY, CAST, WHERE, MASKED = "identity", "cast", "where", "masked_scale"
+#: Of rows: their largest number, that at their label's place, and what a loss's gradient takes off.
+LARGEST, PICK, OF_LABEL = "largest", "pick", "of_label"
 Shape = tuple[int, ...]
 
 

@@ -3,6 +3,9 @@
 from collections import defaultdict
 
 from csrun.compiler.array import Array, Shape
+from csrun.compiler.lair.text import Place
+
+INDEX = "int64"
 
 
 class Scratch:
@@ -14,6 +17,8 @@ class Scratch:
         self._free: defaultdict[tuple[Shape, str], list[Array]] = defaultdict(list)
         self.tiles: dict[str, Array] = {}
         self.parts: dict[str, Array] = {}
+        self.fixed: dict[Array, str] = {}  # tiles that no row changes, and their texts
+        self.constants: dict[str, str] = {}  # variables, and their texts
 
     def take(self, tail: Shape, dtype: str) -> Array:
         """A tile whose rows have this shape: one that is free, else a new one."""
@@ -34,3 +39,22 @@ class Scratch:
         array = Array(f"{self._kernel}/part_{len(self.parts)}", shape, dtype)
         self.parts[array.name] = array
         return array
+
+    def fill(self, number: int, tail: Shape, dtype: str) -> Place:
+        """A tile of one number, bound once: two arrays are compared faster than one and a 0."""
+        array = Array(("zeros", "ones")[number], (self._rows, *tail), dtype)
+        self.fixed[array] = ("np.zeros", "np.ones")[number] + f"({{0}}, '{dtype}')"
+        return Place(array, tiled=True)
+
+    def numbers(self, name: str, text: str) -> Place:
+        """An index for each row of a tile, bound once; {1} in the text is how many there are."""
+        array = Array(name, (self._rows,), INDEX)
+        self.fixed[array] = text
+        return Place(array, tiled=True)
+
+    def ones(self, count: int, as_column: bool, dtype: str) -> str:
+        """The variable of so many ones."""
+        shape = (count, 1) if as_column else (count,)
+        variable = "_".join(["ones", *map(str, shape)])
+        self.constants[variable] = f"np.ones({shape}, '{dtype}')"
+        return variable

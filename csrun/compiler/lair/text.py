@@ -32,8 +32,8 @@ class LoopText:
     """The text of a loop whose calls, and the places of whose values, are known.
 
     pieces: the variable of its tiles. tiled: arrays of the program that are cut in tiles. own:
-    scratch tiles, with all rows. fixed: tiles of one number, and their texts. sums: arrays that
-    begin with 0, where there are several tiles. constants: variables, and their texts.
+    scratch tiles, with all rows. fixed: tiles that no row changes, and their texts. sums: arrays
+    that begin with 0, where there are several tiles. constants: variables, and their texts.
     """
 
     pieces: str
@@ -68,7 +68,7 @@ class LoopText:
         lines += [f"{variable} = {text}" for variable, text in self.constants.items()]
         for array, text in self.fixed.items():
             shape = self.sized(array).shape
-            lines.append(f"{self._name(array, name)} = {text}({shape}, '{array.dtype}')")
+            lines.append(f"{self._name(array, name)} = {text.format(shape, shape[0])}")
         if self.is_cut:
             arrays = ", ".join(map(name, self._bound()))
             own = ", ".join(self._name(a, name) for a in (*self.own, *self.fixed))

@@ -1,0 +1,205 @@
+"""Loops over rows written as formulas: what a kernel computes of each number, and of each row.
+
+    e = (x - x.largest()).exp(); y = e / e.total()
+
+is that on `Value`s, each of which is an operator of a `lair.kernel`. An array of the program that
+takes over a value is written where it lies, so that its old one must not be read any more.
+"""
+
+from collections.abc import Callable, Mapping
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    f64,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
+from csrun.compiler.array import Array, Shape
+from csrun.compiler.lair import dialect as lair
+from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.lower import map_of
+from csrun.compiler.lair.operators import IDENTITY, LARGEST, OF_LABEL, PICK
+
+Number = float | str  # a text may speak of the step
+
+
+class Value:
+    """What a formula computes with: an array of rows, or what came of some.
+
+    operators: those of the kernel so far. Shapes: [N], or [N, C] and [N, 1], which broadcast
+    """
+
+    def __init__(self, operators: list[Operation], value: SSAValue) -> None:
+        self._operators = operators
+        self.value = value
+
+    def __add__(self, other: "Value | Number") -> "Value":
+        return self._each("add", other)
+
+    def __sub__(self, other: "Value | Number") -> "Value":
+        return self._each("subtract", other)
+
+    def __mul__(self, other: "Value | Number") -> "Value":
+        return self._each("multiply", other)
+
+    def __truediv__(self, other: "Value | Number") -> "Value":
+        return self._each("divide", other)
+
+    def at_least(self, bound: Number) -> "Value":
+        """The larger one of each number and the bound."""
+        return self._each("maximum", bound)
+
+    def root(self) -> "Value":
+        """Square roots."""
+        return self._each("sqrt")
+
+    def exp(self) -> "Value":
+        """Powers of e."""
+        return self._each("exp")
+
+    def log(self) -> "Value":
+        """Natural logarithms."""
+        return self._each("log")
+
+    def total(self) -> "Value":
+        """The sum of each row: [N, C] -> [N, 1]."""
+        return self._of_row(IDENTITY)
+
+    def largest(self) -> "Value":
+        """The largest number of each row: [N, C] -> [N, 1]."""
+        return self._of_row(LARGEST)
+
+    def pick(self, labels: "Value") -> "Value":
+        """Each row's number at the place that its label gives; labels [N], [N, C] -> [N, 1].
+
+        What a label that is no place gives is undefined.
+        """
+        return self._of_row(PICK, labels)
+
+    def of_label(
+        self, share: float, labels: "Value", ignored: "Value", scale: "Value | Number"
+    ) -> "Value":
+        """(x - share at the place of its row's label) scale, and 0 in ignored rows."""
+        return self._each(OF_LABEL, labels, ignored, scale, share=share)
+
+    def _each(self, function: str, *others: "Value | Number", **options: float) -> "Value":
+        shape = shape_of(type_of(self.value))
+        for other in others:
+            own = shape_of(type_of(other.value)) if isinstance(other, Value) else ()
+            if len(own) == len(shape):
+                shape = tuple(map(max, shape, own))
+        return self._generic(function, others, shape, shape, options)
+
+    def _of_row(self, function: str, *others: "Value") -> "Value":
+        shape = shape_of(type_of(self.value))
+        return self._generic(function, others, shape, (shape[0], 1), {})
+
+    def _generic(
+        self,
+        function: str,
+        others: "tuple[Value | Number, ...]",
+        space: Shape,
+        out: Shape,
+        options: Mapping[str, float],
+    ) -> "Value":
+        kind = type_of(self.value)
+        arrays = [self.value, *(each.value for each in others if isinstance(each, Value))]
+        body = lair.block([type_of(value).element_type for value in arrays])
+        arguments = iter(body.block.args)
+        args: list[SSAValue] = [next(arguments)]
+        for each in others:
+            is_array = isinstance(each, Value)
+            args.append(next(arguments) if is_array else _number(body.block, each, kind))
+        scalar = lair.ScalarOp(
+            operands=[args],
+            properties={
+                "function": StringAttr(function),
+                "options": DictionaryAttr({k: FloatAttr(v, f64) for k, v in options.items()}),
+            },
+            result_types=[kind.element_type],
+        )
+        body.block.add_ops([scalar, lair.YieldOp(operands=[scalar.out])])
+        maps = [_by_rows(shape_of(type_of(value)), space) for value in arrays]
+        kinds = [
+            lair.PARALLEL if n == m else lair.REDUCTION for n, m in zip(space, out, strict=True)
+        ]
+        generic = lair.GenericOp(
+            operands=[arrays],
+            result_types=[tensor_type(out, dtype_of(kind))],
+            properties={
+                "maps": ArrayAttr([AffineMapAttr(m) for m in (*maps, map_of(out, space))]),
+                "iterators": ArrayAttr(kinds),
+            },
+            regions=[body],
+        )
+        self._operators.append(generic)
+        return Value(self._operators, generic.out)
+
+
+def _by_rows(own: Shape, space: Shape) -> AffineMap:
+    """A single axis is that of the rows; else it broadcasts."""
+    if len(own) == 1 and own[0] == space[0]:
+        return AffineMap(len(space), 0, (AffineExpr.dimension(0),))
+    return map_of(own, space)
+
+
+def _number(block: Block, number: "Value | Number", kind: Tensor) -> SSAValue:
+    text = StringAttr(number if isinstance(number, str) else repr(number))
+    op = lair.NumberOp(properties={"text": text}, result_types=[kind.element_type])
+    block.add_op(op)
+    return op.out
+
+
+Values = Mapping[str, Value]
+Formula = Callable[[Values], Values]
+
+
+def formula_loop(
+    name: str, reads: Mapping[str, Array], writes: Mapping[str, Array], formula: Formula
+) -> Loop:
+    """The loop of a formula: from the values of arrays to those that arrays take over.
+
+    Shapes: all that has rows has as many as the first array
+    """
+    operators: list[Operation] = []
+    sources = {
+        key: lair.ReadOp.of(array, tensor_type(array.shape, array.dtype))
+        for key, array in reads.items()
+    }
+    found = formula({key: Value(operators, read.out) for key, read in sources.items()})
+    region = lair.block()
+    region.block.add_ops(read for read in sources.values() if read.out.uses.get_length())
+    region.block.add_ops(operators)
+    for key, value in found.items():
+        for read in sources.values():
+            if read.array.name == writes[key].name:
+                _check(key, read, value)
+        symbol = {"symbol": StringAttr(key)}
+        region.block.add_op(lair.WriteOp(operands=[value.value], properties=symbol))
+    rows = IntegerAttr(next(iter(reads.values())).shape[0], i64)
+    properties: dict[str, Attribute] = {
+        "symbol": StringAttr(name),
+        "rows": rows,
+        "tile": rows,
+        "operators": ArrayAttr([StringAttr(name)]),
+    }
+    kernel = lair.KernelOp(regions=[region], properties=properties)
+    return Loop(kernel, {key: writes[key] for key in found}, name)
+
+
+def _check(key: str, read: lair.ReadOp, value: Value) -> None:
+    """What an array takes over is computed after the last operator that reads the array."""
+    made = value.value.owner
+    assert isinstance(made, Operation), "an operator makes it"
+    for use in read.out.uses:
+        reader = use.operation
+        is_before = reader is made or reader.is_before_in_block(made)
+        assert is_before, f"{key} is read after its next value is there"

@@ -1,0 +1,81 @@
+"""What a loop computes of each row: its largest number, that at its label, a loss's gradient.
+
+A row may be short: then the transpose is searched, and a label compared with all places.
+"""
+
+from collections.abc import Iterator
+
+from csrun.compiler.lair.scratch import INDEX, Scratch
+from csrun.compiler.lair.text import Line, Place
+
+SHORT = 100  # numbers of a row from which a search along it costs less than in the transpose
+
+Argument = Place | str
+
+
+def largest(x: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+    """Shapes: x [N, C] -> out [N, 1]"""
+    assert isinstance(x, Place), "it is an array"
+    size = x.array.shape[1]
+    if size >= SHORT:
+        yield Line("maximum_reduce({1}, axis=1, keepdims=True, out={0})", (out, x))
+        return
+    tile = scratch.take((size,), x.array.dtype)
+    yield Line("special.largest({1}, {2}, {0})", (out, x, Place(tile, tiled=True)))
+    scratch.give_back(tile)
+
+
+def pick(x: Argument, labels: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+    """Shapes: x [N, C], labels [N] -> out [N, 1]"""
+    assert isinstance(x, Place), "it is an array"
+    size, places = x.array.shape[1], Place(scratch.take((), INDEX), tiled=True)
+    starts = scratch.numbers(f"starts_{size}", f"np.arange({{1}}) * {size}")
+    yield Line("add({0}, {1}, out={2})", (starts, labels, places))
+    text = '{1}.reshape(-1).take({2}, out={0}.reshape(-1), mode="clip")'
+    yield Line(text, (out, x, places))
+    scratch.give_back(places.array)
+
+
+def of_label(share: float, args: list[Argument], out: Place, scratch: Scratch) -> Iterator[Line]:
+    """(x - share at the label) scale, and 0 in ignored rows; a label that is no place is in none.
+
+    Shapes: args x [N, C], labels [N], ignored [N], scale [] -> out [N, C]
+    """
+    x, labels, ignored, scale = args
+    if x != out:
+        yield Line("copyto({0}, {1})", (out, x))
+    less = _less_hot if out.array.shape[1] < SHORT else _less_at
+    yield from less(share, labels, out, scratch)
+    yield Line("multiply({0}, {1}, out={0})", (out, scale))
+    yield Line("if {1}.any(): {0}[{1}] = 0", (out, ignored))
+
+
+def _less_hot(share: float, labels: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+    """Compares each label with all places."""
+    size, dtype = out.array.shape[1], out.array.dtype
+    variable = f"columns_{size}"
+    scratch.constants[variable] = f"np.arange({size})"
+    hot = Place(scratch.take((size,), "bool"), tiled=True)
+    yield Line(f"equal({{0}}[:, None], {variable}, out={{1}})", (labels, hot))
+    scratch.give_back(hot.array)
+    if share == 1:
+        yield Line("subtract({0}, {1}, out={0})", (out, hot))
+        return
+    shares = Place(scratch.take((size,), dtype), tiled=True)
+    yield Line(f"multiply({{0}}, {share!r}, out={{1}})", (hot, shares))
+    yield Line("subtract({0}, {1}, out={0})", (out, shares))
+    scratch.give_back(shares.array)
+
+
+def _less_at(share: float, labels: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+    """Changes one number a row."""
+    size, dtype = out.array.shape[1], out.array.dtype
+    places = Place(scratch.take((), INDEX), tiled=True)
+    is_known = Place(scratch.take((), "bool"), tiled=True)
+    numbers = scratch.numbers("numbers", "np.arange({1})")
+    yield Line("maximum({0}, 0, out={1})", (labels, places))
+    yield Line(f"minimum({{0}}, {size - 1}, out={{0}})", (places,))
+    yield Line("equal({0}, {1}, out={2})", (labels, places, is_known))
+    taken = "{3}" if share == 1 else f"{{3}} * np.{dtype}({share!r})"
+    yield Line(f"{{0}}[{{1}}, {{2}}] -= {taken}", (out, numbers, places, is_known))
+    scratch.give_back(places.array, is_known.array)

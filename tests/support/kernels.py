@@ -1,0 +1,30 @@
+"""Kernels by themselves: their text, over given arrays."""
+
+import numpy as np
+
+from csrun.compiler.codegen import FUNCTIONS, HEAD, REDUCTIONS
+from csrun.compiler.names import Names
+from csrun.executable import Step
+
+
+def bound(kernels, given):
+    """A function that runs the kernels' lines, and all arrays by name; those not given are NaN."""
+    arrays = dict(given)
+    for kernel in kernels:
+        for array in (*kernel.reads, *kernel.writes, *kernel.scratch):
+            filled = np.full(array.whole, np.nan if "float" in array.dtype else 1, array.dtype)
+            arrays.setdefault(array.name, filled)
+    names = Names({name: array.shape for name, array in arrays.items()}, [])
+    lines = [line for kernel in kernels for line in kernel.emit(names.of)]
+    prepared = [line for kernel in kernels for line in kernel.prepare(names.of)]
+    program = [
+        HEAD.format(version="0", checksum="0", functions=FUNCTIONS),
+        REDUCTIONS,
+        *names.bindings,
+        *prepared,
+        "def run(step):",
+        *(f"    {line}" for line in lines),
+    ]
+    scope = {"v": arrays}
+    exec("\n".join(program), scope)
+    return lambda: scope["run"](Step()), arrays
