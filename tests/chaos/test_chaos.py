@@ -24,7 +24,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("name", LOCAL)
 def test_kills(tmp_path: Path, reference: bytes, name: str, number: int) -> None:
@@ -34,7 +34,7 @@ def test_kills(tmp_path: Path, reference: bytes, name: str, number: int) -> None
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("number", range(4))
 def test_failing_disks(tmp_path: Path, reference: bytes, number: int) -> None:
     library = disks.compiled(tmp_path)

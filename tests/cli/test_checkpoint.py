@@ -188,7 +188,7 @@ def test_hugging_faces_layout_by_a_models_own_script(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "csrun.cli.csrun", "checkpoint", "convert", *words]
         done = subprocess.run(
             [*command, "huggingface", "--model", str(GPT2)],
-            cwd=tmp_path, capture_output=True, text=True, timeout=90,
+            cwd=tmp_path, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     back = load_file(tmp_path / "back" / "model.safetensors")
@@ -214,7 +214,7 @@ COMMANDS = [
 
 def peak_bytes(folder: Path, words: tuple[str, ...]) -> int:
     command = [sys.executable, "-c", MEASURED, "checkpoint", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     code, kilobytes = done.stderr.split()[-2:]
     assert code == "0", done.stderr
     return int(kilobytes) << 10

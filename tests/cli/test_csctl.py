@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import Workplace, gone, until
+from support.jobs import STALL_S, Workplace, gone, until
 from support.terminals import terminal
 
 from csrun.base import stored
@@ -50,7 +50,7 @@ def test_jobs_from_their_start_to_their_end(place: Workplace) -> None:
         nodes = {node["name"]: node["job"] for node in shown(place, "nodes")}
         assert [name for name, holder in nodes.items() if holder == 1] == ["node1", "node2"]
         (place.path / "go").touch()
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
     (job,) = shown(place, "jobs")
     assert (job["state"], job["exit_code"]) == ("FAILED", 3)
     assert "ended with exit code 3" in str(job["cause"])
@@ -63,7 +63,7 @@ def test_a_command_of_csrun_cpu_is_a_job(place: Workplace) -> None:
         (job,) = shown(place, "jobs")
         assert (job["state"], job["node_names"]) == ("RUNNING", ["node1"])
         (place.path / "go").touch()
-        front.communicate(timeout=20)
+        front.communicate(timeout=STALL_S)
     assert place.record(1)["state"] == "COMPLETED"
     assert not (place.jobs / "1").exists()
     done = place.csctl("logs", "1")
@@ -76,7 +76,7 @@ def test_a_killed_launchers_job_is_lost(command: str, place: Workplace) -> None:
     with place.start("sh", "-c", "touch up; sleep 60", command=command) as launcher:
         place.wait_for("up")
         launcher.kill()
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
     until(lambda: shown(place, "jobs")[0]["state"] == "LOST")
     assert "its launcher was killed" in place.csctl("get", "jobs").stdout
     assert place.record(1)["state"] == "LOST"
@@ -88,7 +88,7 @@ def test_the_next_job_settles_what_a_killed_one_left(place: Workplace) -> None:
         place.wait_for("up")
         pid = place.pid("pid")
         launcher.kill()
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
     assert gone([pid])
     until(lambda: not is_held(place.jobs / "1" / "live.lock"))
     assert place.run(*ONE_TASK, "true").returncode == 0
@@ -108,7 +108,7 @@ def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Workplace
     with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
         place.wait_for("up")
         launcher.kill()
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
     for name in ("systems.json", "job.json"):
         (place.jobs / "1" / name).write_bytes(b"")
     assert [job["state"] for job in shown(place, "jobs")] == ["LOST"]
@@ -137,8 +137,8 @@ def test_a_system_is_held_by_one_and_waited_for_by_the_next(tmp_path: Path) -> N
             until(lambda: shown(first, "systems")[1]["waiting"] == [2])
             assert "waits for cs2-02, held by job 1" in first.csctl("get", "job", "2").stdout
             assert first.csctl("cancel", "job", "1").returncode == 0
-            one.communicate(timeout=20)
-            two.communicate(timeout=60)
+            one.communicate(timeout=STALL_S)
+            two.communicate(timeout=STALL_S)
     assert two.returncode == 0
     (of_first,), (of_second,) = first.record(1)["systems"], first.record(2)["systems"]
     assert of_first["system"] == of_second["system"] == "cs2-02"
@@ -163,8 +163,8 @@ def test_logs_are_followed_to_the_end_of_the_job(place: Workplace) -> None:
             lines = {follower.stdout.readline() for _ in range(2)}
             assert lines == {"0: 0 begins\n", "1: 1 begins\n"}
             (place.path / "go").touch()
-            launcher.communicate(timeout=20)
-            rest, _ = follower.communicate(timeout=20)
+            launcher.communicate(timeout=STALL_S)
+            rest, _ = follower.communicate(timeout=STALL_S)
     assert rest == "0: end\n1: end\n"
     assert follower.returncode == 0
 
@@ -180,9 +180,9 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace)
             assert "job 2 has no logs yet" in refused.stderr
             with place.start("logs", "2", "-f", command="csctl") as follower:
                 (place.path / "go").touch()
-                assert follower.communicate(timeout=20)[0] == "at last\n"
-            second.communicate(timeout=20)
-        first.communicate(timeout=20)
+                assert follower.communicate(timeout=STALL_S)[0] == "at last\n"
+            second.communicate(timeout=STALL_S)
+        first.communicate(timeout=STALL_S)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -194,10 +194,10 @@ def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Work
             place.wait_for_state(2, "PENDING")
             with place.start("logs", "2", "-f", command="csctl") as follower:
                 second.send_signal(how)
-                second.communicate(timeout=20)
-                _, err = follower.communicate(timeout=20)
+                second.communicate(timeout=STALL_S)
+                _, err = follower.communicate(timeout=STALL_S)
         (place.path / "go").touch()
-        first.communicate(timeout=20)
+        first.communicate(timeout=STALL_S)
     why = {signal.SIGTERM: "SIGTERM", signal.SIGKILL: "its launcher was killed"}[how]
     assert f"job 2 has no logs: it ended before it ran: {why}" in err
     assert follower.returncode == 2
@@ -217,7 +217,7 @@ def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
                 assert reasons[2] == "1 of the 16 nodes: job 1 holds 15, job 2 is before it"
                 (place.path / "go").touch()
                 for launcher in (first, large, small):
-                    launcher.communicate(timeout=20)
+                    launcher.communicate(timeout=STALL_S)
                     assert launcher.returncode == 0
     assert place.record(2)["ended"] <= place.record(3)["started"]
 

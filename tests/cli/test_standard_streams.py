@@ -35,7 +35,7 @@ def run(
     words = [sys.executable, "-m", f"csrun.cli.{name}", *arguments]
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {redirections}', "sh", *words],
-        cwd=cwd, capture_output=True, text=True, timeout=60,
+        cwd=cwd, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 

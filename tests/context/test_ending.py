@@ -86,5 +86,5 @@ def test_a_worker_that_the_user_terminates_ends() -> None:
         worker.start()
         is_up.wait(10)
         worker.terminate()
-        worker.join(10)
+        worker.join(60)
         assert worker.exitcode is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.jobs import STALL_S
 
 from csrun.context import JobFile, Role, TaskEntry, current
 from csrun.data import DataError
@@ -134,7 +135,7 @@ def test_tasks_of_a_job_decode_once(tmp_path: Path, job: Path) -> None:
     path, count = written(tmp_path, gzip.compress(GOLDEN)), 4
     command = [sys.executable, "-c", TASK, str(path), str(tmp_path), str(count)]
     tasks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    printed = [task.communicate(timeout=60)[0] for task in tasks]
+    printed = [task.communicate(timeout=STALL_S)[0] for task in tasks]
     assert printed == [f"memmap False {idx.decode(path).tolist()}\n"] * count
     assert len(list(tmp_path.glob("decoded-*"))) == 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import until
+from support.jobs import STALL_S, until
 
 SYSTEM = ("--system", "cs2-02")
 
@@ -29,7 +29,7 @@ class Administrator:
 
     def does(self, line: str) -> "subprocess.CompletedProcess[str]":
         with self.start(line) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=STALL_S)
         return subprocess.CompletedProcess(line, process.returncode, out, err)
 
     def asks(self, line: str) -> Any:
@@ -58,8 +58,8 @@ def test_a_running_job_is_seen_and_cancelled(place: FcMnist) -> None:
             assert refused.returncode == 1
             assert f"while {seen['holder']} is on cs2-02" in refused.stderr
             assert administrator.does("session cancel 1").returncode == 0
-            first.communicate(timeout=30)
-            second.communicate(timeout=60)
+            first.communicate(timeout=STALL_S)
+            second.communicate(timeout=STALL_S)
     assert first.returncode == 128 + signal.SIGTERM
     assert second.returncode == 0
     assert administrator.asks("session list") == []
@@ -85,7 +85,10 @@ def test_a_drain_ends_with_the_job_and_a_waiting_job_is_told(place: FcMnist) -> 
             with place.start_wse("--max_steps", "1", "--model_dir", "other") as waiting:
                 until(lambda: administrator.asks("system status")["waiting_jobs"] == 1)
                 running.send_signal(signal.SIGINT)
-                said, shown = drain.communicate(timeout=30), waiting.communicate(timeout=60)
+                said, shown = (
+                    drain.communicate(timeout=STALL_S),
+                    waiting.communicate(timeout=STALL_S),
+                )
             running.communicate()
     assert drain.returncode == 0
     assert said[0] == "cs2-02 is STANDBY in WEIGHT_STREAMING mode\n"
@@ -102,7 +105,7 @@ def test_a_drain_that_is_interrupted_is_undone(place: FcMnist) -> None:
         with administrator.start("system standby --yes --force") as drain:
             until(lambda: administrator.asks("system status")["drained_by"] is not None)
             drain.send_signal(signal.SIGINT)
-            said = [line for line in drain.communicate(timeout=30)[1].splitlines() if line]
+            said = [line for line in drain.communicate(timeout=STALL_S)[1].splitlines() if line]
         assert drain.returncode == 128 + signal.SIGINT
         assert said[1:] == ["given up: cs2-02 takes jobs as before", "cs: error: interrupted"]
         assert administrator.asks("system status")["drained_by"] is None

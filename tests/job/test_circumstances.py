@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist
-from support.jobs import until
+from support.jobs import STALL_S, until
 
 from csrun.records import checkpoints
 
@@ -38,7 +38,7 @@ def test_ctrl_c(endless: FcMnist, start: str) -> None:
     with getattr(endless, start)() as run:
         until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=20)
+        out, err = run.communicate(timeout=STALL_S)
     assert run.returncode == 130, err
     assert_says_where_it_resumes(endless, out + err)
 
@@ -47,7 +47,7 @@ def test_sigterm_of_a_job(endless: FcMnist) -> None:
     with endless.start_wse() as run:
         until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
         run.terminate()
-        out, err = run.communicate(timeout=20)
+        out, err = run.communicate(timeout=STALL_S)
     assert run.returncode == 143, err
     assert_says_where_it_resumes(endless, out + err)
 
@@ -109,7 +109,7 @@ def test_without_a_home(place: FcMnist) -> None:
     for launcher in (["-m", "csrun.cli.csrun_wse", "--total-nodes=3", "python-ws"], []):
         done = subprocess.run(
             [sys.executable, *launcher, *command],
-            cwd=place.path, env=environment, capture_output=True, text=True, timeout=60,
+            cwd=place.path, env=environment, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 

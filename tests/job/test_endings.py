@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.fc_mnist import FOLDER, MANY_STEPS, TWO_STREAMERS, FcMnist, losses
+from support.jobs import STALL_S
 from support.testbed import site_file
 
 TWO_NODES = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
@@ -61,7 +62,7 @@ def test_what_it_resumes_is_the_undisturbed_training(
     with start as launcher:
         until_it_trains(launcher)
         launcher.send_signal(signum)
-        out, err = launcher.communicate(timeout=60)
+        out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signum, err
     assert f"csrun_wse: {signum.name}: the job was ended" in err
     saved = last_saved(place, out)
@@ -91,7 +92,7 @@ def ended(place: FcMnist, line: str) -> str:
         assert launcher.stdout is not None
         before = next(text for text in launcher.stdout if line in text)
         launcher.send_signal(signal.SIGTERM)
-        out, err = launcher.communicate(timeout=60)
+        out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 143, err
     assert "csrun_wse: SIGTERM: the job was ended" in err
     assert not list(place.model_dir.glob(".csrun-*"))

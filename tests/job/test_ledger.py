@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from support.fc_mnist import MANY_STEPS, FcMnist, scalars
-from support.jobs import until
+from support.jobs import STALL_S, until
 
 ONE_STREAMER = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
 STOP_S = 2.0
@@ -91,7 +91,7 @@ def test_a_process_that_stands_still_shows_in_its_row(place: FcMnist) -> None:
                 shown.append(shows(place.model_dir, processes[name], rows))
             assert shown[-1], f"{name}: {len(shown)} stops, none in {rows}"
         launcher.send_signal(signal.SIGTERM)
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=STALL_S)
 
 
 def test_the_record_and_the_last_lines_have_the_rows_and_they_add_up(place: FcMnist) -> None:

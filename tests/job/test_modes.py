@@ -4,7 +4,7 @@ import re
 
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist
-from support.jobs import until
+from support.jobs import STALL_S, until
 
 STREAMING = ("python-ws", ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1"))
 PIPELINED = ("python", ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1"))
@@ -58,7 +58,7 @@ def test_compiling_needs_no_system_and_training_waits_for_it(place: FcMnist) -> 
                 assert lines[-1], "".join(lines)
             assert any("Cached compilation found" in line for line in lines)
             holder.terminate()
-            rest, err = waiting.communicate(timeout=60)
+            rest, err = waiting.communicate(timeout=STALL_S)
         assert waiting.returncode == 0, err
         assert "Loss for final step" in rest
     assert holder.returncode == 143

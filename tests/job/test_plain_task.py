@@ -23,7 +23,7 @@ def test_a_single_task_and_csrun_cpu_are_the_cpu_run(place: FcMnist) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "csrun.cli.csrun_cpu", "python", RUN, *STEPS, "-o", "cpu"],
         cwd=place.path, env={**os.environ, "CSRUN_STATE_DIR": str(place.path / "state")},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0
     assert place.cpu(*STEPS, "-o", "alone").returncode == 0

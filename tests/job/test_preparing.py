@@ -39,7 +39,7 @@ def on_cpu_node(place: Workplace, *words: str) -> "subprocess.CompletedProcess[s
     return subprocess.run(
         [sys.executable, "-m", "csrun.cli.csrun_cpu", *words],
         cwd=place.path, env={**os.environ, "CSRUN_STATE_DIR": str(place.path / "state")},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_every_task_of_a_pytorch_job_ends_after_the_compile(torch_place: Workpla
 
 
 @pytest.mark.slow  # it measures for some seconds
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_dataloader_is_analysed(torch_place: Workplace) -> None:
     place = torch_place
     words = ("python-pt", "run.py", "--validate_only")

@@ -26,7 +26,7 @@ def place(tmp_path: Path, state: str) -> Workplace:
 def alone(place: Workplace, *arguments: str) -> str:
     """`python run.py` to its end; what it says."""
     command = [sys.executable, "run.py", *arguments]
-    done = subprocess.run(command, cwd=place.path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=place.path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist, losses
-from support.jobs import gone, until
+from support.jobs import STALL_S, gone, until
 from support.networks import Network, network
 from support.sites import separate_site
 
@@ -91,7 +91,7 @@ def test_a_killed_task_is_named_and_its_job_ends(place: FcMnist, log: str, name:
         until(place.checkpoint(100).exists)
         pids = place.processes(job.pid)
         os.kill(pids[log], signal.SIGKILL)
-        _, err = job.communicate(timeout=30)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 128 + signal.SIGKILL
     assert f"csrun_wse: error: {name} was killed by signal 9 (SIGKILL)" in err
     assert gone(list(pids.values()))
@@ -143,7 +143,7 @@ def test_a_network_that_goes_down_ends_the_job(place: FcMnist) -> None:
         with inside.start(*layout, "python-ws", script, *inside.own(())) as job:
             until(inside.checkpoint(100).exists)
             hosts.cut()
-            out, err = job.communicate(timeout=90)
+            out, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 1
     assert "csrun_wse: error: lost the connection to " in err
     assert "Training interrupted: the next run in model_dir resumes from model-ckpt-" in out

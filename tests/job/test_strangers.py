@@ -5,7 +5,7 @@ from contextlib import closing
 import psutil
 import pytest
 from support.fc_mnist import FcMnist, losses
-from support.jobs import until
+from support.jobs import STALL_S, until
 from support.sites import separate_site
 from support.strangers import Strangers
 
@@ -43,7 +43,7 @@ def test_many_strangers_at_the_doors(place: FcMnist, count: int, per_s: int) -> 
             assert chief.memory_info().rss < before + GROWTH_BYTES
             (place.path / "gate").touch()
             strangers.come(count // 10)
-            out, err = job.communicate(timeout=60)
+            out, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 0, err
     assert strangers.let_in > count // 2
     assert "Waiting for 2 streamer(s)" in out

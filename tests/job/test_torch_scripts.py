@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, TWO_STREAMERS, FcMnist
+from support.jobs import STALL_S
 
 pytest.importorskip("torch")
 
@@ -31,7 +32,7 @@ def test_torch_is_there_before_the_tasks_and_not_in_the_wafer(
         processes = place.processes(launcher.pid)
         holding = {name for name, pid in processes.items() if "libtorch" in mapped(pid)}
         launcher.send_signal(signal.SIGINT)
-        _, err = launcher.communicate(timeout=60)
+        _, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signal.SIGINT, err
     assert lines.count("before: True\n") == 1
     wafers = {name for name in processes if name.startswith("wafer-")}
@@ -52,7 +53,7 @@ def test_a_wafer_of_its_own_that_fails_is_reported_as_any_task(place: FcMnist) -
         processes = place.processes(launcher.pid)
         (wafer,) = (pid for name, pid in processes.items() if name.startswith("wafer-"))
         os.kill(wafer, signal.SIGKILL)
-        _, err = launcher.communicate(timeout=60)
+        _, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signal.SIGKILL
     assert "wafer" in err
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace, gone, until
+from support.jobs import STALL_S, Workplace, gone, until
 from support.terminals import terminal
 from support.testbed import site_file
 
@@ -36,7 +36,7 @@ def test_a_running_job_ends_in_order(place: Workplace) -> None:
         place.wait_for("up")
         done = place.csctl("cancel", "job", "1")
         assert (done.returncode, done.stdout) == (0, "job 1: CANCELLED, exit code 143\n")
-        _, err = launcher.communicate(timeout=20)
+        _, err = launcher.communicate(timeout=STALL_S)
     assert (place.path / "told").exists()
     assert launcher.returncode == 128 + signal.SIGTERM
     assert "csrun_wse: SIGTERM: the job was ended" in err
@@ -48,12 +48,12 @@ def test_a_waiting_job_leaves_the_line(place: Workplace) -> None:
         with place.start(*ONE_TASK, "true") as second:
             until(lambda: place.csctl("get", "job", "2").stdout.count("waits for 1 of the 16") == 1)
             assert place.csctl("cancel", "job", "2").returncode == 0
-            _, err = second.communicate(timeout=20)
+            _, err = second.communicate(timeout=STALL_S)
         assert second.returncode == 143
         assert "csrun_wse: error: SIGTERM: the job was ended before it ran" in err
         assert not list((place.jobs.parent / "nodes" / "line").glob("ticket.*"))
         (place.path / "go").touch()
-        first.communicate(timeout=20)
+        first.communicate(timeout=STALL_S)
     assert first.returncode == 0
     assert place.record(2)["state"] == "CANCELLED"
     assert place.record(2)["started"] is None
@@ -66,7 +66,7 @@ def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
         pid = place.pid("pid")
         done = place.csctl("cancel", "job", "1")
         assert done.stdout == "job 1: CANCELLED, exit code 137\n"
-        front.communicate(timeout=20)
+        front.communicate(timeout=STALL_S)
     assert gone([pid])
     assert front.returncode == 137
 
@@ -78,9 +78,9 @@ def test_a_stopped_job_that_waits_leaves_the_line(place: Workplace) -> None:
             place.wait_for_state(2, "PENDING")
             second.send_signal(signal.SIGSTOP)
             assert place.csctl("cancel", "job", "2").returncode == 0
-            second.communicate(timeout=20)
+            second.communicate(timeout=STALL_S)
         (place.path / "go").touch()
-        first.communicate(timeout=20)
+        first.communicate(timeout=STALL_S)
 
 
 def test_a_command_stopped_by_ctrl_z_ends_in_order(place: Workplace) -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_was_killed_has_ended_already(place: Workplace) -> None:
     with place.start(*ONE_TASK, "sh", "-c", "touch up; sleep 60") as launcher:
         place.wait_for("up")
         launcher.kill()
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
     until(lambda: "already: LOST" in place.csctl("cancel", "job", "1").stderr)
 
 
@@ -191,7 +191,7 @@ def running(place: Workplace) -> Iterator["subprocess.Popen[str]"]:
             yield launcher
         finally:
             (place.path / "go").touch()
-            launcher.communicate(timeout=20)
+            launcher.communicate(timeout=STALL_S)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import gone, until
+from support.jobs import STALL_S, gone, until
 from support.terminals import Terminal, terminal
 from support.testbed import site_file
 
@@ -23,7 +23,7 @@ def environment(tmp_path: Path, state: str) -> dict[str, str]:
 
 def cpu(*arguments: str, cwd: Path, **options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*CSRUN_CPU, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, **options
+        [*CSRUN_CPU, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, **options
     )
 
 
@@ -73,7 +73,7 @@ def test_a_node_is_reserved_as_long_as_the_command_lives(tmp_path: Path) -> None
             assert "queued and waiting for resources" in lines[0]
             assert "waiting for 1 of the 1 nodes" in lines[1]
             first.communicate("go\n", timeout=20)
-            assert "got it" in second.communicate(timeout=20)[0]
+            assert "got it" in second.communicate(timeout=STALL_S)[0]
 
 
 @pytest.mark.usefixtures("state")

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import gone, until
+from support.jobs import STALL_S, gone, until
 
 from csrun.base.mode import GRACE_S
 
@@ -30,7 +30,7 @@ def interrupted(place: FcMnist, delay_s: float, *arguments: str) -> tuple[int, s
         time.sleep(delay_s)
         pids = [p.pid for p in psutil.Process(launcher.pid).children(recursive=True)]
         launcher.send_signal(signal.SIGINT)
-        out, err = launcher.communicate(timeout=20)
+        out, err = launcher.communicate(timeout=STALL_S)
         assert gone(pids)
     return launcher.returncode, first + out, err
 
@@ -53,7 +53,7 @@ def test_ctrl_c_during_a_checkpoint_says_what_became_of_it(place: FcMnist) -> No
     with place.start_wse("--max_steps", str(MANY_STEPS)) as launcher:
         until(lambda: any(place.path.glob(partial)))
         launcher.send_signal(signal.SIGINT)
-        out, _ = launcher.communicate(timeout=30)
+        out, _ = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signal.SIGINT
     lines = [line for line in out.splitlines() if "heckpoint at global step" in line]
     saving, became = lines[-2:]
@@ -72,6 +72,6 @@ def test_a_second_ctrl_c_does_not_wait(place: FcMnist) -> None:
         launcher.send_signal(signal.SIGINT)
         place.wait_for("heard")  # two at the same moment are one to the kernel
         launcher.send_signal(signal.SIGINT)
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
         assert time.monotonic() - started_s < GRACE_S / 2
     assert launcher.returncode == 128 + signal.SIGINT

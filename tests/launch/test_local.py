@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import Workplace, gone, until
+from support.jobs import STALL_S, Workplace, gone, until
 
 SMALL = ("--total-nodes", "1", "--tasks-per-node", "3", "--cpus-per-task", "1")
 
@@ -190,7 +190,7 @@ def test_ps_shows_who_is_who(place: Workplace) -> None:
         ps = subprocess.run(["ps", "-o", "comm=", "-p", ",".join(map(str, pids))],
                             capture_output=True, text=True, check=True)  # fmt: skip
         launcher.terminate()
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
     assert sorted(ps.stdout.split()) == ["chief-0", "forkserver", "memoryx-1", "streamer-2"]
 
 
@@ -229,7 +229,7 @@ def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace)
     launcher, pids = started(place)
     with launcher:
         os.kill(pids[0], signal.SIGKILL)
-        _, err = launcher.communicate(timeout=20)
+        _, err = launcher.communicate(timeout=STALL_S)
         assert gone(pids)
     assert launcher.returncode == 137
     assert "the fork server was killed by signal 9" in err
@@ -240,7 +240,7 @@ def test_a_signal_to_the_launcher_ends_all(place: Workplace, signum: int, code: 
     launcher, pids = started(place)
     with launcher:
         launcher.send_signal(signum)
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=STALL_S)
         assert gone(pids)
     assert launcher.returncode == code
 
@@ -249,7 +249,7 @@ def test_a_killed_task_takes_the_job_with_it(place: Workplace) -> None:
     launcher, pids = started(place)
     with launcher:
         os.kill(pids[3], signal.SIGKILL)
-        _, err = launcher.communicate(timeout=20)
+        _, err = launcher.communicate(timeout=STALL_S)
         assert gone(pids)
     assert launcher.returncode == 137
     assert "rank 2 (streamer) on node1 was killed by signal 9 (SIGKILL)" in err
@@ -265,7 +265,7 @@ def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Workplace) -> N
     with place.start(*SMALL[:3], "1", "python", "run.py") as launcher:
         place.wait_for("task0")
         launcher.terminate()
-        out, err = launcher.communicate(timeout=20)
+        out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 143
     assert out.splitlines()[1:] == ["ready", "checkpoint discarded"]
     assert "Traceback" not in err
@@ -282,7 +282,7 @@ def test_a_second_signal_kills_at_once(place: Workplace) -> None:
         launcher.send_signal(signal.SIGINT)
         place.wait_for("told")
         launcher.send_signal(signal.SIGINT)
-        launcher.communicate(timeout=4)  # less than the grace period
+        launcher.communicate(timeout=STALL_S)  # less than the grace period
     assert launcher.returncode == 130
 
 
@@ -304,9 +304,9 @@ def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
             (place.path / "go1").touch()
             place.wait_for("in2")
             (place.path / "go2").touch()
-            _, err = second.communicate(timeout=20)
+            _, err = second.communicate(timeout=STALL_S)
             assert err == "srun: job 2 has been allocated resources\n"
-        first.communicate(timeout=20)
+        first.communicate(timeout=STALL_S)
     assert (first.returncode, second.returncode) == (0, 0)
 
 

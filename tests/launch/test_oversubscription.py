@@ -26,7 +26,7 @@ PIPELINED = ("--total-nodes", "1", "--tasks-per-node", "1")
 STREAMING = ("--total-nodes", "3", "--tasks-per-node", "1")
 SYSTEMS = {"cs2-01", "cs2-02"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 Launcher = subprocess.Popen[str]
 Record = dict[str, Any]

@@ -39,7 +39,7 @@ BEGIN = "cbtorch.initialize()"
 def run(folder: Path, begin: str = BEGIN, end: str = "") -> "subprocess.CompletedProcess[str]":
     (folder / "run.py").write_text(SCRIPT.format(begin=begin, end=end))
     return subprocess.run(
-        [sys.executable, "run.py"], cwd=folder, capture_output=True, text=True, timeout=100
+        [sys.executable, "run.py"], cwd=folder, capture_output=True, text=True, timeout=120
     )
 
 

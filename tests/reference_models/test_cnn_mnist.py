@@ -136,7 +136,7 @@ def test_an_epoch_has_each_image_at_each_shift_once(params):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_epoch_of_the_shipped_digits_tells_98_of_100_test_digits(
     tmp_path: Path, cnn_mnist: Path
 ) -> None:

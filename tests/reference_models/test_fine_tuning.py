@@ -26,7 +26,7 @@ from csrun.records import checkpoints
 
 torch = pytest.importorskip("torch", reason="PyTorch computes transformers' models")
 transformers = pytest.importorskip("transformers", reason="its model reads what is fine-tuned here")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 256}
 BATCH = 32

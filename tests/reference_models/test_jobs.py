@@ -102,7 +102,7 @@ def test_any_number_of_streamers_and_a_kill_give_the_same_bits(place: ModelPlace
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_command_of_98_tasks_trains_gptj_as_it_stands(tmp_path: Path) -> None:
     """In a copy of the model's folder, over the standard library's sources."""
     folder = tmp_path / "gptj"

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace, until
+from support.jobs import STALL_S, Workplace, until
 from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
@@ -113,10 +113,10 @@ def test_a_job_queues_for_the_system_that_another_one_has(
             until(lambda: "Resources gres:cs:cs2-01:1" in testbed.call(*pending))
             assert len(list(cluster_place.path.glob("in*"))) == 1
             first.terminate()
-            first.communicate(timeout=60)
+            first.communicate(timeout=STALL_S)
             until(lambda: len(list(cluster_place.path.glob("in*"))) == 2)
             second.terminate()
-            second.communicate(timeout=60)
+            second.communicate(timeout=STALL_S)
     assert (first.returncode, second.returncode) == (143, 143)
 
 
@@ -239,7 +239,7 @@ def test_the_dry_run_of_a_submission_is_a_file_that_is_taken(
     taken = subprocess.run(
         ["sh" if first else "sbatch", str(file)], cwd=cluster_place.path, text=True,
         env=testbed.environment | {"CSRUN_STATE_DIR": str(cluster_place.path / "state")},
-        capture_output=True, check=False, timeout=60,
+        capture_output=True, check=False, timeout=120,
     )  # fmt: skip
     assert taken.returncode == 0, taken.stderr
     numbers = [number for number, _ in SUBMITTED.findall(taken.stdout)]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace, until
+from support.jobs import STALL_S, Workplace, until
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -33,7 +33,7 @@ def test_a_job_is_shown_and_cancelled(cluster_place: Workplace, testbed: Testbed
         assert "digits" in table.stdout
         ended = cluster_place.run("cancel", "job", number, command="csctl")
         assert (ended.returncode, ended.stdout) == (0, f"job {number}: Slurm ends it\n")
-        job.communicate(timeout=60)
+        job.communicate(timeout=STALL_S)
     assert job.returncode == 143
     until(lambda: not testbed.queue())
 
@@ -59,7 +59,7 @@ def test_what_is_asked_of_a_slurm_that_is_down_is_an_error(
             running.enter_context(place.start(*words, command=command)) for command, *words in asked
         ]
         for process in started:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=STALL_S)
             assert (process.returncode, out) == (1, "")
             assert "site testbed: Slurm does not answer: " in err
 
@@ -77,7 +77,7 @@ def test_a_drained_node_is_told_while_a_job_waits_and_of_its_systems(
             assert job.stderr is not None
             said = next(line for line in job.stderr if "waits for" in line)
             job.terminate()
-            job.communicate(timeout=60)
+            job.communicate(timeout=STALL_S)
     finally:
         testbed.call(*state, "State=resume")
     assert re.fullmatch(r"csrun_wse: job \d+ waits for node1: drained, down or reserved\n", said)
@@ -117,8 +117,8 @@ def test_nodes_systems_and_logs_of_a_job(cluster_place: Workplace, testbed: Test
             assert reader.poll() is None
             for job in (second, first):
                 job.terminate()
-                job.communicate(timeout=60)
-            reader.communicate(timeout=60)
+                job.communicate(timeout=STALL_S)
+            reader.communicate(timeout=STALL_S)
         assert reader.returncode == 0
     ended = cluster_place.csctl("logs", str(waits))
     assert (ended.returncode, "has no logs in" in ended.stderr) == (2, True)
@@ -143,7 +143,7 @@ def test_the_session_of_a_job_is_cancelled_by_slurm(cluster_place: Workplace) ->
         assert f"not possible while job {number} (process" in refused.stderr
         ended = cluster_place.run("session", "cancel", str(number), command="cs")
         assert (ended.returncode, ended.stdout) == (0, f"job {number}: Slurm ends it\n")
-        job.communicate(timeout=60)
+        job.communicate(timeout=STALL_S)
     assert job.returncode == 143
 
 
@@ -158,8 +158,8 @@ def test_a_system_that_is_put_in_standby_while_its_job_waits(
             until(lambda: any("PENDING" in line for line in testbed.queue()))
             cluster_place.run("system", "standby", "--yes", command="cs")
             holder.terminate()
-            holder.communicate(timeout=60)
-            _, err = job.communicate(timeout=60)
+            holder.communicate(timeout=STALL_S)
+            _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 1
     assert "the job's system cs2-01: cs2-01 is in STANDBY; a job needs an ACTIVE system" in err
     assert "Traceback" not in err

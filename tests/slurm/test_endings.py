@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist, losses
-from support.jobs import Workplace
+from support.jobs import STALL_S, Workplace
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -43,7 +43,7 @@ def test_what_it_resumes_is_the_undisturbed_training(
             testbed.call("scancel", "--user=root")
         else:
             launcher.send_signal(signal.SIGINT)
-        out, err = launcher.communicate(timeout=60)
+        out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == (143 if how == "scancel" else 130), err
     (saved,) = re.findall(r"Checkpoint at global step (\d+) finished before the end", out)
     goal = int(saved) + 20

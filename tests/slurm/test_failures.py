@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import Workplace, gone, until
+from support.jobs import STALL_S, Workplace, gone, until
 from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
@@ -47,7 +47,7 @@ def test_scancel_lets_every_task_finish_what_it_does(place: Workplace, testbed: 
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         testbed.call("scancel", "--user=root")
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 143
     assert "csrun_wse: SIGTERM: the job was ended" in err
     assert all((place.path / f"out{rank}").exists() for rank in range(4))
@@ -63,12 +63,12 @@ def test_a_job_that_waits_can_be_interrupted(place: Workplace, testbed: Testbed)
             with place.start(*SPREAD, "python", "run.py") as waiter:
                 until(lambda: any("PENDING" in line for line in testbed.queue()))
                 stop(waiter)
-                _, err = waiter.communicate(timeout=60)
+                _, err = waiter.communicate(timeout=STALL_S)
             assert waiter.returncode == code, err
             assert "csrun_wse: error: " in err
             until(lambda: not any("PENDING" in line for line in testbed.queue()))
         holder.send_signal(signal.SIGINT)
-        holder.communicate(timeout=60)
+        holder.communicate(timeout=STALL_S)
     assert holder.returncode == 130
 
 
@@ -78,7 +78,7 @@ def test_a_launcher_that_is_killed_takes_its_job_with_it(
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         job.kill()
-        job.communicate(timeout=60)
+        job.communicate(timeout=STALL_S)
     assert gone([place.pid(name) for name in TASKS])
     until(lambda: not testbed.queue())
 
@@ -91,7 +91,7 @@ def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: T
         place.wait_for(*TASKS)
         repaired.kill_slurmd("node1")
         job.send_signal(signal.SIGINT)
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 130
     assert "csrun_wse: SIGINT: the job was ended" in err
     assert (place.path / "out0").exists()
@@ -104,7 +104,7 @@ def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
         assert job.stdout is not None
         next(line for line in job.stdout if "global_step = 1," in line)
         repaired.kill_node("node3")
-        _, err = job.communicate(timeout=100)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 1
     assert "csrun_wse: error: node3: lost" in err
     assert "(streamer) on node3, exit code 1; log: " in err.splitlines()[-1]
@@ -116,7 +116,7 @@ def test_an_attendant_that_is_killed_is_the_cause(place: Workplace) -> None:
         parent = psutil.Process(place.pid("in2")).parent()
         assert parent is not None
         parent.kill()
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 1
     assert "rank 2 (streamer) on node3" in err
     assert gone([place.pid(name) for name in TASKS])
@@ -129,7 +129,7 @@ def test_an_srun_that_is_killed_leaves_nothing(place: Workplace, testbed: Testbe
         for child in psutil.Process(job.pid).children(recursive=True):
             if child.name() == "srun":
                 child.kill()
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 137
     assert "csrun_wse: error: srun was killed by signal 9" in err
     assert gone([place.pid(name) for name in TASKS])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, RUN, FcMnist
-from support.jobs import Workplace, until
+from support.jobs import STALL_S, Workplace, until
 from support.testbed import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -70,7 +70,7 @@ def test_the_job_of_a_lost_launcher_ends_with_its_first_task(
         assert launcher.stdout is not None
         next(line for line in launcher.stdout if "global_step = 1," in line)
         lose(launcher.pid)
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=STALL_S)
     comment = ("squeue", "--noheader", "--format=%k")
     until(lambda: "csrun: launcher lost" in testbed.call(*comment))
     assert "RUNNING" in " ".join(testbed.queue())
@@ -92,7 +92,7 @@ def test_a_training_whose_launcher_is_lost_ends_as_if_undisturbed(
         assert launcher.stdout is not None
         next(line for line in launcher.stdout if "global_step = 1," in line)
         lose(launcher.pid)
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=STALL_S)
     until(lambda: not testbed.queue())
     whole = there.cpu("--max_steps", str(steps), "--model_dir", "undisturbed")
     assert whole.returncode == 0, whole.stderr
@@ -134,7 +134,7 @@ def submitted(there: FcMnist, testbed: Testbed, script: str) -> str:
     file = there.path / "job.sh"
     file.write_text(re.sub(r" \S+/csrun_wse ", lambda _: ours, script))
     done = subprocess.run(
-        ["sbatch", "--parsable", str(file)], cwd=there.path, text=True, check=True, timeout=60,
+        ["sbatch", "--parsable", str(file)], cwd=there.path, text=True, check=True, timeout=120,
         env=testbed.environment | {"CSRUN_STATE_DIR": str(there.path / "state")},
         stdout=subprocess.PIPE,
     )  # fmt: skip

@@ -5,7 +5,7 @@ import signal
 import sys
 
 import pytest
-from support.jobs import Workplace, over_its_limit, until
+from support.jobs import STALL_S, Workplace, over_its_limit, until
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
@@ -65,7 +65,7 @@ def test_a_job_that_is_told_to_end_is_cancelled(
     with place.start("--job-name", signum.name, *SPREAD, "python", "run.py") as job:
         place.wait_for(*(f"in{rank}" for rank in range(5)))
         job.send_signal(signum)
-        job.communicate(timeout=60)
+        job.communicate(timeout=STALL_S)
     assert job.returncode == 128 + signum
     assert {state for state, _, _ in kept(testbed, signum.name)} == {"CANCELLED"}
 

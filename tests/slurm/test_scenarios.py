@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import Workplace, over_its_limit
+from support.jobs import STALL_S, Workplace, over_its_limit
 
 FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 STEPS = ("--mode", "train", "--max_steps", "20")
@@ -33,7 +33,7 @@ def plain_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the same training comes to in one process, without csrun around it."""
     done = subprocess.run(
         [sys.executable, FC_MNIST, *STEPS], cwd=tmp_path_factory.mktemp("plain"),
-        capture_output=True, text=True, check=True, timeout=100,
+        capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     return loss(done.stdout + done.stderr)
 
@@ -105,7 +105,7 @@ def test_a_signal_lets_every_task_finish_what_it_does(
     with place.start(*THREE, "python", "run.py") as job:
         place.wait_for(*(f"in{rank}" for rank in range(6)))
         job.send_signal(signum)
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 128 + signum
     assert f"csrun_wse: {signum.name}: the job was ended" in err
     assert all((place.path / f"out{rank}").exists() for rank in range(6))
@@ -119,7 +119,7 @@ def test_a_task_that_does_not_heed_is_killed(place: Workplace) -> None:
         job.send_signal(signal.SIGINT)
         time.sleep(0.5)  # two at the same moment are one to the kernel
         job.send_signal(signal.SIGINT)
-        job.communicate(timeout=60)
+        job.communicate(timeout=STALL_S)
     assert job.returncode == 130
 
 
@@ -206,7 +206,7 @@ def test_two_jobs_never_have_one_system(place: Workplace) -> None:
         place.start("--total-nodes", "2", "python", str(FC_MNIST), *STEPS, "-o", f"model{n}")
         for n in range(2)
     ]
-    ends = [(job.communicate(timeout=100), job.returncode) for job in jobs]
+    ends = [(job.communicate(timeout=STALL_S), job.returncode) for job in jobs]
     assert [code for _, code in ends] == [0, 0], ends
     assert all("cs2-01" in out for (out, _), _ in ends)
 

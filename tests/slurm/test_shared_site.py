@@ -12,7 +12,7 @@ import click
 import pytest
 from support.accounts import as_account, needs_two_accounts
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import Workplace, until
+from support.jobs import STALL_S, Workplace, until
 from support.testbed import Testbed, site_file
 
 from csrun.cli import cs, csctl, frame
@@ -78,7 +78,7 @@ def test_another_account_reads_how_far_a_job_is(shared: FcMnist, testbed: Testbe
         ):
             assert isinstance(as_bob(attempt), PermissionError)
         launcher.send_signal(signal.SIGINT)
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 130
     assert not list(place.iterdir())
     until(lambda: not testbed.queue())

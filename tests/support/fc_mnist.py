@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import yaml
-from support.jobs import Workplace
+from support.jobs import STALL_S, Workplace
 from tensorboardX.proto.event_pb2 import Event
 
 FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
@@ -37,7 +37,7 @@ class FcMnist(Workplace):
     def cpu(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`python run.py`, to its end."""
         with self.start_cpu(*arguments) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=STALL_S)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def start_cpu(self, *arguments: str) -> "subprocess.Popen[str]":

@@ -59,5 +59,5 @@ class Peers:
 
     def join(self) -> None:
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()

@@ -51,7 +51,7 @@ class SshServer:
         return self.run(["ssh", *self.options(key), *options, self.target, *words], text)
 
     def run(self, argv: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60)
+        return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=120)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Testbed:
     def call(self, *command: str, check: bool = True) -> str:
         """A command of Slurm's on this cluster; what it prints."""
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=check, timeout=60
+            command, env=self.environment, capture_output=True, text=True, check=check, timeout=120
         ).stdout
 
     def start(self) -> None:

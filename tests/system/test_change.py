@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.jobs import until
+from support.jobs import STALL_S, until
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
@@ -208,6 +208,6 @@ def test_changes_of_concurrent_shells_are_one_after_the_other() -> None:
     """Each passage is made by one of them: the passages to and from STANDBY balance."""
     command = [sys.executable, "-c", TOGGLE]
     shells = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    made = [int(shell.communicate(timeout=60)[0]) for shell in shells]
+    made = [int(shell.communicate(timeout=STALL_S)[0]) for shell in shells]
     assert [shell.returncode for shell in shells] == [0, 0, 0]
     assert sum(made) == (load_state(SITE, SYSTEM).power is Power.STANDBY)

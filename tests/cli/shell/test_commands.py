@@ -135,7 +135,7 @@ def test_a_boot_is_waited_for_unless_told_otherwise(tmp_path: Path, capsys: Outp
 
 def piped(text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "csrun.cli.cs", *arguments]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
 
 
 def test_commands_in_a_pipe_answer_their_questions_themselves() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.jobs import Workplace, gone
+from support.jobs import STALL_S, Workplace, gone
 from support.terminals import terminal
 
 from csrun.base.errors import UsageError
@@ -36,7 +36,7 @@ def test_the_job_goes_on_when_its_terminal_is_gone(place: Workplace) -> None:
     place.wait_for_state(1, "RUNNING")
     with place.start("logs", "1", "--follow", command="csctl") as follower:
         (place.path / "go").touch()
-        assert follower.communicate(timeout=20)[0] == "begins\nends\n"
+        assert follower.communicate(timeout=STALL_S)[0] == "begins\nends\n"
     place.wait_for_state(1, "FAILED")
     assert place.csctl("logs", "1").stdout == "begins\nends\n"
     said = (place.jobs / "1" / "logs" / "launcher.log").read_text()

@@ -38,7 +38,7 @@ def test_a_launcher_that_is_killed_amid_the_imports_leaves_no_fork_server(tmp_pa
             server.status()  # raises when it has ended
             sleep(0.01)
         launcher.kill()
-    _, left = psutil.wait_procs([server], timeout=30)
+    _, left = psutil.wait_procs([server], timeout=120)
     for process in left:
         process.kill()
     assert not left

@@ -206,7 +206,7 @@ def test_a_damaged_plan_is_not_one_that_is_not_there(place: Place) -> None:
     path.write_bytes(path.read_bytes().replace(b"node1", b"node3"))
     words = [sys.executable, "-m", "csrun.launch.slurm.attendant", str(place.folder.path), ""]
     done = subprocess.run(
-        words, env=os.environ | PLACE, capture_output=True, text=True, check=False, timeout=60
+        words, env=os.environ | PLACE, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 1
     assert f"csrun: node1: {path}: the job's plan is damaged: its checksum is" in done.stderr

@@ -73,7 +73,7 @@ def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) ->
              "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-P", "-m", "csrun.launch.slurm.attendant", str(tmp_path / "none"), ""],
-        env={**os.environ, **place}, capture_output=True, text=True, check=False, timeout=30,
+        env={**os.environ, **place}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     assert f"csrun: node2: the job's folder {tmp_path}/none is not there" in done.stderr

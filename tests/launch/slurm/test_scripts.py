@@ -80,7 +80,7 @@ def test_the_two_scripts_of_a_job_that_is_compiled_first() -> None:
 @pytest.mark.parametrize(("word", "line", "code"), [("a b", "true", 0), ("a b", "false", 1)])
 def test_lines_before_a_task(word: str, line: str, code: int) -> None:
     words = after_prolog(("printenv", "A"), ("A='a b'", "export A", line))
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == code
     if code:
         assert "csrun: prolog: false: failed" in done.stderr.splitlines()

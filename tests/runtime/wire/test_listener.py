@@ -143,7 +143,7 @@ def test_silent_strangers_keep_nobody_waiting(folder, afar):
     with ExitStack() as strangers:
         flood = [strangers.enter_context(raw_connection(afar)) for _ in range(MAX_STRANGERS + 9)]
         right = join(afar, "streamer 1")
-        accepting.join(5)
+        accepting.join(60)
         assert flood[0].recv(1) == b""
     assert isinstance(right, Channel)
     for end in (listener, right, accepted["value"]["streamer 1"]):
@@ -183,7 +183,7 @@ def test_who_was_turned_away_tries_again(folder, afar, monkeypatch):
     monkeypatch.setattr(Listener, "_let_in", oversubscribed)
     accepting, accepted = in_thread(listener.accept, {"streamer 1"})
     right = join(afar, "streamer 1")
-    accepting.join(5)
+    accepting.join(60)
     assert (len(dropped), isinstance(right, Channel)) == (3, True)
     for end in (listener, right, accepted["value"]["streamer 1"]):
         end.close()
