@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture import Ref, user_line
 from csrun.pytorch.parts import Part
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.tokens import Owner, Slot, StepValues, Token
@@ -21,9 +21,8 @@ log = logging.getLogger("csrun")
 class Loop(Owner, Protocol):
     """The Session, as it is asked for the step that the loop is in."""
 
-    @property
-    def part(self) -> Part | None:
-        """That of the step."""
+    def part_of(self, values: StepValues) -> Part | None:
+        """That of the step, if it is this one."""
 
     def run_early(self, values: StepValues) -> None:
         """Have it run before `optimizer.step()`, if it is this one."""
@@ -67,22 +66,38 @@ class Reading:
                 wanted.remove(token)
         if not wanted:
             return
-        values = wanted[0].step
         if over := [t.step.number + 1 for t in wanted if t.step.is_over]:
             raise UsageError(
                 f"{user_line()}: a value of step {over[0]} is read, whose turn is over: "
                 "read what is no loss before the loss and before the next batch, or in one of the "
                 f"first {CHECKED_STEPS} steps"
             )
-        queued = run.unqueue(values)
-        part = queued.part if queued else self._loop.part
-        assert part is not None, "a step that has not run is queued, or the loop is in it"
-        if new := {t.slot.value: None for t in wanted if t.slot.value not in part.outputs}:
-            run.flush()
-            run.give(part, new)
-        if queued is not None:
-            run.requeue(queued)
-        self._run_through(values)
+        self._run_with(sorted(wanted, key=lambda token: token.step.number))
+
+    def _run_with(self, wanted: Sequence[Token]) -> None:
+        """Run steps up to the last one that values are wanted of, so that they give them."""
+        run = self._run
+        queued = run.unqueue(wanted[0].step)
+        run.flush()
+        parts = {step.values: step.part for step in queued}
+        new: dict[Part, dict[Ref, None]] = {}
+        for token in wanted:
+            part = parts.get(token.step) or self._loop.part_of(token.step)
+            if part is None:
+                raise UsageError(
+                    f"{user_line()}: a value of step {token.step.number + 1} is read, which the "
+                    "loop has left before it was computed: read it in its step"
+                )
+            if token.slot.value not in part.outputs:
+                new.setdefault(part, {})[token.slot.value] = None
+        for part, values in new.items():
+            run.give(part, values)
+        steps = {token.step for token in wanted}
+        for step in queued:
+            run.requeue(step)
+            if step.part.trains and step.values in steps:
+                run.flush()  # of training steps the last one alone gives more than its loss
+        self._run_through(wanted[-1].step)
 
     def _run_through(self, values: StepValues) -> None:
         """Run up to a step, and that one, too."""

@@ -262,11 +262,11 @@ class ScriptRun:
         """Put a step back that was taken back."""
         self._queued.append(step)
 
-    def unqueue(self, values: StepValues) -> Queued | None:
-        """Take a step back, if it is the last one."""
-        if self._queued and self._queued[-1].values is values:
-            return self._queued.pop()
-        return None
+    def unqueue(self, values: StepValues) -> list[Queued]:
+        """Take back a step that has not run, and those behind it."""
+        place = next((n for n, s in enumerate(self._queued) if s.values is values), None)
+        self._queued, found = self._queued[:place], [] if place is None else self._queued[place:]
+        return found
 
     def flush(self) -> None:
         """Run what is queued, in order."""

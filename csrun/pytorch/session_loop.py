@@ -9,7 +9,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture import Traced, user_line
 from csrun.pytorch.edited_parts import EditedParts
 from csrun.pytorch.gradients import Gradients
 from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
@@ -68,6 +68,9 @@ class SessionLoop:
         if self._step is not None and self._step.recorded is not None:
             self._step.recorded.close()
         self._step = None
+        for parameter in self._trainable:
+            if isinstance(parameter.grad, Traced):
+                parameter.grad = None
 
     def forget_gradients(self) -> None:
         """The parameters have none any more that only the loop knows of."""
@@ -352,10 +355,9 @@ class SessionLoop:
             step.early = self._optimization.numbers() if trains and self._optimization else (0.0,)
             self._queue(step, step.early)
 
-    @property
-    def part(self) -> Part | None:
-        """That of the step that the loop is in."""
-        return self._step.part if self._step else None
+    def part_of(self, values: StepValues) -> Part | None:
+        """That of the step that the loop is in, if it is this one."""
+        return self._step.part if self._step and self._step.values is values else None
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """The loop calls `optimizer.zero_grad()`."""

@@ -1,6 +1,7 @@
 """The user's own model and optimizer while a Session lasts: what is called of them goes to it."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +25,7 @@ class TakenOver:
         self, loop: "SessionLoop", model: torch.nn.Module, optimization: Optimization | None
     ) -> None:
         self._loop, self._model, self._optimization = loop, model, optimization
+        self._had: dict[str, Any] = {}  # of the model's own, in the place of what is taken over
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -32,7 +34,15 @@ class TakenOver:
         def forward(*args: Any, **kwargs: Any) -> Any:
             return loop.call_model(args, kwargs)
 
+        def getstate() -> object:
+            """The model's, for copies and files of it: without what is taken over."""
+            loop.give_back()
+            with self._given_back():
+                state = model.__getstate__()
+                return dict(state) if isinstance(state, dict) else state
+
         self._replace(model, "forward", forward)
+        self._replace(model, "__getstate__", getstate)
         if self._optimization is None:
             return self
         optimizer = self._optimization.optimizer
@@ -67,8 +77,23 @@ class TakenOver:
         self._replace(optimizer, "load_state_dict", load_optimizer_state)
         return self
 
+    @contextmanager
+    def _given_back(self) -> Iterator[None]:
+        """Have the model be as it was, for a moment."""
+        attributes, ours = self._model.__dict__, {}
+        for name in ("forward", "state_dict", "__getstate__"):
+            if name in attributes:
+                ours[name] = attributes.pop(name)
+        attributes.update(self._had)
+        try:
+            yield
+        finally:
+            attributes.update(ours)
+
     def _replace(self, owner: Any, name: str, ours: Any) -> None:
         had = owner.__dict__.get(name)
+        if owner is self._model and had is not None:
+            self._had[name] = had
         owner.__dict__[name] = ours
         self._open.callback(_give_back, owner, name, had)
 

@@ -91,6 +91,7 @@ FOUR_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "4", "--cpus-per-tas
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_sessions_in_turn_are_one_job_with_the_same_bits_also_when_it_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -116,6 +117,7 @@ def test_sessions_in_turn_are_one_job_with_the_same_bits_also_when_it_is_killed(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_every_kind_of_job_gives_the_same_bits_and_goes_on_when_killed(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -1,5 +1,8 @@
 """Several Sessions of one script: parts of one run, with one store."""
 
+import copy
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -8,6 +11,7 @@ from torch import nn, optim  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
 
 
 class Script:
@@ -97,3 +101,175 @@ def test_sessions_in_turn_are_one_run_with_pytorchs_numbers(tmp_path, caplog):
     close(epochs(ours, 1), epochs(theirs, 1))
     ours.make = Plain
     close(epochs(ours, 1), epochs(theirs, 1))  # both go on in PyTorch
+
+
+def test_what_the_script_writes_between_sessions_is_where_the_next_one_begins(tmp_path):
+    ours, theirs = Script().on_csrun(tmp_path), Script()
+
+    def scaled(script):
+        def after(epoch):
+            with torch.no_grad():
+                script.model[0].weight.mul_(0.5)
+
+        return epochs(script, 3, after)
+
+    close(scaled(ours), scaled(theirs))
+    same_weights(ours, theirs)
+
+
+def test_an_optimizer_that_was_changed_between_sessions_is_refused(tmp_path):
+    script = Script().on_csrun(tmp_path)
+    script.train()
+    script.optimizer.load_state_dict(copy.deepcopy(script.optimizer.state_dict()))
+    with pytest.raises(UsageError, match=r"test_sessions.py:[0-9]+: the optimizer's state has"):
+        script.train()
+
+
+def test_another_model_is_evaluated_between_two_trainings(tmp_path):
+    """As an average of weights; the training goes on from its checkpoint, bit for bit."""
+
+    def run(script, folder, between):
+        script.on_csrun(folder)
+        torch.manual_seed(4)
+        found = []
+        for _ in range(3):
+            found += script.train()
+            if not between:
+                iter(script.eval_loader.loader)  # each pass draws from the order's generator
+            else:
+                other = cbtorch.module(copy.deepcopy(script.model).eval())
+                with cbtorch.Session(other, mode="eval"), torch.no_grad():
+                    for x, _ in script.eval_loader:
+                        other(x).sum().item()
+        return found
+
+    one, other = Script(), Script()
+    assert run(one, tmp_path / "one", True) == run(other, tmp_path / "other", False)
+    same_weights(one, other, lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0))
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_of_the_model_in_the_block_is_a_plain_model_with_its_weights(tmp_path, way):
+    script, theirs, copies = Script().on_csrun(tmp_path), Script(), []
+
+    def trained(script, copied):
+        torch.manual_seed(4)
+        script.model.train()
+        with script.make(script.model, script.optimizer, script.criterion, mode="train"):
+            for step, (x, y) in enumerate(script.train_loader):
+                script.optimizer.zero_grad()
+                script.criterion(script.model(x), y).backward()
+                script.optimizer.step()
+                if step in (1, 5):
+                    copied.append(way(script.model))
+
+    trained(script, copies)
+    plain = []
+    trained(theirs, plain)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    for ours, their in zip(copies, plain, strict=True):
+        close(ours.eval()(x), their.eval()(x))
+        assert "forward" not in vars(ours)
+
+
+class LeftError(Exception):
+    """The loop raises."""
+
+
+@pytest.mark.parametrize("left_at", [2, 6])
+@pytest.mark.parametrize("error", [LeftError, SystemExit, KeyboardInterrupt])
+def test_a_block_that_is_left_by_an_error_saves_and_gives_back(tmp_path, left_at, error):
+    ours, theirs = Script().on_csrun(tmp_path), Script()
+
+    def left(script):
+        torch.manual_seed(4)
+        script.model.train()
+        with script.make(script.model, script.optimizer, script.criterion, mode="train"):
+            for step, (x, y) in enumerate(script.train_loader, 1):
+                script.optimizer.zero_grad()
+                loss = script.criterion(script.model(x), y)
+                loss.backward()
+                if step == left_at:
+                    raise error
+                script.optimizer.step()
+
+    for script in (ours, theirs):
+        with pytest.raises(error):
+            left(script)
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        close(one, other)
+        assert type(one.grad) in (type(None), torch.Tensor)
+    assert (tmp_path / f"model-ckpt-{left_at - 1}.safetensors").exists()
+    ours.make = Plain
+    torch.manual_seed(5)
+    found = ours.train()
+    torch.manual_seed(5)
+    close(found, theirs.train())  # both go on in PyTorch
+
+
+def test_values_of_an_evaluation_are_read_when_its_loop_is_over(tmp_path):
+    script = Script().on_csrun(tmp_path)
+    script.model.eval()
+
+    def values(make, loader):
+        with make(script.model, None, script.criterion, mode="eval"), torch.no_grad():
+            losses, hits = [], []
+            for x, y in loader:
+                out = script.model(x)
+                losses.append(script.criterion(out, y))
+                hits.append(out.argmax(1) == y)
+            return [loss.item() for loss in losses], torch.cat([h.int() for h in hits]).sum().item()
+
+    found, expected = (
+        values(script.make, script.eval_loader),
+        values(Plain, script.eval_loader.loader),
+    )
+    close(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+def test_a_loop_may_be_left_in_the_middle_and_a_block_may_have_no_step(tmp_path):
+    ours, theirs = Script().on_csrun(tmp_path), Script()
+
+    def some(script, count):
+        """Leaves loop and block by a return."""
+        loss = None
+        script.model.train()
+        with script.make(script.model, script.optimizer, script.criterion, mode="train"):
+            for step, (x, y) in enumerate(script.train_loader):
+                if step == count:
+                    return loss.item()
+                script.optimizer.zero_grad()
+                loss = script.criterion(script.model(x), y)
+                loss.backward()
+                script.optimizer.step()
+        raise AssertionError("the pass is longer")
+
+    for count in (5, 3):
+        torch.manual_seed(count)
+        found = some(ours, count)
+        torch.manual_seed(count)
+        close(found, some(theirs, count))
+        with ours.make(ours.model, ours.optimizer, ours.criterion, mode="train"):
+            pass
+    same_weights(ours, theirs)
+
+
+def test_a_pass_that_outlives_its_block_is_refused(tmp_path):
+    script = Script().on_csrun(tmp_path)
+    with script.make(script.model, script.optimizer, script.criterion) as session:
+        left = iter(script.train_loader)
+        next(left)
+    with pytest.raises(UsageError, match=r"test_sessions.py:[0-9]+: a pass over a dataloader is"):
+        next(left)
+    with pytest.raises(UsageError, match="a Session is open already"), session, session:
+        pass
+
+
+def test_a_function_trains_a_new_model_in_a_folder_of_its_own_each_time(tmp_path):
+    def trained(seed, folder=None):
+        script = Script(seed)
+        return epochs(script.on_csrun(tmp_path / folder) if folder else script, 2)
+
+    for seed in (3, 8):
+        close(trained(seed, f"run{seed}"), trained(seed))
