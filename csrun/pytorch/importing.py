@@ -36,8 +36,9 @@ from csrun.pytorch.capture import (
     user_line,
 )
 from csrun.pytorch.clipping import clipping_of
+from csrun.pytorch.decomposition import decomposed, has_weights
 from csrun.pytorch.operators import EMITTERS, Emission
-from csrun.pytorch.operators.base import SMALL, SMALL_AS, Private, Unsupported, name_of
+from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, Private, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
 from csrun.records.torch_names import stored_name
 
@@ -172,11 +173,6 @@ class _Import:
 
     def _operator(self, number: int, op: Operator) -> None:
         with self._located(op.line, op.name), self._builder.in_scope(op.scope):
-            emitter = EMITTERS.get(op.name)
-            if emitter is None:
-                raise Unsupported(
-                    "csrun has no such operator of PyTorch's: write the line with others"
-                )
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported("of several values for one place none is sure: use scatter_add")
             self._emission.place = number
@@ -185,12 +181,22 @@ class _Import:
                 self._recording.kind(r) for r in op.results if r is not None
             )
             arguments, keywords = tree_map(self._argument, (op.arguments, dict(op.keywords)))
-            keywords = {name: given for name, given in keywords.items() if name not in _UNUSED}
+            keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
             if self._is_private(op):
                 self._bind(op, [Private(arguments[0].value)])
                 return
-            found = emitter(self._emission, *arguments, **keywords)
+            found = self._emitted(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
+
+    def _emitted(self, op: Operator, arguments: Any, keywords: Any) -> Any:
+        """An operator's results, by its emitter; else as PyTorch takes it apart."""
+        emitter = EMITTERS.get(op.name)
+        if emitter is not None and not has_weights(op):
+            return emitter(self._emission, *arguments, **keywords)
+        found = decomposed(self._emission, op, self._value, self._recording.kind)
+        if found is None:
+            raise Unsupported("csrun has no such operator of PyTorch's: write the line with others")
+        return found
 
     def _is_private(self, op: Operator) -> bool:
         """Whether it is a view of what only a way back may read.
@@ -273,7 +279,3 @@ class _Import:
         file, _, line = self._line.rpartition(":")
         number = int(line) if line.isdigit() else 0
         return FileLineColLoc(StringAttr(file), IntAttr(number), IntAttr(0))
-
-
-#: Where a tensor lies and how: nothing that CIRH's operators are told.
-_UNUSED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})

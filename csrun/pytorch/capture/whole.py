@@ -158,9 +158,12 @@ def take_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Not where the mask is trained, or heads share keys: PyTorch takes these apart."""
-    if enable_gqa or (attn_mask is not None and attn_mask.requires_grad):
+    """Not where the mask is trained: PyTorch takes it apart. Keys that heads share come again."""
+    if attn_mask is not None and attn_mask.requires_grad:
         return NotImplemented
+    if enable_gqa:
+        heads = query.shape[-3]
+        key, value = (x.repeat_interleave(heads // x.shape[-3], -3) for x in (key, value))
     tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
     options = {"dropout_p": float(dropout_p), "is_causal": bool(is_causal), "scale": scale}
     return ATTENTION.taken(recorder, tensors, **options)

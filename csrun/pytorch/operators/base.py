@@ -29,6 +29,8 @@ DTYPES: dict[torch.dtype, str] = {
 }
 #: Integers that a batch may have, as images do: they may be viewed, compared and made into others.
 SMALL, SMALL_AS = frozenset({torch.uint8, torch.int8, torch.int16}), "int32"
+#: Where a tensor lies and how: nothing that CIRH's operators are told.
+UNUSED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
 
 class Unsupported(Exception):  # noqa: N818  the importer makes an error of it, with the user's line

@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import embedding as tables
 from csrun.cirh.ops import indexing as ops
-from csrun.cirh.ops.comparison import WhereOp
+from csrun.cirh.ops.comparison import EqOp, WhereOp
 from csrun.cirh.ops.model import ConstantOp, FullOp
 from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
@@ -203,7 +203,20 @@ def triangle(upper: bool, e: Emission, x: SSAValue, diagonal: int = 0) -> SSAVal
     return e.emit(WhereOp, mask, x, e.full(0, dtype(x)))
 
 
+def scatter_number(e: Emission, x: SSAValue, dim: int, index: SSAValue, value: float) -> SSAValue:
+    """A number in one place along an axis, of each of the others."""
+    dim, sizes = axis(dim, x), shape(x)
+    of_one = tuple(1 if n == dim else size for n, size in enumerate(sizes))
+    if shape(index) != of_one:
+        raise unsupported("a number is scattered to one place along the axis", list(shape(index)))
+    along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
+    places = e.constant(np.arange(sizes[dim], dtype=dtype(index)).reshape(along))
+    here = e.emit(EqOp, e.expand(index, sizes), e.expand(places, sizes))
+    return e.emit(WhereOp, here, e.full(value, dtype(x)), x)
+
+
 EMITTERS: dict[str, Emitter] = {
+    "aten.scatter.value": scatter_number,
     "aten.embedding.default": embedding,
     "aten.embedding_dense_backward.default": embedding_backward,
     "aten.cat.default": cat,

@@ -1,0 +1,284 @@
+"""Modules and functions that users write with: beside PyTorch's, or refused by name."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.recorded import Beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+
+from csrun.pytorch.capture import CaptureError  # noqa: E402
+
+ROWS = 4
+
+
+class Calls(nn.Module):
+    """A function of a linear layer's result, with its modules."""
+
+    def __init__(self, function, width, modules):
+        super().__init__()
+        self.linear, self.function = nn.Linear(width, width), function
+        self.inner = nn.ModuleList(modules)
+
+    def forward(self, x):
+        return self.function(self.linear(x), *self.inner)
+
+
+def of(function, *shape, modules=()):
+    """A row of the table: a function of values of this shape a sample, and modules."""
+    return function, shape, modules
+
+
+def ids(x):
+    return torch.arange(x.shape[0] * 3).view(-1, 3) % 7
+
+
+def target(x, classes=5):
+    return torch.arange(len(x)) % classes
+
+
+def probabilities(x):
+    return torch.linspace(0.05, 0.95, x.numel(), dtype=x.dtype).view(x.shape)
+
+
+def self_attention(x, attention, **options):
+    return attention(x, x, x, need_weights=False, **options)[0]
+
+
+def causal(x):
+    mask = torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool), diagonal=1)
+    return x.masked_fill(mask[None, :, :1], 0.5)
+
+
+def weighted(x, **options):
+    weight = torch.tensor([0.5, 2.0, 1.0, 0.0, 3.0], dtype=x.dtype)
+    return f.cross_entropy(x, target(x), weight, **options)
+
+
+def heads(x, count):
+    return x.view(len(x), x.shape[1], count, -1).transpose(1, 2)
+
+
+def grouped(x):
+    q, kv = heads(x, 4), heads(x[..., :4], 2)
+    return f.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=True)
+
+
+class TrainedMask(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x):
+        x = x[:, None]
+        return f.scaled_dot_product_attention(x, x, x, attn_mask=self.mask)
+
+
+WORKS = {
+    "bce_with_logits": of(lambda x: f.binary_cross_entropy_with_logits(x, probabilities(x)), 5),
+    "bce_weighted": of(
+        lambda x: f.binary_cross_entropy_with_logits(
+            x, probabilities(x), probabilities(x) + 1, pos_weight=torch.arange(1.0, 6.0).to(x)
+        ),
+        5,
+    ),
+    "bce": of(lambda x: f.binary_cross_entropy(torch.sigmoid(x), probabilities(x)), 5),
+    "mse": of(lambda x: f.mse_loss(x, probabilities(x)), 5),
+    "mse_each": of(lambda x: f.mse_loss(x, probabilities(x), reduction="none"), 5),
+    "l1": of(lambda x: f.l1_loss(x, probabilities(x)), 5),
+    "smooth_l1": of(lambda x: f.smooth_l1_loss(x, probabilities(x), beta=0.5), 5),
+    "smooth_l1_sum": of(lambda x: f.smooth_l1_loss(x, probabilities(x), reduction="sum"), 5),
+    "huber": of(lambda x: f.huber_loss(x, probabilities(x), delta=0.7), 5),
+    "nll": of(lambda x: f.nll_loss(f.log_softmax(x, -1), target(x)), 5),
+    "kl_div": of(
+        lambda x: f.kl_div(f.log_softmax(x, -1), probabilities(x), reduction="batchmean"), 5
+    ),
+    "kl_div_log": of(
+        lambda x: f.kl_div(
+            f.log_softmax(x, -1),
+            f.log_softmax(probabilities(x), -1),
+            reduction="sum",
+            log_target=True,
+        ),
+        5,
+    ),
+    "cosine": of(lambda x: f.cosine_similarity(x, probabilities(x)), 5),
+    "cosine_loss": of(
+        lambda x: f.cosine_embedding_loss(x, probabilities(x), torch.ones(len(x)).to(x)), 5
+    ),
+    "triplet": of(lambda x: f.triplet_margin_loss(x, x * 0.5, probabilities(x)), 5),
+    "poisson": of(lambda x: f.poisson_nll_loss(x, probabilities(x)), 5),
+    "gaussian": of(lambda x: f.gaussian_nll_loss(x, probabilities(x), probabilities(x)), 5),
+    "soft_margin": of(lambda x: f.soft_margin_loss(x, torch.ones_like(x)), 5),
+    "cross_entropy_weighted": of(weighted, 5),
+    "cross_entropy_weighted_sum": of(lambda x: weighted(x, reduction="sum"), 5),
+    "cross_entropy_weighted_ignored": of(lambda x: weighted(x, ignore_index=2), 5),
+    "cross_entropy_weighted_smoothed": of(lambda x: weighted(x, label_smoothing=0.1), 5),
+    "cross_entropy_weighted_each": of(lambda x: weighted(x, reduction="none"), 5),
+    "embedding_padded": of(
+        lambda x, table: table(ids(x)).mean(1) * x, 5, modules=[nn.Embedding(7, 5, padding_idx=3)]
+    ),
+    "group_norm": of(lambda x, norm: norm(x), 4, 6, modules=[nn.GroupNorm(2, 4)]),
+    "batch_norm_1d": of(lambda x, norm: norm(x), 4, 6, modules=[nn.BatchNorm1d(4)]),
+    "batch_norm_rows": of(lambda x, norm: norm(x), 6, modules=[nn.BatchNorm1d(6)]),
+    "layer_norm": of(lambda x, norm: norm(x), 4, 6, modules=[nn.LayerNorm([4, 6])]),
+    "attention": of(self_attention, 3, 8, modules=[nn.MultiheadAttention(8, 2, batch_first=True)]),
+    "attention_masked": of(
+        lambda x, a: self_attention(
+            x, a, attn_mask=nn.Transformer.generate_square_subsequent_mask(3).to(x)
+        ),
+        3,
+        8,
+        modules=[nn.MultiheadAttention(8, 2, batch_first=True)],
+    ),
+    "attention_padded": of(
+        lambda x, a: self_attention(
+            x, a, key_padding_mask=torch.tensor([[False, False, True]]).expand(len(x), -1)
+        ),
+        3,
+        8,
+        modules=[nn.MultiheadAttention(8, 2, batch_first=True)],
+    ),
+    "attention_weights": of(
+        lambda x, a: a(x, x, x)[0], 3, 8, modules=[nn.MultiheadAttention(8, 2, batch_first=True)]
+    ),
+    "attention_grouped": of(grouped, 3, 8),
+    "attention_trained_mask": of(lambda x, a: a(x), 3, 8, modules=[TrainedMask()]),
+    "encoder": of(
+        lambda x, e: e(x),
+        3,
+        8,
+        modules=[nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)],
+    ),
+    "encoder_first": of(
+        lambda x, e: e(
+            x, is_causal=True, src_mask=nn.Transformer.generate_square_subsequent_mask(3).to(x)
+        ),
+        3,
+        8,
+        modules=[
+            nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True)
+        ],
+    ),
+    "decoder": of(
+        lambda x, d: d(x, x * 0.5),
+        3,
+        8,
+        modules=[nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)],
+    ),
+    "conv1d": of(lambda x, c: c(x), 4, 6, modules=[nn.Conv1d(4, 3, 3, padding=1)]),
+    "conv1d_same": of(lambda x, c: c(x), 4, 6, modules=[nn.Conv1d(4, 3, 3, padding="same")]),
+    "conv2d_depthwise": of(lambda x, c: c(x), 4, 6, 6, modules=[nn.Conv2d(4, 4, 3, groups=4)]),
+    "max_pool_1d": of(lambda x: f.max_pool1d(x, 2), 4, 6),
+    "avg_pool_1d": of(lambda x: f.avg_pool1d(x, 2), 4, 6),
+    "adaptive": of(lambda x: f.adaptive_avg_pool2d(x, 2), 2, 4, 6),
+    "adaptive_one": of(lambda x: f.adaptive_avg_pool1d(x, 1), 4, 6),
+    "pixel_shuffle": of(lambda x: f.pixel_shuffle(x, 2), 4, 3, 3),
+    "pad": of(lambda x: f.pad(x, (1, 2, 0, 1)), 2, 3, 4),
+    "pad_value": of(lambda x: f.pad(x, (1, 1), value=0.5), 2, 3),
+    "one_hot": of(lambda x: x * f.one_hot(target(x), 5), 5),
+    "normalize": of(lambda x: f.normalize(x), 5),
+    "einsum": of(lambda x: torch.einsum("bij,bkj->bik", x, x), 3, 4),
+    "einsum_heads": of(lambda x: torch.einsum("bhid,bhjd->bhij", heads(x, 2), heads(x, 2)), 3, 8),
+    "masked_fill": of(causal, 3, 4),
+    "tril": of(lambda x: torch.tril(x) + torch.triu(x, 1) * 2, 3, 4),
+    "roll": of(lambda x: x.roll(1, 1), 3, 4),
+    "repeat": of(lambda x: x.repeat(1, 2), 4),
+    "repeat_interleave": of(lambda x: x.repeat_interleave(2, 1), 4),
+    "chunk_cat": of(lambda x: torch.cat(x.chunk(2, -1)[::-1], -1), 6),
+    "glu": of(lambda x: f.glu(x), 6),
+    "prelu": of(lambda x, p: p(x), 4, 5, modules=[nn.PReLU()]),
+    "gru_cell": of(lambda x, c: c(x), 5, modules=[nn.GRUCell(5, 4)]),
+    "rnn_cell": of(lambda x, c: c(x), 5, modules=[nn.RNNCell(5, 4)]),
+    "lstm": of(lambda x, r: r(x)[0], 3, 5, modules=[nn.LSTM(5, 4, batch_first=True)]),
+    "logsumexp": of(lambda x: x.logsumexp(1) + x.softmax(1).log().sum(1), 4),
+    "clip": of(lambda x: x.clip(-0.5, 0.5) + torch.minimum(x, x * 2), 4),
+    "lerp": of(lambda x: torch.lerp(x, x * x, 0.3), 4),
+    "outer": of(lambda x: x[:, :, None] * x[:, None, :], 4),
+    "argmax": of(lambda x: x * f.one_hot(x.argmax(1), 5), 5),
+    "flatten": of(lambda x, a, b: b(a(x)), 6, modules=[nn.Unflatten(1, (2, 3)), nn.Flatten()]),
+}
+#: What is not there, and the operator that the error names.
+REFUSED = {
+    "instance_norm": (
+        "aten.native_batch_norm.default",
+        of(lambda x, norm: norm(x), 4, 6, modules=[nn.InstanceNorm1d(4, affine=True)]),
+    ),
+    "conv_transposed": (
+        "aten.convolution.default",
+        of(lambda x, c: c(x), 4, 5, 5, modules=[nn.ConvTranspose2d(4, 3, 3, 2, 1)]),
+    ),
+    "max_pool_ceil": (
+        "aten.max_pool2d_with_indices.default",
+        of(lambda x: f.max_pool2d(x, 2, ceil_mode=True), 2, 5, 5),
+    ),
+    "nearest": (
+        "aten.upsample_nearest2d.default",
+        of(lambda x: f.interpolate(x, scale_factor=2, mode="nearest"), 2, 3, 4),
+    ),
+    "cumsum": ("aten.cumsum.default", of(lambda x: x.cumsum(1), 3, 4)),
+    "flip": ("aten.flip.default", of(lambda x: x.flip(1), 3, 4)),
+    "weight_norm": (
+        "aten._weight_norm_interface_backward.default",
+        of(lambda x, w: w(x), 5, modules=[nn.utils.parametrizations.weight_norm(nn.Linear(5, 3))]),
+    ),
+    "gru": (
+        "aten.transpose_.default",
+        of(lambda x, r: r(x)[0], 3, 5, modules=[nn.GRU(5, 4, batch_first=True)]),
+    ),
+    "topk": ("aten.topk.default", of(lambda x: x.topk(2).values, 5)),
+    "sort": ("aten.sort.default", of(lambda x: x.sort(1).values, 5)),
+    "dropout2d": (
+        "aten.bernoulli_.float",
+        of(lambda x, d: d(x), 4, 3, 3, modules=[nn.Dropout2d(0.3)]),
+    ),
+    "bag": (
+        "aten._embedding_bag.default",
+        of(lambda x, bag: bag(ids(x)) * x, 5, modules=[nn.EmbeddingBag(7, 5, mode="mean")]),
+    ),
+}
+
+
+def step(model, batch):
+    x, _ = batch
+    model.zero_grad()
+    out = model(x)
+    slopes = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).cos().view(out.shape)
+    loss = (out * slopes).sum() / 7
+    loss.backward()
+    return loss
+
+
+def built(row):
+    function, shape, modules = row
+    torch.manual_seed(0)
+    for module in modules:
+        for parameter in module.parameters():  # the same numbers whichever tests run before
+            torch.nn.init.uniform_(parameter, -0.5, 0.5)
+    model = Calls(function, shape[-1], modules).double()
+    return model, (torch.randn(ROWS, *shape).double(), torch.zeros(ROWS).long())
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_loss_and_gradients_are_pytorchs(tmp_path, name):
+    """The interpreter's, too; to rounding, as functions of PyTorch's may add up in any order."""
+    model, batch = built(WORKS[name])
+    beside = Beside(model, batch, step, tmp_path)
+    (loss, gradients), (again, interpreted) = beside.theirs(), beside.interpreted()
+    compiled, ours = beside.ours()
+    assert [again.item(), compiled] == pytest.approx([loss.item()] * 2, rel=1e-10, abs=1e-12)
+    assert set(interpreted) == set(gradients) <= set(ours)
+    for name, gradient in gradients.items():
+        for found in (interpreted[name], ours[name]):
+            torch.testing.assert_close(found, gradient, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_there_is_refused_by_its_line_and_name(tmp_path, name):
+    operator, row = REFUSED[name]
+    model, batch = built(row)
+    with pytest.raises(CaptureError, match=f"test_modules.py:[0-9]+: .*{re.escape(operator)}"):
+        Beside(model, batch, step, tmp_path)
