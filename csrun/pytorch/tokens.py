@@ -7,6 +7,7 @@ and then another token, or it waits until somebody reads it, and is computed on 
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -252,6 +253,16 @@ class Lazy(Numbers):
         self._owner, self._func = owner, func
         self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
         self._tensor: Any = None
+
+    @property
+    def values(self) -> "Lazy":
+        """Of what max, sort or topk give."""
+        return Lazy(self._owner, attrgetter("values"), (self,), {})
+
+    @property
+    def indices(self) -> "Lazy":
+        """Of what max, sort or topk give."""
+        return Lazy(self._owner, attrgetter("indices"), (self,), {})
 
     @property
     def needs(self) -> list["Lazy"]:

@@ -131,6 +131,29 @@ def test_values_that_are_no_loss_are_read_in_their_step(tmp_path):
         torch.testing.assert_close(our, their, rtol=1e-9, atol=1e-10, msg=what)
 
 
+def test_metrics_are_computed_on_the_host(tmp_path):
+    """By operators that csrun has not: the five best, their order, running sums."""
+
+    def loop(script):
+        torch.manual_seed(4)
+        found = []
+        for x, y in script.loader:
+            script.optimizer.zero_grad()
+            logits = script.model(x)
+            script.criterion(logits, y).backward()
+            script.optimizer.step()
+            best = logits.topk(2)
+            hits = (best.indices == y[:, None]).any(1).sum()
+            found += [hits.item(), best.values.sum().item()]
+            found.append(logits.sort(1).values.cumsum(1)[0, 1].item())
+        return found
+
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        found = loop(ours)
+    assert found == pytest.approx(loop(theirs), rel=1e-9)
+
+
 class Odd(optim.SGD):
     """An optimizer of the user's own."""
 
