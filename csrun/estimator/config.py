@@ -62,6 +62,12 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:
+        if self.trace_steps is not None and self.trace_steps[0] > self.trace_steps[1]:
+            first, last = self.trace_steps
+            raise UsageError(
+                f"runconfig.trace_steps: the first step must not come after the last, got "
+                f"[{first}, {last}]"
+            )
         if self.precision in HALF_PRECISIONS:  # from Python: a file never gets here
             raise UsageError(
                 f"precision must be float32, got {self.precision}: {NO_HALF_PRECISION}"

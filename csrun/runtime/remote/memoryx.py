@@ -9,6 +9,8 @@ import numpy as np
 from csrun.executable import Executable, Runtime, Step, flat_views, load
 from csrun.executable.bind import Array
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
+from csrun.runtime.step.timed import updated
+from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.weights import Updates
 from csrun.runtime.store.place import Store, make_store
 from csrun.runtime.wire import messages
@@ -44,6 +46,7 @@ class _RemoteStore:
         self._programs = [_Served(executable, store, self._runtime)]
         (self._turn,) = self._programs
         self._step = Step(index=request.first_step)
+        self._recorder = Recorder(request.settings.trace_steps)
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
     def serve(self) -> Results:
@@ -77,6 +80,9 @@ class _RemoteStore:
             case messages.InitializeStore():
                 self._store.initialize(self._owner, self._runtime.seed)
                 self._control.send(messages.StoreInitialized())
+            case messages.ReadTrace():
+                for part in self._recorder.parts():
+                    self._control.send(messages.Traced(part))
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
                 self._programs.append(_Served(executable, self._store, self._runtime))
@@ -100,7 +106,7 @@ class _RemoteStore:
                 turn.pages.has_read(group)
             case Order.GRADIENTS:
                 receive_into(self._wafer, raw(turn.flat[f"gradients/{group}"]))
-                turn.updates.deliver(group, self._step)
+                updated(turn.updates, group, self._step, self._recorder)
                 self._step.index += group == turn.updates.order[-1]
             case Order.SETTLE:
                 self._wafer.sendall(raw(SETTLED))

@@ -21,6 +21,7 @@ from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
 from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
+from csrun.runtime.step.trace import Spans, spans_of
 from csrun.runtime.store.first_values import initialize, own_threads
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
@@ -44,6 +45,7 @@ _TASKS: dict[type, str] = {  # what a peer is asked for before the first step, i
     messages.StoreReady: "make its store",
     messages.WaferReady: "load the program",
     messages.Primed: "make its first batch",
+    messages.Traced: "tell what it has traced",
     messages.UpdatesReady: "load another program's updates",
     messages.StoreInitialized: "draw the first weights",
 }
@@ -284,6 +286,7 @@ class Cluster:
                 remote_store=len(store_parts) == 1,
                 batches_of=batches_of,
                 disk=self._store.disk if self._store else None,
+                trace_steps=self._request.settings.trace_steps,
             ),
             store_parts,
         )
@@ -337,6 +340,16 @@ class Cluster:
                 return channel.require(messages.StepsDone, 0, message, descriptors)[0]
             awaited(message)
             stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
+
+    def traced(self) -> list[tuple[str, Spans]]:
+        """What each peer has traced, by its name."""
+        for channel in self._channels.values():
+            channel.send(messages.ReadTrace())
+        return [(name, spans_of(b"".join(self._parts(name)))) for name in self._channels]
+
+    def _parts(self, name: str) -> Iterator[bytes]:
+        while part := self._expect(name, messages.Traced, 0)[0].part:
+            yield part
 
     def _primed(self, name: str) -> messages.Primed:
         """A streamer's word that its first batch is there."""

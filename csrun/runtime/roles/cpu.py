@@ -8,14 +8,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from csrun.data import Dataset
-from csrun.executable import Executable, Plan, Runtime, numbers_view, state_views
+from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
 from csrun.executable.bind import Bytes, store_of
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.machine import Feed, Program, over_store
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
-from csrun.runtime.step.timed import TimedWeights
+from csrun.runtime.step.timed import timed
+from csrun.runtime.step.trace import Recorder, Spans
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,
     ResidentWeights,
@@ -35,6 +36,7 @@ class _Memory:
     arena: Bytes
     store: Bytes
     runtime: Runtime
+    recorder: Recorder
     turns: Turns = field(default_factory=Turns)
 
 
@@ -69,10 +71,12 @@ class CpuProgram:
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
-        timed = TimedWeights(weights)
-        reached = weights if plan.store_in_arena else timed  # there is nothing to wait for
+        recorder = memory.recorder if plan.run_mode is RunMode.TRAIN else Recorder(None)
+        watched = timed(weights, recorder, plan.store_in_arena)
+        is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
+        reached = watched if is_watched else weights
         compute = make_compute(executable, arena, store, memory.runtime, reached)
-        self._engine = Engine(plan, compute, fed.source, timed, self._results)
+        self._engine = Engine(plan, compute, fed.source, watched, self._results, recorder)
         self._weights, self._turns = weights, memory.turns
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
@@ -121,7 +125,7 @@ class CpuMachine(CpuProgram):
         self.arena_bytes = plan.arena_bytes
         self.state = state_views(plan, store)
         self.numbers = numbers_view(plan, store)
-        self._memory = _Memory(arena, store, Runtime(settings.seed))
+        self._memory = _Memory(arena, store, Runtime(settings.seed), Recorder(settings.trace_steps))
         self._settings, self._sram_bytes = settings, sram_bytes
         super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
         self.programming_time_s = perf_counter() - started
@@ -135,6 +139,10 @@ class CpuMachine(CpuProgram):
             memory.arena = np.zeros(plan.arena_bytes, np.uint8)
             self.arena_bytes = plan.arena_bytes
         return CpuProgram(executable, memory, self._fed(plan, feed))
+
+    def traced(self) -> list[tuple[str, Spans]]:
+        """What this process did beside the chief's part."""
+        return [("this process", self._memory.recorder.spans())]
 
     def _fed(self, plan: Plan, feed: Feed | Program) -> _Fed:
         if isinstance(feed, CpuProgram):

@@ -15,6 +15,7 @@ from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import StepResult
+from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire.messages import Results, StepsDone
 
 
@@ -103,6 +104,9 @@ class Machine(Program, Protocol):
 
         Once, before anything is written into it: zeros are taken to be there.
         """
+
+    def traced(self) -> list[tuple[str, Spans]]:
+        """What each of its processes has traced, by its name."""
 
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""

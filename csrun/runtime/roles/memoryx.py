@@ -10,6 +10,8 @@ from threadpoolctl import threadpool_limits
 
 from csrun.executable import Executable, Plan, Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
+from csrun.runtime.step.timed import updated
+from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.weights import Updates
 from csrun.runtime.store.place import make_store
 from csrun.runtime.wire.channel import Channel
@@ -17,10 +19,12 @@ from csrun.runtime.wire.messages import (
     InitializeStore,
     LoadStore,
     LoadUpdates,
+    ReadTrace,
     Results,
     Stop,
     StoreInitialized,
     StoreReady,
+    Traced,
     UpdatesReady,
 )
 from csrun.runtime.wire.shared import Counter, Interrupted, Mail, Waiter
@@ -52,7 +56,10 @@ class _Updating:
     parts: their descriptors: gradients, weights.
     """
 
-    def __init__(self, updates: Updates, control: Channel, resources: ExitStack) -> None:
+    def __init__(
+        self, updates: Updates, control: Channel, resources: ExitStack, recorder: Recorder
+    ) -> None:
+        self._recorder = recorder
         gradients = resources.enter_context(closing(Counter.create()))
         self._weights = resources.enter_context(closing(Counter.create()))
         self._updates = updates
@@ -63,8 +70,8 @@ class _Updating:
         """Take group after group as their gradients come in."""
         for group in self._updates.order:
             self.gradients.take()
-            if updated := self._updates.deliver(group, step):
-                self._weights.raise_by(len(updated))
+            if groups := updated(self._updates, group, step, self._recorder):
+                self._weights.raise_by(len(groups))
 
 
 class _Store:
@@ -80,6 +87,7 @@ class _Store:
         self._store = resources.enter_context(closing(made))
         self._runtime = Runtime(request.settings.seed)
         self._step = Step(index=request.first_step)
+        self._recorder = Recorder(request.settings.trace_steps)
         self._programs: list[_Updating] = []
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
@@ -91,7 +99,7 @@ class _Store:
         plan, store = executable.plan, self._store
         program = executable.update_program(store.memory.bytes, self._runtime)
         updates = Updates(plan, program, store.pages.of(plan))
-        added = _Updating(updates, self._control, self._resources)
+        added = _Updating(updates, self._control, self._resources, self._recorder)
         self._programs.append(added)
         self._poll.register(added.parts[0], select.POLLIN)
         return added.parts
@@ -119,6 +127,9 @@ class _Store:
             case InitializeStore():
                 self._store.initialize(self._owner, self._runtime.seed)
                 self._control.send(StoreInitialized())
+            case ReadTrace():
+                for part in self._recorder.parts():
+                    self._control.send(Traced(part))
             case LoadUpdates(directory, digest):
                 parts = self._add(load(Path(directory), digest).over(self._owner))
                 self._control.send(UpdatesReady(), parts)

@@ -12,6 +12,7 @@ from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.machine import Feed, Program, over_store
 from csrun.runtime.step.results import ResultSlots, StepResult
 from csrun.runtime.step.source import require_first_rows
+from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire import messages
 
 log = logging.getLogger("csrun")
@@ -45,6 +46,9 @@ class Peers(Protocol):
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
+
+    def traced(self) -> list[tuple[str, Spans]]:
+        """What each of them has traced, by its name."""
 
     def has_lost_peer(self) -> bool:
         """Whether any peer of the run is gone."""
@@ -145,6 +149,10 @@ class ClusterMachine(ClusterProgram):
     def initialize(self) -> None:
         """Give all of the state its first values."""
         self._peers.initialize(self.state)
+
+    def traced(self) -> list[tuple[str, Spans]]:
+        """What each process but the chief's has traced, by its name."""
+        return self._peers.traced()
 
     def close(self, results: messages.Results) -> None:
         """End the run in all its parts, which return `results`."""

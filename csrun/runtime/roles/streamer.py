@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property
-from time import monotonic
+from time import monotonic, perf_counter_ns
 from types import TracebackType
 from typing import NoReturn
 
@@ -15,15 +15,18 @@ from csrun.base.errors import PeerLost
 from csrun.data import Dataset
 from csrun.runtime.remote.ring import BatchSender, SlotSender
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
+from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     AnyMessage,
     BeginPass,
     Primed,
+    ReadTrace,
     Results,
     RingReady,
     StartStreaming,
     TellOrder,
+    Traced,
 )
 from csrun.runtime.wire.rendezvous import RunFolder, streamer_name, take_part
 from csrun.runtime.wire.ring import RingWriter
@@ -85,7 +88,10 @@ class _Stream:
     data: the number of the data set. is_open: more are wanted.
     """
 
-    def __init__(self, request: StartStreaming, ring: Ring, dataset: Dataset) -> None:
+    def __init__(
+        self, request: StartStreaming, ring: Ring, dataset: Dataset, recorder: Recorder
+    ) -> None:
+        self._recorder = recorder
         self.ring, self.data = ring, request.data
         self.is_open = True
         self._request, self._dataset = request, dataset
@@ -107,7 +113,10 @@ class _Stream:
     def make(self, control: Channel) -> None:
         """Make one batch into the ring, which has room; the chief hears of the first one."""
         slot, number = self.ring.reserve(), self.maker.number
+        began = perf_counter_ns() if self._recorder.at(number) else None
         made = self.maker.make(slot.arrays)
+        if began is not None:
+            self._recorder.add(Kind.BATCH, number, began)
         self.ring.publish(made, number, self.maker.meter.cost, self._pass)
         self.is_open = made is not None
         if not self._is_primed:
@@ -125,6 +134,7 @@ class _Desk:
         self._link = (
             SlotSender(self._mail, control.bulk) if isinstance(control, TcpChannel) else None
         )
+        self._recorder = Recorder(None)
         self._streams: dict[int, _Stream] = {}
         self._wanted: list[_Stream] = []  # of these more batches are
         self._turn: _Stream | None = None
@@ -148,10 +158,17 @@ class _Desk:
         match order:
             case TellOrder(data, part):
                 self._told[data] += part
+            case ReadTrace():
+                for part in self._recorder.parts():
+                    self._control.send(Traced(part))
             case StartStreaming():
                 self._hear_of(order.data)
+                if not self._streams:
+                    self._recorder = Recorder(order.settings.trace_steps)
                 ring = self._make_ring(order)
-                self._streams[order.source] = _Stream(order, ring, self._datasets[order.data])
+                self._streams[order.source] = _Stream(
+                    order, ring, self._datasets[order.data], self._recorder
+                )
                 self._control.send(RingReady(order.ring_slots), ring.descriptors)
             case BeginPass():
                 stream = self._streams[order.source]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Self
 
@@ -21,8 +21,10 @@ from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.roles.loop import Orders, Show, nothing_counts
 from csrun.runtime.roles.machine import Machine, Program
+from csrun.runtime.roles.tracing import ChiefTrace
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, Summary, write_summaries
+from csrun.runtime.step.trace import Kind
 from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
 
 log = logging.getLogger("csrun")
@@ -77,6 +79,7 @@ class Training:
         self._checkpoints = checkpoints.Writer(
             options.model_dir, options.identity, options.checkpoints_kept
         )
+        self._trace = ChiefTrace(machine, options.settings.trace_steps, options.model_dir)
         self._show = show
         self._taken = taken
         self._loss = float("nan")
@@ -168,7 +171,9 @@ class Training:
         most = len(numbers) or MOST_STEPS
         boundaries = options.log_steps, options.checkpoint_steps
         self._ledger.mark(Row.SCRIPT)
+        began_ns = perf_counter_ns()
         done = self._orders[self._program].give(self.step, boundaries, most)
+        self._traced(Kind.ORDER, self.step, began_ns, done.done)
         waited_s = sum(use.wait_s for use in done.input)
         self._ledger.mark_steps(
             StepTimes(done.seconds, waited_s, done.weights_s, done.first_group_s)
@@ -179,12 +184,16 @@ class Training:
         self._input.add(done)
         self._is_at_end = done.finished
         if done.done:
+            began_ns = perf_counter_ns()
             self._report(done, final=self.is_over)
+            self._traced(Kind.LOG, self.step - 1, began_ns)
         self._ledger.mark(Row.CHIEF)
         if done.bad_loss is not None:
             raise CsrunError(self._why_stopped(done))
         if self.step % options.checkpoint_steps == 0 and done.done:
             self._save()
+        self._trace.look(self.step, is_over=self._ending.asked is not None)
+        self._ledger.mark(Row.CHIEF)
         if (asked := self._ending.asked) is not None:
             self._is_asked = True
             self._save_before_end(asked.name)
@@ -204,6 +213,8 @@ class Training:
         self._ledger.mark(Row.SCRIPT)
         if not self._is_asked:
             self._save_last()
+        self._trace.look(self.step, is_over=True)
+        self._ledger.mark(Row.CHIEF)
         self._ending.__exit__()
         seconds = perf_counter() - self._started
         spent = self._ledger.rows()
@@ -266,6 +277,7 @@ class Training:
     def _save(self) -> None:
         step = self.step
         self._ledger.mark(Row.CHIEF)
+        began_ns = perf_counter_ns()
         self._require_finite(step)
         log.info(log_lines.saving_checkpoint(step))
         options, started = self._options, perf_counter()
@@ -279,6 +291,12 @@ class Training:
             raise
         self._save_s, self._saved = perf_counter() - started, step
         self._ledger.mark(Row.CHECKPOINT)
+        self._traced(Kind.CHECKPOINT, step - 1, began_ns)
+
+    def _traced(self, kind: Kind, first: int, began_ns: int, count: int = 1) -> None:
+        """What the chief did for some steps ends, and is traced if one of them is."""
+        if self._trace.recorder.covers(first, count):
+            self._trace.recorder.add(kind, first, began_ns)
 
     def _save_before_end(self, signal_name: str) -> None:
         """The checkpoint of a run that is told to end, if the grace is long enough for one."""

@@ -21,7 +21,8 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
-from csrun.runtime.step.timed import TimedWeights
+from csrun.runtime.step.timed import timed
+from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.weights import (
     ResidentWeights,
     Slots,
@@ -82,6 +83,9 @@ class _Wafer:
             case messages.BeginPass(number):
                 if (own := self._programs[number].own) is not None:
                     own.begin(order.first, order.number)
+            case messages.ReadTrace():
+                for part in self._recorder.parts():
+                    self._control.send(messages.Traced(part))
             case messages.LoadWafer():
                 self._load(order, descriptors)
             case _:
@@ -97,6 +101,7 @@ class _Wafer:
         executable = load(Path(request.directory), request.digest)
         is_first = not self._programs
         if is_first:
+            self._recorder = Recorder(request.trace_steps)
             self._use_threads(executable.plan)
             self._memory = _Memory(
                 executable.plan, request, store_parts, self._control, self._resources
@@ -134,10 +139,12 @@ class _Wafer:
             of = self._programs[request.batches_of]
             batches = FirstRows(of.batches, plan.inputs, of.plan.inputs)
         arena = memory.arena.bytes
-        timed = TimedWeights(weights)
-        reached = weights if plan.store_in_arena else timed  # there is nothing to wait for
+        recorder = self._recorder if plan.run_mode is RunMode.TRAIN else Recorder(None)
+        watched = timed(weights, recorder, plan.store_in_arena)
+        is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
+        reached = watched if is_watched else weights
         compute = make_compute(executable, arena, memory.store, memory.runtime, reached)
-        engine = Engine(plan, compute, batches, timed, ResultSlots(plan, slots.bytes))
+        engine = Engine(plan, compute, batches, watched, ResultSlots(plan, slots.bytes), recorder)
         return _Program(plan, engine, weights, batches, own)
 
     def _weights(self, executable: Executable, store_parts: list[int]) -> Weights:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +18,9 @@ from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_views
 from csrun.executable.bind import Array, Batch, Bytes, partial_gradients
 from csrun.runtime.step.results import ResultSlots
-from csrun.runtime.step.source import BatchSource
+from csrun.runtime.step.source import BatchSource, Taken
 from csrun.runtime.step.timed import TimedWeights
+from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.messages import StepsDone
 
@@ -181,7 +182,9 @@ class Engine:
         source: BatchSource,
         weights: TimedWeights,
         results: ResultSlots,
+        recorder: Recorder,
     ) -> None:
+        self._recorder = recorder
         self._trains = plan.run_mode is RunMode.TRAIN
         self._plan = plan
         self._compute = compute
@@ -203,7 +206,7 @@ class Engine:
         uncounted: int | None = None
         finished = False
         for done in range(count):
-            taken = self._source.take()
+            taken = self._take(first + done)
             if taken is None:
                 finished = True
                 break
@@ -229,6 +232,17 @@ class Engine:
         used = self._source.used()
         waits = self._weights.read()
         return StepsDone(done, samples, seconds, used, finished, bad_loss, uncounted, *waits)
+
+    def _take(self, index: int) -> Taken | None:
+        """The batch of step number `index`, whose visits come."""
+        recorder = self._recorder
+        if not recorder.at(index):
+            return self._source.take()
+        began = perf_counter_ns()
+        taken = self._source.take()
+        recorder.add(Kind.INPUT, index, began)
+        self._weights.begin()
+        return taken
 
     def _counted(self) -> int:
         """How many the loss's sum is of."""

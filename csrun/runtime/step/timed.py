@@ -1,9 +1,13 @@
 """How long steps wait for their weights: two looks at the clock where a visit is entered."""
 
-from time import perf_counter
+from collections.abc import Sequence
+from time import perf_counter, perf_counter_ns
 
 from csrun.executable import Step
-from csrun.runtime.step.weights import Weights
+from csrun.runtime.step.trace import Kind, Recorder
+from csrun.runtime.step.weights import Updates, Weights
+
+WHOLE_STEP = -1  # in a visit's place, where minibatches flow through all of them
 
 
 class TimedWeights:
@@ -16,6 +20,9 @@ class TimedWeights:
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self.weights_s = self.first_group_s = 0.0
+
+    def begin(self) -> None:
+        """The visits of a step that is traced come."""
 
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
@@ -50,3 +57,74 @@ class TimedWeights:
         found = self.weights_s, self.first_group_s
         self.weights_s = self.first_group_s = 0.0
         return found
+
+
+def updated(updates: Updates, group: int, step: Step, recorder: Recorder) -> Sequence[int]:
+    """Give a group's gradients to the learning algorithm, which is traced; as `Updates.deliver`."""
+    if not recorder.at(step.index):
+        return updates.deliver(group, step)
+    began = perf_counter_ns()
+    groups = updates.deliver(group, step)
+    recorder.add(Kind.UPDATE, group, began)
+    return groups
+
+
+def timed(weights: Weights, recorder: Recorder, is_resident: bool) -> TimedWeights:
+    """The weights with what records their visits, if any are to be.
+
+    is_resident: they are where they are computed with, so that none come and updates are made here.
+    """
+    if recorder.steps is None:
+        return TimedWeights(weights)
+    return TracedWeights(weights, recorder, is_resident)
+
+
+class TracedWeights(TimedWeights):
+    """The same, which records visits as they come and go, of the steps that are traced."""
+
+    def __init__(self, weights: Weights, recorder: Recorder, is_resident: bool) -> None:
+        super().__init__(weights)
+        self._is_resident = is_resident
+        self._delivered = Kind.UPDATE if is_resident else Kind.GRADIENTS
+        self._recorder = recorder
+        self._visit = WHOLE_STEP
+        self._began_ns: int | None = None  # of computing the visit
+
+    def begin(self) -> None:
+        """The visits of a step that is traced come."""
+        self._visit, self._began_ns = WHOLE_STEP, perf_counter_ns()
+
+    def enter(self, visit: int) -> None:
+        """Have the weights of the visit's groups where its function reads them."""
+        if not self._recorder.is_on:
+            super().enter(visit)
+            return
+        if self._visit != WHOLE_STEP:
+            self._end()
+        began = perf_counter_ns()
+        super().enter(visit)
+        self._visit, self._began_ns = visit, perf_counter_ns()
+        if not self._is_resident:
+            self._recorder.add(Kind.WEIGHTS, visit, began, self._began_ns)
+
+    def deliver(self, group: int, step: Step) -> None:
+        """The group's gradients of this step are complete in the store."""
+        if not self._recorder.is_on:
+            super().deliver(group, step)
+            return
+        self._end()
+        began = perf_counter_ns()
+        super().deliver(group, step)
+        self._recorder.add(self._delivered, group, began)
+
+    def settle(self) -> None:
+        """Wait until every delivered gradient has become an update."""
+        began = perf_counter_ns()
+        super().settle()
+        if self._recorder.is_on and not self._is_resident:
+            self._recorder.add(Kind.SETTLE, 0, began)
+
+    def _end(self) -> None:
+        if self._began_ns is not None and self._recorder.is_on:
+            self._recorder.add(Kind.COMPUTE, self._visit, self._began_ns)
+        self._began_ns = None

@@ -12,6 +12,8 @@ from csrun.base.sizes import SIZE_PATTERN
 from csrun.executable import InputSpec
 
 Results = dict[str, float]
+_StepNumber = Annotated[int, msgspec.Meta(ge=1)]
+TraceSteps = tuple[_StepNumber, _StepNumber]
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -23,6 +25,8 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     In weight streaming, of MemoryX's store: weight_store: where it lies, None for what fits.
     weight_store_dir: the folder of one on disk. weight_store_memory: the most that it takes of
     memory, in bytes or as 8GiB.
+
+    trace_steps: the first and the last global step whose times are written to model_dir's `trace`.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1
@@ -34,6 +38,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN)]
         | None
     ) = None
+    trace_steps: TraceSteps | None = None
 
 
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -191,6 +196,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     remote_store: bool = False
     batches_of: int | None = None
     disk: StoreOnDisk | None = None
+    trace_steps: TraceSteps | None = None
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -265,6 +271,16 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     first_group_s: float = 0.0
 
 
+class ReadTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → all: what was traced so far."""
+
+
+class Traced(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """All → chief: a part of a process's spans; the last one is empty."""
+
+    part: bytes
+
+
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → all: this run is over; `results` is what the estimator returns in every task."""
 
@@ -293,5 +309,7 @@ AnyMessage = (
     | WeightsAwaited
     | RunSteps
     | StepsDone
+    | ReadTrace
+    | Traced
     | Stop
 )

@@ -1,0 +1,79 @@
+"""Traced steps as a file that Perfetto and Chromium's chrome://tracing open.
+
+Source: Trace Event Format, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU,
+sections JSON Object Format, Complete Events and Metadata Events
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csrun.base.files import writing, written_whole
+
+FOLDER = "trace"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that a process did. track: what it is among. Units: nanoseconds since the epoch"""
+
+    track: str
+    name: str
+    began_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the run, and what it did."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+def path_of(model_dir: Path, first: int, last: int) -> Path:
+    """Where the trace of these steps is."""
+    return model_dir / FOLDER / f"steps_{first}_{last}.json"
+
+
+def write(path: Path, processes: Iterable[Process]) -> None:
+    """Write the file, whole or not at all; its folder is made where there is none.
+
+    Raises: CsrunError when it cannot be written
+    """
+    processes = tuple(processes)
+    began = [span.began_ns for process in processes for span in process.spans]
+    origin = min(began, default=0)
+    found: list[dict[str, Any]] = []
+    for number, process in enumerate(processes, 1):
+        found += _events(process, number, origin)
+    text = msgspec.json.encode({"traceEvents": found, "displayTimeUnit": "ms"})
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as temporary:
+            temporary.write_bytes(text)
+
+
+def _events(process: Process, number: int, origin_ns: int) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", number, 0, process.name)
+    tracks: dict[str, int] = {}
+    for span in process.spans:
+        if span.track not in tracks:
+            tracks[span.track] = len(tracks) + 1
+            yield _named("thread_name", number, tracks[span.track], span.track)
+        yield {
+            "ph": "X",
+            "name": span.name,
+            "cat": span.track,
+            "pid": number,
+            "tid": tracks[span.track],
+            "ts": (span.began_ns - origin_ns) / 1e3,  # microseconds
+            "dur": (span.ended_ns - span.began_ns) / 1e3,
+        }
+
+
+def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}

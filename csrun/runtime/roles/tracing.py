@@ -1,0 +1,79 @@
+"""The chief's part of a trace: it gathers the processes' rings, and writes the file."""
+
+import logging
+from pathlib import Path
+
+from csrun.base.errors import CsrunError
+from csrun.executable import Plan
+from csrun.records import trace_file
+from csrun.records.trace_file import Process, Span
+from csrun.runtime.roles.machine import Machine
+from csrun.runtime.step.trace import Kind, Recorder, Spans
+
+log = logging.getLogger("csrun")
+
+TRACKS = {
+    Kind.INPUT: "input wait",
+    Kind.WEIGHTS: "weights in",
+    Kind.COMPUTE: "compute",
+    Kind.GRADIENTS: "gradients out",
+    Kind.SETTLE: "settle",
+    Kind.UPDATE: "update",
+    Kind.BATCH: "batch",
+    Kind.ORDER: "order",
+    Kind.CHECKPOINT: "checkpoint",
+    Kind.LOG: "log",
+}
+
+
+class ChiefTrace:
+    """Traces the chief's own doing, and writes all that was traced, once, when the steps are done.
+
+    A file that cannot be written is a warning: the training goes on.
+    """
+
+    def __init__(self, machine: Machine, steps: tuple[int, int] | None, model_dir: Path) -> None:
+        self._machine, self._steps, self._model_dir = machine, steps, model_dir
+        self.recorder = Recorder(steps)
+        self._is_written = steps is None
+
+    def look(self, step: int, is_over: bool = False) -> None:
+        """Write the file if `step` steps are done and no more will be traced."""
+        if self._is_written or self._steps is None:
+            return
+        first, last = self._steps
+        if step < (first if is_over else last):
+            return
+        self._is_written = True
+        path = trace_file.path_of(self._model_dir, first, last)
+        rings = [("chief", self.recorder.spans()), *self._machine.traced()]
+        try:
+            trace_file.write(path, (_process(self._machine.plan, *ring) for ring in rings))
+        except CsrunError as error:
+            log.warning(f"Steps {first} to {last} are not traced, the training goes on: {error}")
+            return
+        log.info(f"Trace of steps {first} to {last}: {path}; ui.perfetto.dev opens it")
+
+
+def _process(plan: Plan, name: str, spans: Spans) -> Process:
+    found = []
+    for kind, number, began_ns, ended_ns in spans.tolist():
+        what = _name(plan, Kind(kind), number)
+        found.append(Span(TRACKS[Kind(kind)], what, began_ns, ended_ns))
+    return Process(name, tuple(found))
+
+
+def _name(plan: Plan, kind: Kind, number: int) -> str:
+    """What a person reads in a span: a visit by its layers, a step by its number."""
+    if kind in (Kind.WEIGHTS, Kind.COMPUTE) and 0 <= number < len(plan.visits):
+        return f"visit {number}: {_layers(plan, plan.visits[number].groups)}"
+    if kind in (Kind.GRADIENTS, Kind.UPDATE) and 0 <= number < len(plan.groups):
+        return f"group {number}: {_layers(plan, (number,))}"
+    if kind is Kind.COMPUTE:
+        return "minibatches"
+    return f"step {number + 1}"
+
+
+def _layers(plan: Plan, groups: tuple[int, ...]) -> str:
+    names = [layer for group in groups for layer in plan.groups[group].layers]
+    return ", ".join(names) or "no weights"

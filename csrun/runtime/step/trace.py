@@ -1,0 +1,82 @@
+"""Spans of time of the steps that are traced, in a ring that each process makes beforehand.
+
+What a span costs is a look at the clock and a row of numbers, and of steps that are not traced a
+comparison. The chief asks for the rings when the last step is done.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from time import perf_counter_ns, time_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Spans = npt.NDArray[np.int64]
+
+ROWS = 1 << 15  # of a ring: a megabyte
+PART_ROWS = 1 << 10  # of a message: half of the largest
+COLUMNS = 4  # kind, number, its begin and end in nanoseconds
+
+
+class Kind(IntEnum):
+    """What a process does meanwhile; each kind is a track. Its number is of a step or as said."""
+
+    INPUT = 0
+    WEIGHTS = 1  # number: of the visit
+    COMPUTE = 2  # number: of the visit
+    GRADIENTS = 3  # number: of the group
+    SETTLE = 4
+    UPDATE = 5  # number: of the group
+    BATCH = 6
+    ORDER = 7
+    CHECKPOINT = 8
+    LOG = 9
+
+
+class Recorder:
+    """The ring of a process. steps: the first and the last global step to trace, from 1 on.
+
+    is_on: whether the step at hand is one of them.
+    """
+
+    def __init__(self, steps: tuple[int, int] | None) -> None:
+        self.steps = steps
+        self._first, self._last = steps or (0, -1)
+        self._rows: Spans = np.zeros((ROWS if steps else 0, COLUMNS), np.int64)
+        self._count = 0
+        self.is_on = False
+
+    def at(self, index: int) -> bool:
+        """Step number `index`, from 0 on, is at hand; whether it is traced."""
+        self.is_on = self._first <= index + 1 <= self._last
+        return self.is_on
+
+    def covers(self, first: int, count: int) -> bool:
+        """Whether any of so many steps, from number `first` on, is traced."""
+        return first + 1 <= self._last and first + count >= self._first
+
+    def add(self, kind: Kind, number: int, began_ns: int, ended_ns: int | None = None) -> None:
+        """A span that ends now, or then. The oldest makes room where there is none."""
+        end = perf_counter_ns() if ended_ns is None else ended_ns
+        self._rows[self._count % ROWS] = kind, number, began_ns, end
+        self._count += 1
+
+    def spans(self) -> Spans:
+        """What is in the ring, on the clock of the day: nanoseconds since the epoch."""
+        found = self._rows[: min(self._count, ROWS)].copy()
+        found[:, 2:] += time_ns() - perf_counter_ns()
+        return found
+
+    def parts(self) -> Iterator[bytes]:
+        """The same as bytes that fit into messages, and none at their end."""
+        spans = self.spans()
+        for start in range(0, len(spans), PART_ROWS):
+            yield spans[start : start + PART_ROWS].tobytes()
+        yield b""
+
+
+def spans_of(data: bytes) -> Spans:
+    """Spans that came as bytes."""
+    found: npt.NDArray[Any] = np.frombuffer(data, np.int64).reshape(-1, COLUMNS)
+    return found

@@ -1,0 +1,131 @@
+"""Traced steps of a job and of one process: every visit, in its order, and the bits as without."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from support.fc_mnist import FcMnist, losses
+from support.sites import separate_site
+
+FIRST, LAST, STEPS = 6, 9, 14
+TRACED = LAST - FIRST + 1
+Tracks = dict[tuple[str, str], list[dict[str, Any]]]
+
+
+def configure(place: FcMnist, **changes: Any) -> None:
+    place.configure(
+        model__hidden_sizes=[40, 40],
+        runconfig__max_steps=STEPS,
+        runconfig__log_steps=5,
+        runconfig__save_checkpoints_steps=7,
+        **changes,
+    )
+
+
+def tracks_of(place: FcMnist) -> Tracks:
+    """The spans of each process's tracks, by both names; each event is one of the format's."""
+    path = place.model_dir / "trace" / f"steps_{FIRST}_{LAST}.json"
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
+    found: Tracks = defaultdict(list)
+    for event in events:
+        assert event["ph"] in ("M", "X")
+        if event["ph"] == "X":
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            pid, tid = event["pid"], event["tid"]
+            found[names["process_name", pid, 0], names["thread_name", pid, tid]].append(event)
+    return found
+
+
+def follow_each_other(spans: list[dict[str, Any]]) -> bool:
+    """Whether none begins before the last has ended; times are rounded to nanoseconds."""
+    return all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in pairwise(spans))
+
+
+def test_a_streaming_job_shows_each_process_at_its_work(place: FcMnist) -> None:
+    configure(place)
+    done = place.wse()
+    assert done.returncode == 0, done.stderr
+    plain = losses(place.model_dir)
+    place.model_dir.rename(place.path / "plain")
+    configure(place, runconfig__trace_steps=[FIRST, LAST])
+    done = place.wse()
+    assert done.returncode == 0, done.stderr
+    assert losses(place.model_dir) == plain
+    checkpoint = place.checkpoint(STEPS).read_bytes()
+    assert checkpoint == place.checkpoint(STEPS, "plain").read_bytes()
+
+    (plan,) = (json.loads(p.read_text()) for p in place.model_dir.glob("tfcs_*/plan.json"))
+    visits, groups = len(plan["visits"]), len(plan["groups"])
+    tracks = tracks_of(place)
+    wafer = {track: spans for (name, track), spans in tracks.items() if name.startswith("wafer ")}
+    counts = {track: len(spans) for track, spans in wafer.items() if track != "settle"}
+    assert counts == {
+        "input wait": TRACED,
+        "weights in": TRACED * visits,
+        "compute": TRACED * visits,
+        "gradients out": TRACED * groups,
+    }
+    everything = sorted((span for spans in wafer.values() for span in spans), key=lambda s: s["ts"])
+    assert follow_each_other(everything)
+    order = [span["name"].partition(":")[0] for span in wafer["compute"]]
+    assert order == [f"visit {number}" for number in range(visits)] * TRACED
+    assert len(tracks["memoryx", "update"]) == TRACED * groups
+    batches = [len(tracks[f"streamer {rank}", "batch"]) for rank in (2, 3)]
+    assert batches == [TRACED // 2] * 2
+    assert len(tracks["chief", "checkpoint"]) == 1  # at step 7
+    assert tracks["chief", "order"]
+
+
+def test_processes_of_other_machines_are_in_it(place: FcMnist) -> None:
+    configure(place, runconfig__trace_steps=[FIRST, LAST])
+    separate_site(place.path)
+    layout = ("--total-nodes", "4", "--tasks-per-node", "2", "--cpus-per-task", "1")
+    done = place.wse(layout=("--site", "separate.yaml", *layout))
+    assert done.returncode == 0, done.stderr
+    tracks = tracks_of(place)
+    assert len(tracks["memoryx", "update"]) >= TRACED
+    batches = [spans for (_, track), spans in tracks.items() if track == "batch"]
+    assert [len(spans) for spans in batches] == [1] * 4
+    computed = [s for (name, track), s in tracks.items() if track == "compute"]
+    assert len(computed) == 1
+    first, last = computed[0][0], computed[0][-1]
+    updates = tracks["memoryx", "update"]
+    slack_us = 1e6  # of machines' clocks; here they are one
+    assert all(first["ts"] - slack_us < span["ts"] for span in updates)
+    assert all(span["ts"] < last["ts"] + last["dur"] + slack_us for span in updates)
+
+
+@pytest.mark.parametrize("interpreter", ["python", None], ids=["pipelined", "one process"])
+def test_resident_weights_are_updated_where_they_are(
+    place: FcMnist, interpreter: str | None
+) -> None:
+    configure(place, runconfig__trace_steps=[FIRST, LAST])
+    done = place.wse(interpreter=interpreter) if interpreter else place.cpu()
+    assert done.returncode == 0, done.stderr
+    found = {track: len(s) for (name, track), s in tracks_of(place).items() if name != "chief"}
+    found.pop("batch", None)
+    assert set(found) == {"input wait", "compute", "update"}
+    assert found["input wait"] == TRACED
+
+
+def test_a_trace_that_cannot_be_written_is_a_warning(place: FcMnist) -> None:
+    configure(place, runconfig__trace_steps=[FIRST, LAST])
+    place.model_dir.mkdir()
+    (place.model_dir / "trace").write_text("in its place")
+    done = place.cpu()
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "are not traced" in line)
+    assert "the training goes on" in line
+    assert place.checkpoint(STEPS).exists()
+
+
+def test_steps_in_the_wrong_order_are_refused(place: FcMnist) -> None:
+    configure(place, runconfig__trace_steps=[LAST, FIRST])
+    done = place.cpu()
+    assert done.returncode == 2
+    assert "trace_steps" in done.stderr
+    assert "Traceback" not in done.stderr
