@@ -1,4 +1,4 @@
-"""Traced steps as a file that Perfetto and Chromium's chrome://tracing open.
+"""Traced steps as a file that Perfetto opens.
 
 Source: Trace Event Format, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU,
 sections JSON Object Format, Complete Events and Metadata Events

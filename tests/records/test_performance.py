@@ -41,3 +41,22 @@ def test_no_time_is_no_rate() -> None:
     tracker = RateTracker(clock(1.0, 1.0))
     tracker.received(10)
     assert tracker.log() == Rates(0.0, 0.0)
+
+
+def test_a_burst_of_outputs_makes_rate_spike_and_settle_and_moves_global_rate_little() -> None:
+    """Outputs of five steps are held up, as by a checkpoint beside them, and come at once."""
+    step_s, samples = 1.0, 100
+    steady = [step_s * step for step in range(1, 21)]
+    burst = [25.0 + 0.01 * number for number in range(5)]
+    after = [step_s * step for step in range(26, 41)]
+    tracker = RateTracker(clock(0.0, *steady, *burst, *after))
+    found = []
+    for received in range(1, 41):
+        tracker.received(samples * received)
+        found.append(tracker.log())
+    spike = found[20:25]
+    assert spike[0].rate < 100.0  # late
+    assert max(rates.rate for rates in spike) > 10 * 100.0
+    assert found[-1].rate == pytest.approx(100.0, rel=0.01)
+    assert all(80.0 < rates.global_rate <= 101.0 for rates in found)
+    assert found[24].global_rate == pytest.approx(2500 / 25.04)

@@ -4,13 +4,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Self
-
-import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.context import Progress
@@ -22,6 +19,7 @@ from csrun.runtime.input_log import InputLog
 from csrun.runtime.roles.loop import Orders, Show, nothing_counts
 from csrun.runtime.roles.machine import Machine, Program
 from csrun.runtime.roles.tracing import ChiefTrace
+from csrun.runtime.step.finite import NotFiniteError, finite
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, Summary, write_summaries
 from csrun.runtime.step.trace import Kind
@@ -278,11 +276,10 @@ class Training:
         step = self.step
         self._ledger.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
-        self._require_finite(step)
         log.info(log_lines.saving_checkpoint(step))
         options, started = self._options, perf_counter()
         try:
-            self._checkpoints.write(step, self._machine.state)
+            self._write_checkpoint(step)
         except BaseException:
             is_whole = step in checkpoints.kept_steps(options.model_dir)
             log.info(_outcome(step, is_whole))
@@ -314,15 +311,14 @@ class Training:
             self._save()
         log.info(_outcome(step, is_whole=True))
 
-    def _require_finite(self, step: int) -> None:
+    def _write_checkpoint(self, step: int) -> None:
         """A state that is not finite must not push a good checkpoint out."""
-        for name, array in self._machine.state.items():
-            values = np.asarray(array)  # one look at a tensor on another machine
-            if values.size and not (isfinite(values.min()) and isfinite(values.max())):
-                raise CsrunError(
-                    f"tensor {name} is not finite after step {step}: training stopped; "
-                    f"{self._last_good(step)}"
-                )
+        try:
+            self._checkpoints.write(step, finite(self._machine.state))
+        except NotFiniteError as error:
+            raise CsrunError(
+                f"{error} after step {step}: training stopped; {self._last_good(step)}"
+            ) from error
 
     def _why_stopped(self, done: StepsDone) -> str:
         """Why there is no update after `step`, and where to go on."""
