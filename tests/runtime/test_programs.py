@@ -180,6 +180,17 @@ def test_a_program_takes_no_more_rows_than_another_has(tmp_path, way):
         assert len(losses_of(machine, 0, 3)) == 3  # nothing was said to anybody
 
 
+@pytest.mark.parametrize("way", ["in process", "memory 1", "tcp 1"])
+def test_a_program_that_is_too_large_for_the_wafer_is_refused_by_name(tmp_path, way):
+    programs, datasets = compiled(NETWORK, tmp_path, PIPELINED), [data(NETWORK)]
+    sram = programs.train.plan.arena_bytes
+    message = rf"eval program of 64 samples a batch needs .* on the wafer, .* which has {sram:,}: l"
+    with opened(way, tmp_path, programs.train, datasets, {}, sram=sram) as machine:
+        with pytest.raises(CsrunError, match=message):
+            machine.load(programs.evaluate, Feed(validation(NETWORK), 1))
+        assert len(losses_of(machine, 0, 3)) == 3  # nothing was said to anybody
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_evaluation_that_stopped_amid_its_data_begins_anew(tmp_path, way):
     programs = compiled(NETWORK, tmp_path, PIPELINED)

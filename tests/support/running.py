@@ -79,10 +79,14 @@ WAYS = ["in process", "memory 1", "memory 4", "tcp 1", "tcp 4"]
 
 
 @contextmanager
-def opened(way, folder, executable, datasets, state, start=0, hear=None, batch=None):
-    """A machine of a process or of a job, with so many streamers over memory or TCP."""
+def opened(way, folder, executable, datasets, state, start=0, hear=None, batch=None, sram=None):
+    """A machine of a process or of a job, with so many streamers over memory or TCP.
+
+    sram: bytes that the wafer has; None for any number
+    """
     if way == "in process":
-        machine = CpuMachine(executable, datasets[0], SETTINGS, start if batch is None else batch)
+        first = start if batch is None else batch
+        machine = CpuMachine(executable, datasets[0], SETTINGS, first, sram)
         fill(machine, state)
         yield machine
         return
@@ -92,7 +96,9 @@ def opened(way, folder, executable, datasets, state, start=0, hear=None, batch=N
     run = RunFolder(folder / "run", "1", b"secret", host=here)
     peers = Peers(run, datasets, int(streamers), executable.plan.mode, there, hear)
     fed = fed_by(int(streamers))
-    request = RunRequest(executable, SETTINGS, start, None, fed, "cs", 9, batch=batch)
+    request = RunRequest(
+        executable, SETTINGS, start, None, fed, "cs", 9, batch=batch, sram_bytes=sram
+    )
     with Cluster(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)
