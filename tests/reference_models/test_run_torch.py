@@ -89,6 +89,7 @@ def test_of_csrun_a_script_knows_cerebras_torch_and_data(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # four scripts, each of which imports PyTorch
 @pytest.mark.parametrize("name", MODELS)
 def test_a_script_trains_and_evaluates_as_in_plain_pytorch(name: str, tmp_path: Path) -> None:
     ours = losses(printed(name, tmp_path, "train"))
