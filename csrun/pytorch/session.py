@@ -16,7 +16,7 @@ from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.session_loop import SessionLoop
 from csrun.pytorch.settings import settings
 from csrun.pytorch.taken_over import TakenOver
-from csrun.pytorch.user import Loader, active, is_module, loaders
+from csrun.pytorch.user import Loader, active, is_module, loaders, only_module, only_optimizer
 
 
 class Session:
@@ -31,18 +31,25 @@ class Session:
     loop over another loader that calls no `optimizer.step()` is an evaluation, which sees the
     weights as they are then. After the block model and optimizer have what was trained.
 
+    Session(dataloader, mode) is the same, of the one model that `module` was given, and of the
+    optimizer over its parameters.
+
     Raises: UsageError, with the user's line, for a loop that cannot be run like this
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
+        model: torch.nn.Module | Loader,
+        optimizer: torch.optim.Optimizer | str | None = None,
         criterion: Callable[..., Any] | None = None,
         mode: str = "train",
     ) -> None:
         self.line = user_line()
         self._settings = settings("Session")
+        if isinstance(model, Loader):
+            mode = optimizer if isinstance(optimizer, str) else mode
+            model = only_module(self.line)
+            optimizer = only_optimizer(model, self.line) if mode == "train" else None
         if mode not in ("train", "eval"):
             raise UsageError(f'{self.line}: Session: mode must be "train" or "eval", got {mode!r}')
         if not is_module(model):

@@ -388,7 +388,7 @@ class SessionLoop:
 
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""
-        number = float(value)
+        number = float(value.item() if hasattr(value, "item") else value)
         self._run.flush()
         self._run.summarize(name, number)
 

@@ -1,10 +1,11 @@
 """What the user's script holds in its hands besides the Session: its model, its DataLoaders."""
 
+import gc
 import logging
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -12,7 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import LoaderBatches
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.loader import Orders, check, dataset_of
-from csrun.pytorch.settings import settings
+from csrun.pytorch.settings import Settings, settings
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from csrun.pytorch.session import Session
 
 log = logging.getLogger("csrun")
-_modules: WeakSet[torch.nn.Module] = WeakSet()
+_modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
 loaders: list["Loader"] = []  # all of the script, in the order in which every task makes them
 active: list["Session"] = []  # the one whose block runs
 
@@ -30,18 +31,54 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
 
     Raises: UsageError for anything but a module
     """
-    settings("module")
+    found = settings("module")
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"{user_line()}: cbtorch.module takes a torch.nn.Module, got {type(model).__name__}"
         )
-    _modules.add(model)
+    _modules[model] = found
     return model
 
 
 def is_module(model: Any) -> bool:
     """Whether it was given to `module`."""
     return isinstance(model, torch.nn.Module) and model in _modules
+
+
+def only_module(line: str) -> torch.nn.Module:
+    """The model of a Session that names none: the one that was given to `module`.
+
+    Raises: UsageError where there is none, or more than one since `initialize`
+    """
+    now = settings("Session")
+    found = [model for model, given in _modules.items() if given is now]
+    if len(found) != 1:
+        raise UsageError(
+            f"{line}: Session(dataloader, mode) is of the one model that cbtorch.module was given, "
+            f"got {len(found)}: name it, as in Session(model, optimizer, criterion, mode)"
+        )
+    return found[0]
+
+
+def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
+    """The optimizer of a Session that names none: the one over the model's parameters.
+
+    Raises: UsageError where there is none, or more than one
+    """
+    own = set(map(id, model.parameters()))
+    gc.collect()  # those that nobody holds are none
+    found = [
+        each
+        for each in gc.get_objects()
+        if issubclass(type(each), torch.optim.Optimizer)
+        and any(id(p) in own for group in each.param_groups for p in group["params"])
+    ]
+    if len(found) != 1:
+        raise UsageError(
+            f"{line}: Session(dataloader, mode) needs one optimizer over the model's parameters, "
+            f"got {len(found)}: name it, as in Session(model, optimizer, criterion, mode)"
+        )
+    return found[0]
 
 
 def dataloader(loader: "DataLoader[Any]") -> "Loader":

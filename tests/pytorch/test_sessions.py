@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.fc_mnist import scalars  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -273,3 +274,59 @@ def test_a_function_trains_a_new_model_in_a_folder_of_its_own_each_time(tmp_path
 
     for seed in (3, 8):
         close(trained(seed, f"run{seed}"), trained(seed))
+
+
+def test_a_session_of_a_dataloader_has_the_one_model_and_its_optimizer(tmp_path):
+    ours, theirs = Script().on_csrun(tmp_path), Script()
+
+    def later(model, optimizer, criterion, mode):
+        loader = ours.train_loader if mode == "train" else ours.eval_loader
+        return cbtorch.Session(loader, mode)
+
+    ours.make = later
+    close(epochs(ours, 2), epochs(theirs, 2))
+    same_weights(ours, theirs)
+    another = optim.SGD(ours.model.parameters(), 0.1)
+    with pytest.raises(UsageError, match=r"test_sessions.py:[0-9]+: .* one optimizer .* got 2"):
+        ours.train()
+    del another
+    other = cbtorch.module(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match=r"of the one model that cbtorch.module was given, got 2"):
+        ours.train()
+    del other
+    with pytest.raises(UsageError, match='mode must be "train" or "eval", got \'both\''):
+        cbtorch.Session(ours.eval_loader, "both")
+
+
+def test_numbers_of_the_script_are_in_the_events_at_their_steps(tmp_path):
+    """Of each Session, and of an evaluation before the first step."""
+    script = Script().on_csrun(tmp_path)
+    script.model.eval()
+    seen = []
+
+    @cbtorch.step_closure
+    def note(loss, scale=1.0):
+        assert isinstance(loss, torch.Tensor)
+        seen.append(loss.item() * scale)
+
+    with script.make(script.model, script.optimizer, script.criterion) as session:
+        with torch.no_grad():
+            for x, y in script.eval_loader:
+                first = script.criterion(script.model(x), y).item()
+        cbtorch.summarize_scalar("validation", first)
+        script.model.train()
+        for step, (x, y) in enumerate(script.train_loader, 1):
+            script.optimizer.zero_grad()
+            loss = script.criterion(script.model(x), y)
+            loss.backward()
+            script.optimizer.step()
+            if step in (2, 5):
+                note(loss, scale=2.0)
+                cbtorch.summarize_scalar("twice", loss * 2)
+    assert not session.is_replayed
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    found = {(tag, step): value for step, values in scalars(path) for tag, value in values.items()}
+    assert found["validation", 0] == pytest.approx(first, rel=1e-6)
+    assert [found["twice", 2], found["twice", 5]] == pytest.approx(seen, rel=1e-6)
+    with pytest.raises(UsageError, match="summarize_scalar must stand in a Session"):
+        cbtorch.summarize_scalar("late", 1.0)
