@@ -103,7 +103,7 @@ class _RemoteStore:
             case Order.FETCH:
                 turn.pages.fetch_weights(group)
                 self._wafer.sendall(raw(turn.flat[f"weights/{group}"]))
-                turn.pages.has_read(group)
+                turn.pages.has_read(group, is_updated_next=False)
             case Order.GRADIENTS:
                 receive_into(self._wafer, raw(turn.flat[f"gradients/{group}"]))
                 updated(turn.updates, group, self._step, self._recorder)

@@ -271,8 +271,7 @@ class StreamedWeights:
         for group in self._needs[visit]:
             self._await_update(group)
             self._slots.load(group)
-            if group not in self._completes[visit]:  # else MemoryX reads them next
-                self._pages.has_read(group)
+            self._pages.has_read(group, is_updated_next=group in self._completes[visit])
         for group in self._overwrites[visit]:
             self._await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():

@@ -52,8 +52,8 @@ class GroupPages:
     def fetch_state(self, group: int) -> None:
         """Its update comes next."""
 
-    def has_read(self, group: int) -> None:
-        """The wafer has read the group's weights, and nobody else will before it does again."""
+    def has_read(self, group: int, is_updated_next: bool) -> None:
+        """The wafer has read the group's weights; MemoryX will next, or nobody but the wafer."""
 
     def has_delivered(self, group: int) -> None:
         """The wafer has written its gradients."""
@@ -110,15 +110,18 @@ class FilePages(StorePages):
         if leaving:
             self._under_way.append(self._thread.submit(self._flush, leaving))
 
+    def unmap(self, leaving: Ranges) -> None:
+        """Have them mapped here no more, until they are used again."""
+        for pages in map(_whole_pages, leaving):
+            address = self._memory.ctypes.data + pages.start
+            _libc.madvise(address, len(pages), mmap.MADV_DONTNEED)
+
     def drop(self, leaving: Ranges) -> None:
         """Unmap them here, and give back their memory where nobody else has them mapped."""
-        for part in leaving:
-            first = -(-part.start // mmap.PAGESIZE) * mmap.PAGESIZE
-            nbytes = part.stop // mmap.PAGESIZE * mmap.PAGESIZE - first
-            if nbytes > 0:
-                address = self._memory.ctypes.data + first
-                _libc.madvise(address, nbytes, mmap.MADV_DONTNEED)
-                os.posix_fadvise(self._descriptor, first, nbytes, os.POSIX_FADV_DONTNEED)
+        self.unmap(leaving)
+        for pages in map(_whole_pages, leaving):
+            if pages:  # a length of 0 would mean all of the file
+                os.posix_fadvise(self._descriptor, pages.start, len(pages), os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Wait for what is under way."""
@@ -156,8 +159,10 @@ class _FileGroupPages(GroupPages):
     def fetch_state(self, group: int) -> None:
         self._pages.fetch(self._state[group])
 
-    def has_read(self, group: int) -> None:
-        self._pages.drop(self._weights[group])
+    def has_read(self, group: int, is_updated_next: bool) -> None:
+        # Not mapped here in any case: the one that lets go of them last must be the only one.
+        let_go = self._pages.unmap if is_updated_next else self._pages.drop
+        let_go(self._weights[group])
 
     def has_delivered(self, group: int) -> None:
         self._pages.drop(self._gradients[group])
@@ -167,6 +172,12 @@ class _FileGroupPages(GroupPages):
 
     def has_updated(self, group: int) -> None:
         self._pages.flush(self._state[group])
+
+
+def _whole_pages(part: range) -> range:
+    """The bytes of the pages of which all is in a part."""
+    first, end = -(-part.start // mmap.PAGESIZE), part.stop // mmap.PAGESIZE
+    return range(first * mmap.PAGESIZE, max(first, end) * mmap.PAGESIZE)
 
 
 def sync_of(descriptor: int) -> Callable[[range], None]:
