@@ -4,13 +4,14 @@ import logging
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
+from weakref import WeakSet
 
 import psutil
 import torch
 
 from csrun.base.errors import UsageError
 from csrun.executable.bind import Array
-from csrun.pytorch.capture import Recording, user_line
+from csrun.pytorch.capture import Recording, Source, user_line
 from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.stored import differ, mapped, read_weights
@@ -22,14 +23,27 @@ log = logging.getLogger("csrun")
 SHARE_OF_MEMORY = 2  # of what is available an optimizer's state may take one part in so many
 
 
+class Before:
+    """The weights that a recorded step was computed on, by their names; none: they still are."""
+
+    def __init__(self, recording: Recording) -> None:
+        stored = (Source.PARAMETER, Source.BUFFER)
+        self._leaves = [leaf for leaf in recording.leaves if leaf.source in stored]
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def keep(self) -> None:
+        """They are about to become others."""
+        self.weights = {leaf.name: leaf.tensor.detach().clone() for leaf in self._leaves}
+
+
 class GivenBack:
     """A model and its optimizer as the loop has them.
 
     Of a model that `meta_init` has built the weights stay in checkpoints: where the loop or the
     code behind it gets them, they are tensors that lie in such a file, which the system reads as
-    they are used; what is written to them stays in memory. times: how often they were given back.
-    are_current: they have what the store has, or what the script has written since; a store that is
-    made then begins with them.
+    they are used; what is written to them stays in memory. are_current: they have what the store
+    has, or what the script has written since; a store that is made then begins with them. before:
+    what is to have the weights as they are until they are given anew.
     """
 
     def __init__(self, model: torch.nn.Module, optimization: Optimization | None) -> None:
@@ -39,7 +53,7 @@ class GivenBack:
         self._trained = frozenset[str]()
         self._counters: dict[str, tuple[torch.Tensor, int]] = {}
         self.is_on_meta = is_on_meta(model)
-        self.times = 0
+        self.before: WeakSet[Before] = WeakSet()
 
     def learn(self, recording: Recording) -> None:
         """A step that trains is compiled."""
@@ -49,12 +63,15 @@ class GivenBack:
             self._counters.setdefault(name, (buffers[name].clone(), by))
 
     def weights(self, state: Mapping[str, Array]) -> None:
-        """Give the model its weights."""
+        """Give the model its weights; values of steps are computed on those of before."""
+        if not self.is_on_meta:
+            for each in self.before:
+                each.keep()
+        self.before.clear()
         read_weights(self.model, state)
 
     def all(self, state: Mapping[str, Array], step: int) -> None:
         """Give the model and the optimizer what they have after so many steps."""
-        self.times += 1
         self.weights(state)
         for name, buffer in self.model.named_buffers():
             if name in self._counters:  # of steps

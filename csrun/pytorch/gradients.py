@@ -75,10 +75,11 @@ class Gradient(torch.Tensor):
         if name in _NO_EDITS:
             return args[0]
         kwargs = kwargs or {}
-        first = next(a for a in tree_leaves((args, kwargs)) if isinstance(a, Gradient))
         # those of a model that has no memory say that they are on the meta device
         args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
-        return first.owner.called(func, args, kwargs)
+        leaves = leaves_of(args, kwargs)
+        first = next(leaf for leaf in leaves if isinstance(leaf, Gradient))
+        return first.owner.called(func, args, kwargs, leaves)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -201,11 +202,12 @@ class Gradients:
                 )
         return found
 
-    def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def called(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+    ) -> Any:
         """A function is called on gradients; gives what it would give."""
         if not self.is_open:
             return self._outside(func, args, kwargs)
-        leaves = leaves_of(args, kwargs)
         known = self._edits.again(func, leaves, kwargs)
         if known is None:
             return self._new(func, args, kwargs)

@@ -168,9 +168,13 @@ class LoopShape:
         calls = list(calls)
         goal = recording.loss or next((read.value for read in recording.reads), None)
         wanted = ancestors(recording, [goal] if goal else [])
+        self._is_batch_known = False
+        self._differentiable: set[Ref] = set()
         self.batch = self._with_slots(batch)
         self.inputs: Mapping[Ref, Slot] = dict(self._slots)
+        self._is_batch_known = True
         self.calls: list[Expected] = []
+        self._differentiable = wanted if recording.loss else set()
         for call in calls:
             results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
             is_needed = call.name == MODEL or any(r in wanted for r in results)
@@ -214,7 +218,10 @@ class LoopShape:
         if value not in self._slots:
             kind = self._recording.kind(value)
             meta = torch.empty(kind.shape, dtype=kind.dtype, device="meta")
-            self._slots[value] = Slot(value, meta, value == self._recording.loss)
+            if value in self._differentiable and kind.dtype.is_floating_point:
+                meta.requires_grad_()
+            is_input = not self._is_batch_known
+            self._slots[value] = Slot(value, meta, value == self._recording.loss, is_input)
         return self._slots[value]
 
     def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:

@@ -2,15 +2,16 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import Ref, user_line
-from csrun.pytorch.parts import Part
+from csrun.pytorch.capture import user_line
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import Owner, Slot, StepValues, Token
+from csrun.pytorch.tokens import InStep, Owner, Slot, StepValues
 
 CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said
@@ -20,9 +21,6 @@ log = logging.getLogger("csrun")
 
 class Loop(Owner, Protocol):
     """The Session, as it is asked for the step that the loop is in."""
-
-    def part_of(self, values: StepValues) -> Part | None:
-        """That of the step, if it is this one."""
 
     def run_early(self, values: StepValues) -> None:
         """Have it run before `optimizer.step()`, if it is this one."""
@@ -39,7 +37,7 @@ class Reading:
         """The numbers of a value."""
         if slot.is_loss:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
-        self.want([Token(self._loop, step, slot)])
+        self.want([InStep(step, slot)])
         found = step.outputs[slot.value]
         self._run.replay.keep(step, slot.value, found)
         return found
@@ -55,49 +53,48 @@ class Reading:
             )
         return step.loss
 
-    def want(self, tokens: Sequence[Token]) -> None:
+    def want(self, places: Sequence[InStep]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""
-        wanted = [t for t in tokens if not t.slot.is_loss]
-        wanted = [t for t in wanted if t.slot.value not in t.step.outputs]
-        run = self._run
-        for token in list(wanted):
-            if (kept := run.replay.value(token.step, token.slot.value)) is not None:
-                token.step.outputs[token.slot.value] = kept
-                wanted.remove(token)
+        for place in places:
+            if not place.is_known:
+                self._keep_known(place)
+        wanted = [place for place in places if not place.is_known]
         if not wanted:
             return
-        if over := [t.step.number + 1 for t in wanted if t.step.is_over]:
-            raise UsageError(
-                f"{user_line()}: a value of step {over[0]} is read, whose turn is over: "
-                "read what is no loss before the loss and before the next batch, or in one of the "
-                f"first {CHECKED_STEPS} steps"
-            )
-        self._run_with(sorted(wanted, key=lambda token: token.step.number))
-
-    def _run_with(self, wanted: Sequence[Token]) -> None:
-        """Run steps up to the last one that values are wanted of, so that they give them."""
-        run = self._run
-        queued = run.unqueue(wanted[0].step)
-        run.flush()
-        parts = {step.values: step.part for step in queued}
-        new: dict[Part, dict[Ref, None]] = {}
-        for token in wanted:
-            part = parts.get(token.step) or self._loop.part_of(token.step)
-            if part is None:
+        for place in wanted:
+            if place.step.is_over:
                 raise UsageError(
-                    f"{user_line()}: a value of step {token.step.number + 1} is read, which the "
+                    f"{user_line()}: a value of step {place.step.number + 1} is read, whose turn "
+                    "is over, and which the loop did not compute with before: in a training read "
+                    "what is no loss before the loss and before the next batch, or in one of the "
+                    f"first {CHECKED_STEPS} steps"
+                )
+            place.step.asked[place.slot.value] = None
+        for values in {id(place.step): place.step for place in wanted}.values():
+            self._loop.run_early(values)
+        self._run.flush()
+        for place in wanted:
+            if not place.is_known:
+                raise UsageError(
+                    f"{user_line()}: a value of step {place.step.number + 1} is read, which the "
                     "loop has left before it was computed: read it in its step"
                 )
-            if token.slot.value not in part.outputs:
-                new.setdefault(part, {})[token.slot.value] = None
-        for part, values in new.items():
-            run.give(part, values)
-        steps = {token.step for token in wanted}
-        for step in queued:
-            run.requeue(step)
-            if step.part.trains and step.values in steps:
-                run.flush()  # of training steps the last one alone gives more than its loss
-        self._run_through(wanted[-1].step)
+        self._count(wanted[-1].step.number)
+
+    def _keep_known(self, place: InStep) -> None:
+        """Take the batch of a step that is over, or what an earlier run has read."""
+        step, slot = place.step, place.slot
+        if slot.is_loss:
+            return
+        found = None
+        if step.is_over and slot.is_input and step.batch is not None:
+            with suppress(LookupError):  # of a pass whose order nobody knows any more
+                tensors = (x for x in tree_leaves(step.batch()) if isinstance(x, torch.Tensor))
+                found = list(tensors)[slot.value.number]
+        if found is None:
+            found = self._run.replay.value(step, slot.value)
+        if found is not None:
+            step.outputs[slot.value] = found
 
     def _run_through(self, values: StepValues) -> None:
         """Run up to a step, and that one, too."""

@@ -13,6 +13,7 @@ from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.whole import is_of_training
+from csrun.pytorch.given_back import Before
 from csrun.pytorch.given_tensors import Constant
 from csrun.pytorch.gradients import refused
 from csrun.pytorch.interpret import interpret
@@ -138,8 +139,16 @@ class RecordedStep:
         return [Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found]
 
     def _read_of(self, part: Part) -> tuple[Ref, ...]:
-        recording = self._recording
-        return part.shape.bases_of(recording, [read.value for read in recording.reads])
+        """What it gives for the loop: for what that reads, and computes beside the loss."""
+        recording, calls = self._recording, self.calls.found
+        read = [read.value for read in recording.reads]
+        if recording.loss is None:
+            results = [c.results for c in calls if c.name != MODEL or not read]
+        else:
+            loss = ancestors(recording, [recording.loss])
+            results = [c.results for c in calls if loss.isdisjoint(_refs(c.results))]
+        read += [ref for ref in _refs(results) if _is_of_forward(recording, ref)]
+        return part.shape.bases_of(recording, read)
 
     def _goals(self) -> list[Ref]:
         """The values that the step is there for."""
@@ -176,7 +185,8 @@ class RecordedStep:
         What is asked for now will be asked for in other steps.
         """
         recording, draw, run = self._recording, self._recorder.draw, self._before.run
-        given_back = run.users.times
+        before = Before(recording)
+        run.users.before.add(before)
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
             if run.users.is_on_meta and self._before.values.is_over:
@@ -184,12 +194,7 @@ class RecordedStep:
                     f"{user_line()}: of a model that cbtorch.meta_init() has built, values of a "
                     "step are read before its loss in the first steps: read this one above it"
                 )
-            if run.users.times != given_back:
-                raise UsageError(
-                    f"{user_line()}: a value of a step is read behind the model's weights, which "
-                    "are those after the step by now: read it before them"
-                )
-            return interpret(recording, [ref], self._weights(), draw)
+            return interpret(recording, [ref], before.weights or self._weights(), draw)
 
         def number_of(traced: Traced) -> torch.Tensor:
             if traced.value == recording.loss and (found := loss()) is not None:
@@ -245,9 +250,17 @@ def _require_evaluation(recording: Recording) -> None:
         )
 
 
+def _refs(tree: Any) -> list[Ref]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Ref)]
+
+
 def _require_forward(recording: Recording, value: Ref) -> None:
     """Raises: UsageError for a value of the gradients, which later steps do not give either"""
+    if not _is_of_forward(recording, value):
+        raise refused()
+
+
+def _is_of_forward(recording: Recording, value: Ref) -> bool:
     made_of = ancestors(recording, [value])
     late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
-    if any(result in made_of for op in late for result in op.results):
-        raise refused()
+    return not any(result in made_of for op in late for result in op.results)

@@ -35,6 +35,7 @@ class Replay:
     step: int = 0
     _made: int = 0  # training steps of the loops
     _kept: KeptValues | None = None
+    _is_held: bool = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -47,9 +48,11 @@ class Replay:
             kept = self._kept = self._begun()
         elif self.step > self.resumed:
             self._require_own()
+        self._is_held = True
         try:
             yield
         finally:
+            self._is_held = False
             kept.close()
 
     def _begun(self) -> KeptValues:
@@ -126,8 +129,8 @@ class Replay:
         return found
 
     def keep(self, values: StepValues, ref: Ref, tensor: torch.Tensor) -> None:
-        """Keep a value that the loop reads."""
-        if self._kept is not None:
+        """Keep a value that the loop reads; behind its block nobody goes on from there."""
+        if self._kept is not None and self._is_held:
             self._kept.add(values.number, ref.number, self._made, tensor)
 
     def keep_losses(self, first: int, losses: Sequence[float]) -> None:

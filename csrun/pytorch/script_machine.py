@@ -143,3 +143,5 @@ def keep_results(part: Part, program: Program, steps: list[Queued], only_last: b
             step.values.outputs = {
                 ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in part.outputs
             }
+    for step in steps:
+        step.values.settle()

@@ -23,7 +23,6 @@ from csrun.pytorch.parts import Batches, Part, Queued
 from csrun.pytorch.replay import Replay
 from csrun.pytorch.script_machine import ScriptMachine, keep_results
 from csrun.pytorch.stored import StoredWeights, names_of, write_weights
-from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.records import checkpoints, model_dir
 from csrun.records.checkpoints import Checkpoint
@@ -258,16 +257,6 @@ class ScriptRun:
         if len(self._queued) >= MOST_STEPS:
             self.flush()
 
-    def requeue(self, step: Queued) -> None:
-        """Put a step back that was taken back."""
-        self._queued.append(step)
-
-    def unqueue(self, values: StepValues) -> list[Queued]:
-        """Take back a step that has not run, and those behind it."""
-        place = next((n for n, s in enumerate(self._queued) if s.values is values), None)
-        self._queued, found = self._queued[:place], [] if place is None else self._queued[place:]
-        return found
-
     def flush(self) -> None:
         """Run what is queued, in order."""
         queued, self._queued = self._queued, []
@@ -286,6 +275,8 @@ class ScriptRun:
             is_next = first == batches.next
             batches.next = first
             has_begun = batches.owner is not None
+            for step in steps[:count]:
+                part.wanted.update(step.values.wanted())
             program = self._program(part)
             if has_begun and not is_next and batches.owner and batches.owner.program:
                 told = batches.loader.orders.told()
@@ -300,7 +291,8 @@ class ScriptRun:
         self._running = program
         while at < len(steps):
             self.users.are_current = False
-            done = training.advance([step.numbers for step in steps[at:]])
+            end = next((n for n in range(at, len(steps)) if steps[n].values.wanted()), len(steps))
+            done = training.advance([step.numbers for step in steps[at : end + 1]])
             self.replay.step = training.step
             if not done.done:
                 raise CsrunError(f"the data ended at step {training.step}, the loop goes on")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -12,6 +13,7 @@ from csrun.base.mode import RunMode
 from csrun.pytorch.capture import Traced, user_line
 from csrun.pytorch.edited_parts import EditedParts
 from csrun.pytorch.gradients import Gradients
+from csrun.pytorch.later import later, now
 from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.masks import Draw
 from csrun.pytorch.optimizers import Optimization
@@ -20,7 +22,7 @@ from csrun.pytorch.parts import Batches, Part, Queued
 from csrun.pytorch.reading import CHECKED_STEPS, Reading
 from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import Lazy, Numbers, Slot, StepValues, Token, leaves_of
+from csrun.pytorch.tokens import InStep, Numbers, Slot, StepValues, Token, leaves_of
 from csrun.pytorch.user import Loader
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
@@ -106,7 +108,8 @@ class SessionLoop:
         part = self._parts.get(key)
         if part is not None:
             part = self._edited.latest(part)
-        self._step = step = Step(StepValues(run.count), batches, number, part)
+        values = StepValues(run.count, batch=partial(loader.batches.__getitem__, number))
+        self._step = step = Step(values, batches, number, part)
         run.count += 1
         if part is not None and self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS:
             if part.shape.takes_weights:
@@ -280,7 +283,12 @@ class SessionLoop:
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
         found = self._called(name_of(func), args, kwargs, tuple(kwargs))
-        return self._later(func, args, kwargs) if found is None else found
+        if found is None:
+            return self._later(func, args, kwargs)
+        if isinstance(args[0], Token) and is_write(func):  # all that have it see what it is now
+            args[0].slot = found.slot
+            return args[0]
+        return found
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What a function will give when it is read; now, where it writes into the loop's own."""
@@ -290,16 +298,8 @@ class SessionLoop:
                 "or not as in steps 1 to 3: have forward return it"
             )
         if writes_outside(func, args):
-            target, *others = args
-            others, kwargs = Lazy(self, _given, (others, dict(kwargs)), {}).tensor()
-            with torch.no_grad():
-                return func(target, *others, **kwargs)
-        if is_write(func):
-            raise UsageError(
-                f"{user_line()}: {name_of(func)}_ writes into a value of the step: use the form "
-                "that gives a new one, as x = x * 2"
-            )
-        return Lazy(self, func, args, kwargs)
+            return now(self, func, args, kwargs)
+        return later(self, func, args, kwargs)
 
     def _called(self, name: str, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
         """The results of a call that step 1 made in this place, too; None for another."""
@@ -343,9 +343,9 @@ class SessionLoop:
         """The loss of a step, which has run then."""
         return self._reading.loss(step)
 
-    def want(self, tokens: Sequence[Token]) -> None:
+    def want(self, places: Sequence[InStep]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""
-        self._reading.want(tokens)
+        self._reading.want(places)
 
     def run_early(self, values: StepValues) -> None:
         """Have the step that the loop is in run before `optimizer.step()`, if it is this one."""
@@ -354,10 +354,6 @@ class SessionLoop:
             trains = self._optimization is not None and step.part is not None and step.part.trains
             step.early = self._optimization.numbers() if trains and self._optimization else (0.0,)
             self._queue(step, step.early)
-
-    def part_of(self, values: StepValues) -> Part | None:
-        """That of the step that the loop is in, if it is this one."""
-        return self._step.part if self._step and self._step.values is values else None
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """The loop calls `optimizer.zero_grad()`."""
@@ -391,7 +387,3 @@ class SessionLoop:
         number = float(value.item() if hasattr(value, "item") else value)
         self._run.flush()
         self._run.summarize(name, number)
-
-
-def _given(*arguments: Any) -> Any:
-    return arguments

@@ -1,21 +1,20 @@
-"""What the loop gets in the place of tensors from step 2 on: the name of a value, not its numbers.
+"""What the loop gets in the place of tensors from step 4 on: the name of a value, not its numbers.
 
-A token costs a microsecond. What is computed with it is either what step 1 computed in its place,
-and then another token, or it waits until somebody reads it, and is computed on numbers then.
+A token costs some microseconds. What is computed with it is either what step 1 computed in its
+place, and then another token, or it waits until somebody reads it (`later.py`). All of them are
+torch.Tensors that know their shape and type.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Protocol
+from weakref import ReferenceType
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
-from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Ref, Traced, user_line
 
 
@@ -23,12 +22,14 @@ from csrun.pytorch.capture import Ref, Traced, user_line
 class Slot:
     """A place of the loop that has a value in each step: an array of the batch, or a result.
 
-    meta: a tensor of its shape and type, without numbers. is_loss: backward() is called on it.
+    meta: a tensor of its shape and type, without numbers, which requires a gradient if that does.
+    is_loss: backward() is called on it. is_input: it is an array of the batch.
     """
 
     value: Ref
     meta: torch.Tensor
     is_loss: bool = False
+    is_input: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +37,8 @@ class StepValues:
     """What is known of one step that tokens are out for.
 
     number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
-    run has taken it (is_taken).
+    run has taken it (is_taken). waiting: what is to be computed of its values, while anybody has
+    that. asked: values that are read. batch: gives it as the loader does.
     """
 
     number: int
@@ -44,6 +46,40 @@ class StepValues:
     loss: float | None = None
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
     is_taken: bool = False
+    waiting: list["ReferenceType[Waiting]"] = field(default_factory=list)
+    asked: dict[Ref, None] = field(default_factory=dict)
+    batch: Callable[[], Any] | None = None
+
+    def wanted(self) -> dict[Ref, None]:
+        """The values that are needed of it, the loss aside."""
+        found = dict(self.asked)
+        for waiting in self.waiting:
+            if (computation := waiting()) is not None:
+                places = (p for p in computation.own_places() if p.step is self)
+                found.update((p.slot.value, None) for p in places if not p.slot.is_loss)
+        return found
+
+    def settle(self) -> None:
+        """It has run: compute what waits for it, so that its values need not be kept."""
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            computation = each()
+            if computation is not None and computation.is_ready:
+                computation.compute()
+
+
+class Waiting(Protocol):
+    """Something that is to be computed of values of steps."""
+
+    def own_places(self) -> list["InStep"]:
+        """The values among its arguments."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that it is made of is known."""
+
+    def compute(self) -> Any:
+        """Do it."""
 
 
 class Owner(Protocol):
@@ -58,18 +94,34 @@ class Owner(Protocol):
     def loss(self, step: StepValues) -> float:
         """The loss of a step."""
 
-    def want(self, tokens: Sequence["Token"]) -> None:
+    def want(self, places: Sequence["InStep"]) -> None:
         """These are about to be read, all of them."""
 
-    def backward(self, token: "Token") -> None:
+    def backward(self, token: "Numbers") -> None:
         """The loop calls `backward()`."""
 
 
-#: What a tensor without numbers tells as well.
+@dataclass(frozen=True, eq=False, slots=True)
+class InStep:
+    """A value of a step."""
+
+    step: StepValues
+    slot: Slot
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its numbers are there."""
+        if self.slot.is_loss:
+            return self.step.loss is not None
+        return self.slot.value in self.step.outputs
+
+
+#: What a tensor without numbers tells as well: methods, and attributes that are computed.
 _OF_META = frozenset(
-    {"shape", "dtype", "ndim", "layout", "itemsize", "nbytes", "size", "dim", "numel", "stride"}
-    | {"element_size", "is_floating_point", "is_complex", "nelement", "ndimension", "names"}
+    {"size", "dim", "numel", "stride", "element_size", "is_floating_point", "is_complex"}
+    | {"nelement", "ndimension", "storage_offset", "is_contiguous", "is_signed", "get_device"}
 )
+_COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 _NESTED = (list, tuple, dict)
@@ -84,10 +136,9 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-class Numbers:
+class Numbers(torch.Tensor):
     """What is common to all tokens: they go where tensors go, and numbers are read when needed."""
 
-    __slots__ = ("_owner",)
     _owner: Owner
 
     def tensor(self) -> torch.Tensor:
@@ -100,23 +151,21 @@ class Numbers:
     ) -> Any:
         """One of PyTorch's functions is called with tokens among its arguments."""
         kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in _COMPUTED):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
         for leaf in leaves_of(args, kwargs):
             if isinstance(leaf, Numbers):
                 return leaf._owner.apply(func, args, kwargs)
         raise AssertionError("called for tokens")
 
-    def __getattr__(self, name: str) -> Any:
-        """A method or attribute of tensors."""
-        found = getattr(torch.Tensor, name, None)
-        if found is None or name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        if not callable(found):
-            return getattr(self.tensor(), name)
-
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return self._owner.apply(found, (self, *args), kwargs)
-
-        return method
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """An operator that PyTorch has come to by itself: it has the numbers."""
+        args, kwargs = tree_map(number_of, (args, kwargs or {}))
+        with torch.no_grad():
+            return func(*args, **kwargs)
 
     def backward(
         self,
@@ -133,18 +182,18 @@ class Numbers:
             raise UsageError(
                 f"{user_line()}: backward() takes no gradient, create_graph or inputs in a Session"
             )
-        self._owner.backward(self)  # type: ignore[arg-type]
+        self._owner.backward(self)
 
     @property
-    def data(self) -> "Numbers":
-        """The value, apart from autograd, as all of them are."""
-        return self
+    def data(self) -> Any:
+        """The value, apart from autograd."""
+        return self.detach()
 
-    def detach(self) -> "Numbers":
-        """The value, apart from autograd, as all of them are."""
-        return self
+    @data.setter
+    def data(self, given: Any) -> None:
+        raise TypeError("the data of a value of the loop cannot be set: compute a new one")
 
-    def cpu(self) -> "Numbers":
+    def cpu(self, *args: Any, **kwargs: Any) -> Any:
         """It is there."""
         return self
 
@@ -154,11 +203,11 @@ class Numbers:
     def tolist(self) -> Any:
         return self.tensor().tolist()
 
-    def numpy(self) -> Any:
-        return self.tensor().numpy()
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.tensor().numpy(force=force)
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.tensor().__array__(*args, **kwargs)
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
+        return np.array(self.tensor().numpy(), dtype, copy=copy)
 
     def __float__(self) -> float:
         return float(self.tensor())
@@ -167,13 +216,18 @@ class Numbers:
         return int(self.tensor())
 
     def __index__(self) -> int:
-        return operator.index(self.tensor())
+        return int(self.tensor().__index__())
 
     def __bool__(self) -> bool:
         return bool(self.tensor())
 
     def __len__(self) -> int:
-        return len(self.tensor())
+        if not self.dim():
+            raise TypeError("len() of a 0-d tensor")
+        return int(self.size(0))
+
+    def __contains__(self, element: Any) -> bool:
+        return number_of(element) in self.tensor()
 
     def __iter__(self) -> Any:
         return iter(self.tensor())
@@ -181,28 +235,52 @@ class Numbers:
     def __format__(self, form: str) -> str:
         return format(self.tensor(), form)
 
-    def __repr__(self) -> str:
+    def __repr__(self, *unused: object, **options: object) -> str:
         return repr(self.tensor())
 
     def __hash__(self) -> int:
         return id(self)
 
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.tensor().clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.tensor().__reduce_ex__(protocol)
+
 
 class Token(Numbers):
     """The value of a slot in one step."""
 
-    __slots__ = ("slot", "step")
+    slot: Slot
+    step: StepValues
 
-    def __init__(self, owner: Owner, step: StepValues, slot: Slot) -> None:
-        self._owner, self.step, self.slot = owner, step, slot
+    @staticmethod
+    def __new__(
+        cls: type["Token"],
+        owner: Owner,
+        step: StepValues,
+        slot: Slot,
+        requires_grad: bool | None = None,
+    ) -> "Token":
+        meta = slot.meta
+        wants = meta.requires_grad if requires_grad is None else requires_grad
+        made: Token = torch.Tensor._make_wrapper_subclass(
+            cls, meta.size(), dtype=meta.dtype, requires_grad=wants
+        )
+        made._owner, made.step, made.slot = owner, step, slot
+        return made
 
     def tensor(self) -> torch.Tensor:
         return self._owner.read(self.step, self.slot)
 
+    def detach(self) -> "Token":
+        """The value, apart from autograd."""
+        return Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
+
     def item(self) -> Any:
         """The number; of a loss without a tensor of PyTorch's, whose making takes longer."""
         if not self.slot.is_loss:
-            return super().item()
+            return self.tensor().item()
         loss = self._owner.loss(self.step)
         return float(np.float32(loss)) if self.slot.meta.dtype is torch.float32 else loss
 
@@ -211,16 +289,6 @@ class Token(Numbers):
 
     def __format__(self, form: str) -> str:
         return format(self.item() if self.slot.is_loss else self.tensor(), form)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_META:
-            return getattr(self.slot.meta, name)
-        if name in ("device", "requires_grad", "is_leaf", "grad_fn"):
-            return {"device": torch.device("cpu"), "is_leaf": False}.get(name)
-        return super().__getattr__(name)
-
-    def __len__(self) -> int:
-        return len(self.slot.meta)
 
 
 def _unless_same(name: str) -> Callable[..., Any]:
@@ -242,91 +310,8 @@ for _name in ("to", "float", "double", "long", "int", "contiguous"):
     setattr(Token, _name, _unless_same(_name))
 
 
-class Lazy(Numbers):
-    """What a function of tokens will give when it is read."""
-
-    __slots__ = ("_args", "_func", "_kwargs", "_tensor")
-
-    def __init__(
-        self, owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        self._owner, self._func = owner, func
-        self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
-        self._tensor: Any = None
-
-    @property
-    def values(self) -> "Lazy":
-        """Of what max, sort or topk give."""
-        return Lazy(self._owner, attrgetter("values"), (self,), {})
-
-    @property
-    def indices(self) -> "Lazy":
-        """Of what max, sort or topk give."""
-        return Lazy(self._owner, attrgetter("indices"), (self,), {})
-
-    @property
-    def needs(self) -> list["Lazy"]:
-        """Those that it is made of, and that are not known yet."""
-        leaves = tree_leaves((self._args, self._kwargs))
-        return [a for a in leaves if isinstance(a, Lazy) and a._tensor is None]
-
-    def tensor(self) -> Any:
-        """The numbers; of a sum over many steps, one after the other."""
-        waiting = [self]
-        self._owner.want(self._tokens())
-        with on_one_thread():  # sums must not depend on how many CPUs a task has
-            while self._tensor is None:
-                if more := waiting[-1].needs:
-                    waiting += more
-                    continue
-                waiting.pop()._compute()
-        return self._tensor
-
-    def _tokens(self) -> list[Token]:
-        """What it is made of in the end."""
-        found, waiting, seen = [], [self], {id(self)}
-        while waiting:
-            lazy = waiting.pop()
-            leaves = tree_leaves((lazy._args, lazy._kwargs))
-            found += [leaf for leaf in leaves if isinstance(leaf, Token)]
-            new = [each for each in lazy.needs if id(each) not in seen]
-            seen.update(map(id, new))
-            waiting += new
-        return found
-
-    def _compute(self) -> None:
-        args, kwargs = tree_map(_number_of, (self._args, self._kwargs))
-        with torch.no_grad():
-            found = self._func(*args, **kwargs)
-        self._tensor = args[0] if found is None else found  # x[i] = y gives nothing
-        self._args, self._kwargs = (), {}
-
-
-def _as_it_is(argument: Any) -> Any:
-    """What the loop may write into until a function of it is computed."""
-    if type(argument) is torch.Tensor:
-        return argument.detach().clone()
-    return argument.copy() if isinstance(argument, np.ndarray) else argument
-
-
-def _number_of(argument: Any) -> Any:
+def number_of(argument: Any) -> Any:
+    """The numbers, of what has some."""
     if isinstance(argument, Traced):  # of a step that was recorded, and is over
         return argument.recorder.number_of(argument)
     return argument.tensor() if isinstance(argument, Numbers) else argument
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    func = getattr(torch.Tensor, name)
-
-    def method(self: Numbers, *args: Any) -> Any:
-        return self._owner.apply(func, (self, *args), {})
-
-    return method
-
-
-for _name in (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
-    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "neg", "abs", "invert", "getitem"),
-):
-    setattr(Numbers, f"__{_name}__", _operator(f"__{_name}__"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
+from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.capture.tape import is_meta
 
@@ -42,6 +44,7 @@ class Traced(torch.Tensor):
     value: Ref
     memory: Memory
     recorder: Recorder
+    became: Any = None
 
     @staticmethod
     def __new__(
@@ -67,9 +70,13 @@ class Traced(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Operators outside the recording, on what a step left behind: they have its numbers."""
-        args, kwargs = tree_map(
-            lambda a: a.numbers() if isinstance(a, Traced) else a, (args, kwargs or {})
-        )
+        if func._schema.is_mutable and isinstance(args[0], Traced):
+            target = args[0]
+            written = target.numbers().clone()
+            func(written, *tree_map(_number, args[1:]), **tree_map(_number, kwargs or {}))
+            target.become(written)
+            return target
+        args, kwargs = tree_map(_number, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @property
@@ -79,7 +86,23 @@ class Traced(torch.Tensor):
 
     def numbers(self) -> torch.Tensor:
         """What the value is, a tensor of PyTorch's own. The loop asks for it: that is noted."""
+        if self.became is not None:
+            return self.became if isinstance(self.became, torch.Tensor) else self.became.numbers()
         return self.recorder.read(self)
+
+    def become(self, value: Any) -> None:
+        """The loop has written into it when its step was over: a tensor, or what has numbers.
+
+        Raises: CaptureError where views of it would not see that
+        """
+        others = list(self.memory.tensors)
+        if any(other.geometry != self.geometry for other in others):
+            raise CaptureError(
+                f"{user_line()}: the loop writes into a value of a step of which there is a view, "
+                "which would not see it: use the form that gives a new one, as x = x * 2"
+            )
+        for other in others:
+            other.became = value
 
     def __repr__(self, *unused: object, **options: object) -> str:
         return repr(self.numbers())
@@ -87,8 +110,8 @@ class Traced(torch.Tensor):
     def __format__(self, form: str) -> str:
         return format(self.numbers(), form)
 
-    def __array__(self, *given: Any, **options: Any) -> Any:
-        return self.numbers().__array__(*given, **options)
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
+        return np.array(self.numbers().numpy(), dtype, copy=copy)
 
     def numpy(self, *, force: bool = False) -> Any:
         """Its numbers as an array."""
@@ -108,3 +131,7 @@ def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
             made: Any = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
             found: FakeTensor = made
             return found
+
+
+def _number(argument: Any) -> Any:
+    return argument.numbers() if isinstance(argument, Traced) else argument

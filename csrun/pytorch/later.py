@@ -1,0 +1,251 @@
+"""What the loop computes of its steps' values beside what step 1 computed: when it is read.
+
+A computation is as it was called: what the loop writes into afterwards does not change it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import on_one_thread
+from csrun.pytorch.capture import Traced, user_line
+from csrun.pytorch.capture.modes import outside
+from csrun.pytorch.loop_shape import is_write, name_of
+from csrun.pytorch.tokens import InStep, Numbers, Owner, Token, leaves_of, number_of
+
+
+class Computation:
+    """A function of values of steps and of other computations. results: its tensors, flat."""
+
+    __slots__ = ("__weakref__", "_args", "_func", "_kwargs", "owner", "results")
+
+    def __init__(self, owner: Owner, func: Any, args: Any, kwargs: Any) -> None:
+        self.owner, self._func = owner, func
+        self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
+        self.results: list[Any] | None = None
+        for leaf in self._leaves():
+            if isinstance(leaf, InStep) and not leaf.step.is_over:
+                leaf.step.waiting.append(ref(self))
+
+    def _leaves(self) -> list[Any]:
+        return list(tree_leaves((self._args, self._kwargs)))
+
+    def _needs(self) -> Iterator["Computation"]:
+        """Those that it is made of, and that are not known yet."""
+        for leaf in self._leaves():
+            if isinstance(leaf, Result) and leaf.of.results is None:
+                yield leaf.of
+
+    def places(self) -> list[InStep]:
+        """The values that it is made of in the end, and that are not known yet."""
+        found: list[InStep] = []
+        waiting, seen = [self], {id(self)}
+        while waiting:
+            each = waiting.pop()
+            found += [leaf for leaf in each._leaves() if isinstance(leaf, InStep)]
+            new = [c for c in each._needs() if id(c) not in seen]
+            seen.update(map(id, new))
+            waiting += new
+        return found
+
+    def own_places(self) -> list[InStep]:
+        """The values of steps among its own arguments."""
+        return [leaf for leaf in self._leaves() if isinstance(leaf, InStep)]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that it is made of is known."""
+        return all(p.is_known for p in self.own_places()) and next(self._needs(), None) is None
+
+    def compute(self) -> list[Any]:
+        """Its results; of a sum over many steps, one after the other."""
+        if self.results is not None:
+            return self.results
+        self.owner.want(self.places())
+        waiting = [self]
+        with on_one_thread():  # sums must not depend on how many CPUs a task has
+            while self.results is None:
+                if more := list(waiting[-1]._needs()):
+                    waiting += more
+                    continue
+                waiting.pop()._compute()
+        return self.results
+
+    def _compute(self) -> None:
+        args, kwargs = tree_map(self._number, (self._args, self._kwargs))
+        with torch.no_grad(), outside():
+            self.results = list(tree_leaves(self._func(*args, **kwargs)))
+        self._args, self._kwargs = (), {}
+
+    def _number(self, leaf: Any) -> Any:
+        if isinstance(leaf, InStep):
+            return self.owner.read(leaf.step, leaf.slot)
+        if isinstance(leaf, Result):
+            assert leaf.of.results is not None, "computed before"
+            return leaf.of.results[leaf.number]
+        return number_of(leaf)
+
+
+class Result:
+    """One of the tensors that a computation gives. is_shared: others may be views of it."""
+
+    __slots__ = ("is_shared", "number", "of")
+
+    def __init__(self, of: Computation, number: int, is_shared: bool = False) -> None:
+        self.of, self.number, self.is_shared = of, number, is_shared
+
+    def numbers(self) -> Any:
+        """Its numbers."""
+        return self.of.compute()[self.number]
+
+
+class Lazy(Numbers):
+    """What a function of tokens will give when it is read."""
+
+    result: Result
+
+    @staticmethod
+    def __new__(cls: type["Lazy"], owner: Owner, result: Result, meta: torch.Tensor) -> "Lazy":
+        made: Lazy = torch.Tensor._make_wrapper_subclass(cls, meta.size(), dtype=meta.dtype)
+        made._owner, made.result = owner, result
+        return made
+
+    def tensor(self) -> Any:
+        """The numbers."""
+        return self.result.numbers()
+
+    def detach(self) -> "Lazy":
+        """The value, apart from autograd, as all of them are."""
+        return self
+
+
+def _as_it_is(argument: Any) -> Any:
+    """An argument apart from what the loop may do with it afterwards."""
+    if isinstance(argument, Lazy):
+        return argument.result
+    if isinstance(argument, Traced) and argument.became is not None:
+        return argument.became
+    if isinstance(argument, Token):
+        return InStep(argument.step, argument.slot)
+    if type(argument) is torch.Tensor:
+        return argument.detach().clone()
+    return argument.copy() if isinstance(argument, np.ndarray) else argument
+
+
+def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a function gives: tensors that wait, or what it is now where their shapes depend on it.
+
+    Raises: UsageError for a write into a value of a step
+    """
+    if is_write(func):
+        return _written(owner, func, args, kwargs)
+    metas = _metas(func, args, kwargs)
+    if metas is None:
+        return now(owner, func, args, kwargs)
+    spec, leaves = metas
+    made = Computation(owner, func, args, kwargs)
+    shared = any(leaf.is_view for leaf in leaves)
+    if shared:
+        for leaf in leaves_of(args, kwargs):
+            if isinstance(leaf, Lazy):
+                leaf.result.is_shared = True
+    results = [Lazy(owner, Result(made, n, shared), m.tensor) for n, m in enumerate(leaves)]
+    return tree_unflatten(results, spec)
+
+
+def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a function gives on the numbers."""
+    given = Computation(owner, _given, (args, dict(kwargs)), {})
+    flat, spec = tree_flatten((args, dict(kwargs)))
+    numbers = given.compute()
+    own = [b if isinstance(a, Numbers | Traced) else a for a, b in zip(flat, numbers, strict=True)]
+    args, kwargs = tree_unflatten(own, spec)
+    with torch.no_grad():
+        return func(*args, **kwargs)
+
+
+def _given(*arguments: Any) -> Any:
+    return arguments
+
+
+def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The loop writes into what it has computed: that is another value from then on."""
+    target = args[0]
+    if isinstance(target, Traced):
+        target.become(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
+        return target
+    if not isinstance(target, Lazy) or target.result.is_shared:
+        raise UsageError(
+            f"{user_line()}: {name_of(func)}_ writes into a value of the step, or into a view of "
+            "one: use the form that gives a new one, as x = x * 2"
+        )
+    target.result = Result(Computation(owner, _on_a_copy(func), args, kwargs), 0)
+    return target
+
+
+def _on_a_copy(func: Any) -> Callable[..., Any]:
+    def on_a_copy(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        target = target.clone()
+        func(target, *args, **kwargs)
+        return target
+
+    return on_a_copy
+
+
+class _Meta:
+    """A result without numbers."""
+
+    __slots__ = ("is_view", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.is_view = tensor, tensor._base is not None
+
+
+_known: dict[Any, tuple[TreeSpec, list[_Meta]] | None] = {}
+
+
+def _metas(func: Any, args: Any, kwargs: Any) -> tuple[TreeSpec, list[_Meta]] | None:
+    """The shapes of what a function gives; None where they depend on numbers."""
+    flat, spec = tree_flatten((args, dict(kwargs)))
+    key = (func, str(spec), *map(_key, flat))
+    try:
+        if key in _known:
+            return _known[key]
+    except TypeError:  # an argument that is none of Python's numbers
+        return _inferred(func, flat, spec)
+    if len(_known) > 1000:
+        _known.clear()
+    _known[key] = _inferred(func, flat, spec)
+    return _known[key]
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype
+    if isinstance(leaf, slice):
+        return slice, leaf.start, leaf.stop, leaf.step
+    return type(leaf), leaf
+
+
+def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[_Meta]] | None:
+    args, kwargs = tree_unflatten(list(map(_without_numbers, flat)), spec)
+    try:
+        with outside(), torch.no_grad():
+            leaves, found = tree_flatten(func(*args, **kwargs))
+    except Exception:
+        return None
+    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return None
+    return found, [_Meta(leaf) for leaf in leaves]
+
+
+def _without_numbers(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.empty(tuple(leaf.shape), dtype=leaf.dtype, device="meta")

@@ -1,0 +1,148 @@
+"""What loops do with the loss, with outputs and with sums of them: as with PyTorch's tensors."""
+
+import copy
+import io
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+def evaluate(kit, each):
+    kit.model.eval()
+    with torch.no_grad():
+        for x, y in kit.val:
+            each(kit.model(x), y)
+
+
+def hits_from_zero(kit):
+    """The sum begins as a Python number, in the training and in each evaluation."""
+    found = []
+    for _ in range(3):
+        kit.model.train()
+        total = hits = seen = 0
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out = kit.model(x)
+            loss = kit.criterion(out, y)
+            loss.backward()
+            kit.optimizer.step()
+            total += loss.detach() * y.size(0)
+            hits += (out.argmax(1) == y).sum()
+            seen += y.size(0)
+        correct = [0, 0.0]
+
+        def count(out, y, correct=correct):
+            _, predicted = torch.max(out.data, 1)
+            correct[0] += (predicted == y).sum()
+            correct[1] += (predicted == y).type(torch.float).sum().item()
+
+        evaluate(kit, count)
+        found += [total / seen, hits / seen, *correct]
+    return found
+
+
+def predictions(kit):
+    """They are collected in lists, and read behind the loop, like the labels."""
+    kit.train_once()
+    outs, labels = [], []
+    evaluate(kit, lambda out, y: (outs.append(out.softmax(1)), labels.append(y)))
+    return [*torch.cat(outs).flatten(), *torch.cat(labels)]
+
+
+def held(kit):
+    """Outputs of the first steps and of later ones, read when the weights are others."""
+    outs = []
+    for _ in range(2):
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            outs.append(kit.model(x).sum(1))
+            kit.criterion(kit.model(x), y).backward()
+            kit.optimizer.step()
+            kit.model.state_dict()
+    return torch.stack(outs).detach().flatten()
+
+
+def losses(kit):
+    found = kit.train_once() + kit.train_once()
+    last, file = found[-1], io.BytesIO()
+    assert all(isinstance(loss, torch.Tensor) and torch.is_tensor(loss) for loss in found)
+    assert (last.dtype, last.shape, last.dim()) == (torch.float64, torch.Size([]), 0)
+    assert last.device == torch.device("cpu")
+    assert not last.requires_grad
+    assert not any(map(math.isnan, found))
+    assert bool(torch.isfinite(torch.stack(found)).all())
+    torch.save({"losses": found}, file)
+    file.seek(0)
+    saved = torch.load(file)["losses"]
+    return [
+        *(torch.stack(found).mean(), torch.tensor(found).sum(), sum(found) / len(found)),
+        *(max(found), min(found), np.mean([loss.item() for loss in found]), saved[4], saved[-1]),
+        *(copy.deepcopy(found)[-2], copy.copy(last), last.clone(), last.cpu().numpy()),
+        *(float(f"{last:.4f}"), float(f"{last.item():.3e}"), np.asarray(last)),
+    ]
+
+
+def in_dicts(kit):
+    """Batches are moved if they are tensors; the loss needs a gradient and may be kept for more."""
+    found = []
+    for _ in range(2):
+        for batch in kit.train:
+            named = zip("xy", batch, strict=True)
+            x, y = (v.to("cpu") for _, v in named if isinstance(v, torch.Tensor))
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            assert loss.requires_grad
+            loss.backward(retain_graph=True)
+            kit.optimizer.step()
+            found.append(loss)
+    return [loss.detach() for loss in found]
+
+
+def smoothed(kit):
+    """A mean that is written in place, and one of its views' base that is not."""
+    mean, found = None, []
+    for loss in [*kit.train_once(), *kit.train_once()]:
+        mean = loss.clone() if mean is None else mean.mul_(0.9).add_(loss, alpha=0.1)
+        found.append(mean * 1)
+    return found
+
+
+LOOPS = (hits_from_zero, predictions, held, losses, in_dicts, smoothed)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+def test_values_are_pytorchs(tmp_path, loop):
+    beside(loop, tmp_path)
+
+
+def test_values_of_the_first_steps_may_be_read_behind_the_block(tmp_path):
+    def kept(kit):
+        outs = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            outs.append(kit.model(x))
+            kit.criterion(outs[-1], y).backward()
+            kit.optimizer.step()
+        return outs[:3]
+
+    ours, theirs = Kit(), Kit()
+    with ours.session(tmp_path):
+        found = kept(ours)
+    for one, other in zip(found, kept(theirs), strict=True):
+        torch.testing.assert_close(one.detach() * 1, other.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_a_write_into_a_view_of_what_waits_is_refused(tmp_path):
+    kit = Kit()
+    said = r"test_values_of_steps.py:[0-9]+: mul_ writes into .* a view"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kept = torch.stack(kit.train_once())
+        kept[0].mul_(2)
