@@ -28,6 +28,8 @@ def to_torch(path: Path, target: Path) -> None:
     _require_ending(target)
     if target.exists():
         raise UsageError(f"{target}: is there already: choose another file")
+    if not target.parent.is_dir():
+        raise UsageError(f"{target}: {target.parent} is no folder: make it, or choose another")
     found = open_checkpoint(path)
     count = _files_of(target).write_file(target, found)
     log.info(f"{count} tensors of {found.path}: {target}")

@@ -132,7 +132,7 @@ def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Pa
 
     Raises: UsageError naming what does not fit; CsrunError for damage
     """
-    if checkpoints.kept_steps(target):
+    if checkpoints.has_any(target):
         raise UsageError(f"{target}: has checkpoints already: choose another model_dir")
     folder = huggingface.open_folder(path)
     params = _sized(conversion, folder, params, target)

@@ -55,6 +55,8 @@ def tensors_of(path: Path) -> dict[str, Blocks]:
     found = {}
     places = set()
     for name, tensor in _state_dict(path).items():
+        if tensor.layout is not torch.strided:
+            raise UsageError(f"{path}: {name} is {tensor.layout}: save its to_dense() instead")
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
         if tensor.is_floating_point() and (place not in places or not tensor.numel()):
             places.add(place)
@@ -85,7 +87,7 @@ def _blocks(tensor: torch.Tensor) -> Blocks:
     is_double = tensor.dtype is torch.float64
 
     def make() -> Iterator[Array]:
-        yield tensor.to(torch.float64 if is_double else torch.float32).numpy()
+        yield tensor.detach().to(torch.float64 if is_double else torch.float32).numpy()
 
     dtype = np.dtype(np.float64 if is_double else np.float32)
     return Blocks(tuple(tensor.shape), dtype, make)

@@ -10,10 +10,11 @@ import numpy as np
 from csrun.base import files
 from csrun.base.errors import CsrunError, UsageError
 from csrun.records import tensor_files
-from csrun.records.checkpoints import Checkpoint, converted_identity, kept_steps
+from csrun.records.checkpoints import Checkpoint, converted_identity, has_any
 from csrun.records.checkpoints import write as write_checkpoint
 from csrun.records.huggingface.folder import METADATA
 from csrun.records.huggingface.tensors import FLOATS
+from csrun.records.model_dir import locked, opened
 from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
 from csrun.records.torch_names import state_dict_names, stored_name
 
@@ -54,7 +55,7 @@ def tensors_of(path: Path) -> dict[str, Blocks]:
     except DamagedError as error:
         raise CsrunError(f"{error}; save it again") from error
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     return {name: _blocks(stored) for name, stored in found.items() if stored.code in FLOATS}
 
 
@@ -72,13 +73,18 @@ def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -
 
     PyTorch's names become the store's; what has a slash in its name is a store's own already.
 
-    Raises: UsageError where there are checkpoints already, or nothing to make one of
+    Raises: UsageError where there are checkpoints already, or nothing to make one of, or of two
+    tensors with one name
     """
-    if kept_steps(model_dir):
-        raise UsageError(f"{model_dir}: has checkpoints already: choose another model_dir")
     if not tensors:
         raise UsageError(f"{source}: has no tensor of floats")
-    ours = {name if "/" in name else stored_name(name): t for name, t in tensors.items()}
-    with files.writing(model_dir):
-        model_dir.mkdir(parents=True, exist_ok=True)
-    return write_checkpoint(model_dir, 0, ours, converted_identity(source.name, ()), 1)
+    ours: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        own = name if "/" in name else stored_name(name)
+        if own in ours:
+            raise UsageError(f"{source}: two of its tensors are {own} here: rename {name}")
+        ours[own] = tensor
+    with opened(model_dir), locked(model_dir, "csrun checkpoint convert"):
+        if has_any(model_dir):
+            raise UsageError(f"{model_dir}: has checkpoints already: choose another model_dir")
+        return write_checkpoint(model_dir, 0, ours, converted_identity(source.name, ()), 1)

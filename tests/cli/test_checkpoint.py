@@ -164,6 +164,50 @@ def test_damage_is_refused_before_a_file_is_there(
     assert "the newest good one is" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("model_dir", "has checkpoints already: choose another model_dir"),
+        ("weights.safetensors", "cannot be written: File exists; choose another model_dir"),
+    ],
+)
+def test_no_checkpoint_is_made_over_what_is_there(
+    target: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor over checkpoints whose index is gone: the newest of them would still be resumed from."""
+    file = folder.parent / "weights.safetensors"
+    said(capsys, 0, "convert", folder, file, "--to", "torch")
+    (folder / "checkpoint").unlink()
+    before = {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+    arguments = ["checkpoint", "convert", str(file), str(folder.parent / target), "--from", "torch"]
+    assert frame.run(csrun, arguments) == 2
+    assert words in capsys.readouterr().err
+    after = {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nowhere.safetensors", "made", "--from"), "nowhere.safetensors: cannot be read: "),
+        (("twice.safetensors", "made", "--from"), "two of its tensors are model/a here"),
+        (("model_dir", "nowhere/a.safetensors", "--to"), "nowhere is no folder: make it"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    words: tuple[str, ...], told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = np.ones(1, np.float32)
+    save_file({"a": one, "model/a": one}, folder.parent / "twice.safetensors")
+    source, target, way = words
+    paths = str(folder.parent / source), str(folder.parent / target)
+    assert frame.run(csrun, ["checkpoint", "convert", *paths, way, "torch"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "None" not in error
+    assert not (folder.parent / target).exists()
+
+
 def test_hugging_faces_layout_by_a_models_own_script(tmp_path: Path) -> None:
     """What comes back of a model of transformers' names is what it was."""
     v, t, d = 11, 4, 8

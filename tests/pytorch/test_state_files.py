@@ -87,6 +87,18 @@ def test_half_precision_is_read_as_float32(tmp_path):
     assert (found.dtype, found.tolist()) == (np.float32, [1.5, -2.0])
 
 
+def test_parameters_are_read_and_what_is_sparse_is_named(tmp_path, capsys):
+    linear = nn.Linear(2, 3)
+    torch.save(dict(linear.named_parameters()), tmp_path / "own.pt")  # they require gradients
+    converted(tmp_path / "own.pt", tmp_path / "made", "--from", "torch")
+    found = checkpoints.latest(tmp_path / "made").tensor("model/weight")
+    assert np.array_equal(found, linear.weight.detach().numpy())
+    torch.save({"a": torch.ones(2).to_sparse()}, tmp_path / "sparse.pt")
+    paths = str(tmp_path / "sparse.pt"), str(tmp_path / "other")
+    assert frame.run(csrun, ["checkpoint", "convert", *paths, "--from", "torch"]) == 2
+    assert "a is torch.sparse_coo: save its to_dense()" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("saved", [[1, 2], {"lr": 0.1}, b"no file of torch's"])
 def test_what_is_no_state_dict_is_refused(saved, tmp_path, capsys):
     file = tmp_path / "x.pt"

@@ -1,6 +1,7 @@
 """The files of a checkpoint: their names, and what the small ones hold."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -129,6 +130,20 @@ def steps_in(model_dir: Path) -> list[int]:
     """The steps of all checkpoints of which there is any file, newest first."""
     found = {path.stem for path in model_dir.glob(f"{PREFIX}*")}
     return sorted((step_of(name) for name in found if is_name(name)), reverse=True)
+
+
+def has_only_begun(model_dir: Path, steps: Sequence[int]) -> bool:
+    """Whether all that a folder has, of these steps, is a first checkpoint without a manifest."""
+    return list(steps) == [0] and not os.path.lexists(manifest_path(model_dir, name_of(0)))
+
+
+def has_any(model_dir: Path) -> bool:
+    """Whether a folder has checkpoints, be it such that no index names any more.
+
+    Raises: CsrunError when its index cannot be read
+    """
+    steps = steps_in(model_dir)
+    return bool(kept_steps(model_dir) or (steps and not has_only_begun(model_dir, steps)))
 
 
 def entry_of(tensor: Array | Blocks, crc32: int) -> TensorEntry:

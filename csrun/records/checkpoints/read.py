@@ -220,7 +220,7 @@ def _newest_without_index(model_dir: Path) -> Checkpoint | None:
     steps = parts.steps_in(model_dir)
     if not steps:
         return None
-    if steps == [0] and not os.path.lexists(parts.manifest_path(model_dir, parts.name_of(0))):
+    if parts.has_only_begun(model_dir, steps):
         log.warning("%s: %s was never finished, and is passed over", model_dir, parts.name_of(0))
         return None
     good = newest_good(model_dir)
