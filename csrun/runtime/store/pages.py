@@ -5,6 +5,7 @@ that another process has mapped are let go by the last one that does it, so each
 """
 
 import ctypes
+import errno
 import mmap
 import os
 from collections import deque
@@ -21,6 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _OVERLAYFS = 0x794C7630  # f_type of statfs(2)
+_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # of what has been written
 _WRITE_AND_WAIT = 1 | 2 | 4  # sync_file_range(2): wait before, write, wait after
 
 Ranges = Sequence[range]  # of the store's bytes
@@ -134,10 +136,7 @@ class FilePages(StorePages):
         try:
             self._under_way.popleft().result()
         except OSError as error:
-            raise CsrunError(
-                f"the weight store cannot be written to its disk: {error.strerror}: choose "
-                "another folder with runconfig.weight_store_dir"
-            ) from error
+            raise disk_failed(error) from error
 
     def _flush(self, leaving: Ranges) -> None:
         for part in leaving:
@@ -180,6 +179,14 @@ def _whole_pages(part: range) -> range:
     return range(first * mmap.PAGESIZE, max(first, end) * mmap.PAGESIZE)
 
 
+def disk_failed(error: OSError) -> CsrunError:
+    """What a run ends with when the store is not on its disk as it should be."""
+    return CsrunError(
+        f"the weight store cannot be written to its disk, or read from it: {error.strerror}: "
+        "choose another folder with runconfig.weight_store_dir"
+    )
+
+
 def sync_of(descriptor: int) -> Callable[[range], None]:
     """A function that has bytes of a file on its disk when it returns; it raises OSError."""
     found = ctypes.create_string_buffer(512)  # struct statfs; f_type is its first word
@@ -189,6 +196,8 @@ def sync_of(descriptor: int) -> Callable[[range], None]:
 
     def sync(part: range) -> None:
         if _libc.sync_file_range(descriptor, part.start, len(part), _WRITE_AND_WAIT):
+            if (number := ctypes.get_errno()) in _FAILED:  # told once: fdatasync would succeed
+                raise OSError(number, os.strerror(number))
             os.fdatasync(descriptor)  # a file system that does not write parts
 
     return sync

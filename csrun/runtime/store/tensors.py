@@ -10,7 +10,7 @@ import numpy as np
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan, nbytes_of, state_layout
 from csrun.executable.bind import Array, numbers_layout
-from csrun.runtime.store.pages import sync_of
+from csrun.runtime.store.pages import disk_failed, sync_of
 from csrun.runtime.store.residency import Residency
 
 
@@ -97,11 +97,14 @@ class FilePort:
         self, move: Callable[[int, list[memoryview], int], int], offset_bytes: int, array: Array
     ) -> None:
         data, at = array.reshape(-1).view(np.uint8).data, offset_bytes
-        while data:
-            count = move(self._descriptor, [data], at)
-            if not count:
-                raise CsrunError("the weight store's file has become shorter")
-            data, at = data[count:], at + count
-        for part in self._residency.leaving(range(offset_bytes, at)):
-            self._sync(part)  # of what was read nothing is to be written
-            os.posix_fadvise(self._descriptor, part.start, len(part), os.POSIX_FADV_DONTNEED)
+        try:
+            while data:
+                count = move(self._descriptor, [data], at)
+                if not count:
+                    raise CsrunError("the weight store's file has become shorter")
+                data, at = data[count:], at + count
+            for part in self._residency.leaving(range(offset_bytes, at)):
+                self._sync(part)  # of what was read it may tell what MemoryX has written in vain
+                os.posix_fadvise(self._descriptor, part.start, len(part), os.POSIX_FADV_DONTNEED)
+        except OSError as error:  # else a checkpoint's file would have the blame
+            raise disk_failed(error) from error

@@ -1,12 +1,14 @@
 """A store on disk: the bits of one in memory, in the memory it may have, and nothing left of it."""
 
 import ctypes
+import errno
 import gc
 import mmap
 import os
 import re
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -20,16 +22,18 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.store import place
+from csrun.runtime.store import pages, place
 from csrun.runtime.store.pages import FilePages
 from csrun.runtime.store.place import make_store, require_room
 from csrun.runtime.store.residency import Residency, least_bytes
+from csrun.runtime.store.tensors import FilePort
 from csrun.runtime.wire.messages import CheckpointSpace, RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.shared import SharedMemory
 
 STREAMING, STEPS, SEED = ExecutionMode.WEIGHT_STREAMING, 2, 9
 OPTIMIZERS = {"each": nn.AdamW(0.01), "clipped": nn.AdamW(0.01, clip_norm=0.5)}
+FAILED = "cannot be written to its disk, or read from it: Input/output error: choose another folder"
 LAYER = 256  # a kernel is 256 KiB
 DEEP = Network(sizes=(LAYER,) * 17 + (10,), optimizer=OPTIMIZERS["each"])
 
@@ -160,6 +164,30 @@ def test_pages_leave_memory_when_the_last_has_let_go(disk):
         for pages, memory in ((own, mine), (others, other)):
             pages.close()
             memory.close()
+
+
+def test_a_disk_that_fails_is_told_by_who_hears_of_it(tmp_path, monkeypatch):
+    """Linux tells of a failed write once, of all who have the file open by one descriptor."""
+
+    def failed(*_: object) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    residency, whole = Residency(plan, least_bytes(plan)), range(plan.store.nbytes)
+    libc = SimpleNamespace(sync_file_range=failed, fstatfs=lambda *_: 0, madvise=lambda *_: 0)
+    monkeypatch.setattr(pages, "_libc", libc)
+    memory = place._file(tmp_path, plan.store.nbytes)
+    own = FilePages(memory.descriptor, memory.bytes, residency)
+    try:
+        own.write_back(whole)
+        with pytest.raises(CsrunError, match=FAILED):
+            own.write_back(whole)
+        with pytest.raises(CsrunError, match=FAILED):
+            FilePort(memory.descriptor, residency).read(0, np.empty(plan.store.nbytes, np.uint8))
+    finally:
+        own.close()
+        memory.close()
 
 
 def test_what_may_stay_in_memory_does(tmp_path, disk):
