@@ -12,13 +12,14 @@ import psutil
 from csrun.base.errors import CsrunError
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, nbytes_of, state_layout, state_views
-from csrun.runtime.store.first_values import initialize, own_threads
+from csrun.runtime.store.first_values import AHEAD, initialize, own_threads
 from csrun.runtime.store.pages import FilePages, StorePages
 from csrun.runtime.store.residency import Residency, least_bytes
 from csrun.runtime.wire.messages import CheckpointSpace, RunSettings, StoreOnDisk
 from csrun.runtime.wire.shared import SharedMemory
 
 AVAILABLE_SHARE = 2  # a store on disk takes up to half of the free memory, unless it is told
+WRITTEN_BACK = 2  # tensors: the one that is, and the next one, which waits for it
 FOLDERS = (tempfile.gettempdir, lambda: "/var/tmp")  # the second outlives a restart: a disk
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # f_type of statfs(2)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +45,16 @@ class Store:
             pages.write_back(range(offset, offset + nbytes_of(shape, dtype)))
 
         state = state_views(plan, self.memory.bytes)
-        initialize(plan, state, seed, own_threads(), is_fresh=True, drawn=drawn)
+        initialize(plan, state, seed, self._threads(plan), is_fresh=True, drawn=drawn)
+
+    def _threads(self, plan: Plan) -> int:
+        """As many as draw at a time: of a store on disk, what they draw is in memory till then."""
+        if self.disk is None or self.disk.memory_bytes >= plan.store.nbytes:
+            return own_threads()
+        layout = state_layout(plan).values()
+        largest = max((nbytes_of(shape, dtype) for _, shape, dtype in layout), default=1)
+        lots = least_bytes(plan) // max(largest, 1)
+        return max(1, min(own_threads(), lots - AHEAD - WRITTEN_BACK))
 
     def close(self) -> None:
         """Let go of it: nothing is left of a file without a name."""

@@ -221,6 +221,24 @@ def test_weights_stay_before_optimizer_state(tmp_path):
         Residency(plan, least_bytes(plan) - 1)
 
 
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_no_more_threads_draw_than_the_bound_has_room_for(tmp_path, disk, monkeypatch, is_bounded):
+    """By hand: eleven of the largest groups are at work with AdamW, and four are drawn already."""
+    asked = []
+    monkeypatch.setattr(place, "own_threads", lambda: 100)
+    monkeypatch.setattr(place, "initialize", lambda *given, **_: asked.append(given[-1]))
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    memory_bytes = least_bytes(plan) if is_bounded else plan.store.nbytes
+    store = make_store(plan, settings_of(disk, plan, memory_bytes))
+    try:
+        store.initialize(plan, SEED)
+    finally:
+        store.close()
+    window = plan.store.nbytes - 3 * sum(g.nbytes for g in plan.groups)
+    lots = 11 + window // (LAYER * LAYER * 4)
+    assert asked == [lots - 4 if is_bounded else 100]
+
+
 def test_no_room_is_said_in_bytes(tmp_path, disk):
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     space = CheckpointSpace(str(disk.parent), 6, 1 << 60)
