@@ -11,8 +11,9 @@ import msgspec
 from csrun.base.sizes import SIZE_PATTERN
 from csrun.executable import InputSpec
 
+MOST = 2**63 - 1  # of a number in a message
 Results = dict[str, float]
-_StepNumber = Annotated[int, msgspec.Meta(ge=1)]
+_StepNumber = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 TraceSteps = tuple[_StepNumber, _StepNumber]
 
 
@@ -29,12 +30,12 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     trace_steps: the first and the last global step whose times are written to model_dir's `trace`.
     """
 
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 1
+    seed: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1
     check_numerics: bool = False
     weight_store: Literal["memory", "disk"] | None = None
     weight_store_dir: str | None = None
     weight_store_memory: (
-        Annotated[int, msgspec.Meta(ge=1)]
+        Annotated[int, msgspec.Meta(ge=1, le=MOST)]
         | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN)]
         | None
     ) = None

@@ -6,6 +6,7 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from support.jobs import until
@@ -15,7 +16,7 @@ from csrun.base.errors import CsrunError, PeerLost
 from csrun.base.framing import FrameError
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
-from csrun.runtime.wire.messages import Primed, RingReady, Stop
+from csrun.runtime.wire.messages import MOST, Primed, RingReady, RunSettings, Stop
 from csrun.runtime.wire.shared import SharedMemory
 
 
@@ -154,3 +155,15 @@ def test_words_of_the_challenge_come_in_any_pieces():
         left.bulk.sendall(b"\0\5hello and what comes after it")
         assert frames.receive_whole() == b"hello"
         assert right.bulk.recv(100) == b" and what comes after it"
+
+
+@pytest.mark.parametrize("name", ["trace_steps", "weight_store_memory", "seed"])
+def test_settings_hold_no_number_that_no_message_can(name: str) -> None:
+    def settings(number: int) -> RunSettings:
+        value = [1, number] if name == "trace_steps" else number
+        return msgspec.convert({name: value}, RunSettings)
+
+    largest = settings(MOST)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(largest), type=RunSettings) == largest
+    with pytest.raises(msgspec.ValidationError, match=name):
+        settings(MOST + 1)
