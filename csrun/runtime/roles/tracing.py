@@ -29,11 +29,15 @@ TRACKS = {
 class ChiefTrace:
     """Traces the chief's own doing, and writes all that was traced, once, when the steps are done.
 
-    A file that cannot be written is a warning: the training goes on.
+    A file that cannot be written is a warning: the training goes on. done: steps of earlier runs,
+    whose file stays as it is.
     """
 
-    def __init__(self, machine: Machine, steps: tuple[int, int] | None, model_dir: Path) -> None:
+    def __init__(
+        self, machine: Machine, steps: tuple[int, int] | None, model_dir: Path, done: int = 0
+    ) -> None:
         self._machine, self._steps, self._model_dir = machine, steps, model_dir
+        self._done = done
         self.recorder = Recorder(steps)
         self._is_written = steps is None
 
@@ -41,10 +45,17 @@ class ChiefTrace:
         """Write the file if `step` steps are done and no more will be traced."""
         if self._is_written or self._steps is None:
             return
-        first, last = self._steps
-        if step < (first if is_over else last):
+        first, last = max(self._steps[0], self._done + 1), min(self._steps[1], step)
+        if not is_over and step < self._steps[1]:
             return
         self._is_written = True
+        if first > last:
+            asked = " to ".join(map(str, self._steps))
+            done = f"{self._done + 1} to {step}" if step > self._done else "none"
+            log.warning(
+                f"runconfig.trace_steps: no trace is made of steps {asked}: this run's are {done}"
+            )
+            return
         path = trace_file.path_of(self._model_dir, first, last)
         rings = [("chief", self.recorder.spans()), *self._machine.traced()]
         try:

@@ -77,7 +77,9 @@ class Training:
         self._checkpoints = checkpoints.Writer(
             options.model_dir, options.identity, options.checkpoints_kept
         )
-        self._trace = ChiefTrace(machine, options.settings.trace_steps, options.model_dir)
+        self._trace = ChiefTrace(
+            machine, options.settings.trace_steps, options.model_dir, options.first
+        )
         self._show = show
         self._taken = taken
         self._loss = float("nan")
