@@ -65,7 +65,11 @@ def verify(path: Path, output: str) -> int:
     found = []
     for name in names:
         with _bar(f"verifying {name}") as show:
-            found.append(checkpoints.verify(folder, name, show))
+            one = checkpoints.verify(folder, name, show)
+        if one.damages and path == folder and not checkpoints.is_there(folder, name):
+            click.echo(f"{name}: removed meanwhile by a training that goes on?", err=True)
+            continue
+        found.append(one)
         if output != "json":
             _say_verified(found[-1])
     good = [one.name for one in found if not one.damages]

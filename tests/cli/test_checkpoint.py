@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,22 @@ def test_verify_reads_manifests_and_the_index_too(
     assert "index: " in said(capsys, 1, "verify", folder)
     assert frame.run(csrun, ["checkpoint", "verify", str(folder / "model-ckpt-7")]) == 2
     assert "no checkpoint" in capsys.readouterr().err
+
+
+def test_verify_takes_no_checkpoint_for_damaged_that_a_training_removes(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(place: Path, name: str, *others: Any) -> Any:
+        if name == "model-ckpt-200":
+            for path in place.glob(f"{name}.*"):
+                path.unlink()
+        return verify(place, name, *others)
+
+    verify = checkpoints.verify
+    monkeypatch.setattr(checkpoints, "verify", removed)
+    (good, newest) = said(capsys, 0, "verify", folder).splitlines()
+    assert good.startswith("model-ckpt-300: good")
+    assert newest == "newest good one: model-ckpt-300"
 
 
 def test_diff_measures_what_differs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,12 @@ def manifest_path(model_dir: Path, name: str) -> Path:
     return model_dir / f"{name}.json"
 
 
+def is_there(model_dir: Path, name: str) -> bool:
+    """Whether there is any file of a checkpoint."""
+    files = manifest_path(model_dir, name), tensors_path(model_dir, name)
+    return any(map(os.path.lexists, files))
+
+
 def read_index(model_dir: Path) -> Index | None:
     """The index of a model_dir; None where no checkpoint was ever written.
 

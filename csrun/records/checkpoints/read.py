@@ -209,8 +209,7 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
 def _newest_named(model_dir: Path, index: parts.Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
-        files = (parts.manifest_path(model_dir, name), parts.tensors_path(model_dir, name))
-        if any(map(os.path.lexists, files)):
+        if parts.is_there(model_dir, name):
             return _open_named(model_dir, name)
         log.warning("%s: its index names %s, of which there is no file", model_dir, name)
     return None
