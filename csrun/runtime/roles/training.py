@@ -192,11 +192,13 @@ class Training:
             raise CsrunError(self._why_stopped(done))
         if self.step % options.checkpoint_steps == 0 and done.done:
             self._save()
-        self._trace.look(self.step, is_over=self._ending.asked is not None)
+        if self._ending.asked is None:
+            self._trace.look(self.step)
         self._ledger.mark(Row.CHIEF)
         if (asked := self._ending.asked) is not None:
             self._is_asked = True
             self._save_before_end(asked.name)
+            self._trace.look(self.step, is_over=True)  # by processes that may be at work yet
             self._ending.__exit__()
         return done
 
