@@ -102,9 +102,11 @@ def write_folder(
 
     Raises: UsageError when there is a model already; CsrunError when it cannot be written
     """
-    path.mkdir(parents=True, exist_ok=True)
-    if there := sorted(p.name for p in (*path.glob("*.safetensors"), *path.glob(INDEX))):
-        raise UsageError(f"{path}: there is a model already ({there[0]}): choose another folder")
+    with files.writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    names = (*sorted(file.name for file in path.glob("*.safetensors")), INDEX, CONFIG)
+    if there := next((name for name in names if (path / name).exists()), None):
+        raise UsageError(f"{path}: there is a model already ({there}): choose another folder")
     shards = _shards(tensors, max_shard_bytes)
     with files.writing(path):
         for name, shard in shards.items():

@@ -36,6 +36,18 @@ def test_a_model_that_is_there_is_not_written_over(tmp_path: Path) -> None:
         saved(saved(tmp_path))
 
 
+def test_another_programs_configuration_and_a_file_are_left_alone(tmp_path: Path) -> None:
+    """A folder of an older layout has its tensors in files of other names."""
+    config, file = tmp_path / "config.json", tmp_path / "file"
+    config.write_text("theirs")
+    file.write_text("mine")
+    with pytest.raises(UsageError, match=r"there is a model already \(config.json\)"):
+        write_folder(tmp_path, {"model_type": "some"}, TENSORS, 1 << 30)
+    with pytest.raises(CsrunError, match="file: cannot be written: File exists"):
+        write_folder(file, {"model_type": "some"}, TENSORS, 1 << 30)
+    assert (config.read_text(), file.read_text()) == ("theirs", "mine")
+
+
 @pytest.mark.parametrize("gone", ["config.json", "model.safetensors.index.json"])
 def test_a_folder_that_lacks_a_file_is_refused(tmp_path: Path, gone: str) -> None:
     (saved(tmp_path) / gone).unlink()
