@@ -32,10 +32,6 @@ class EditedParts:
         forms = self._forms.get(part)
         return forms[0][1] if forms else part
 
-    def is_form(self, part: Part) -> bool:
-        """Whether it is a part that was made here."""
-        return self._first.get(part, part) is not part
-
     def part_of(self, part: Part, edits: KeptEdits) -> Part:
         """The part with these edits, a form of the given one.
 
