@@ -141,11 +141,12 @@ def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Pa
         folder, conversion.rules, shapes, dtype, conversion.spelled, conversion.may_lack
     )
     _require_tied(conversion, folder)
+    text = yaml.safe_dump(msgspec.to_builtins(params), sort_keys=False).encode()
     with model_dir.opened(target), model_dir.locked(target, "convert.py"):
+        _require_own(target / PARAMS_FILE, text)
         identity = checkpoints.converted_identity(path.resolve().name, found.absent)
         written = checkpoints.write(target, 0, found.tensors, identity, 1)
-        text = yaml.safe_dump(msgspec.to_builtins(params), sort_keys=False)
-        files.write_whole(target / PARAMS_FILE, text.encode())
+        files.write_whole(target / PARAMS_FILE, text)
     log.info(f"{len(found.tensors)} tensors of {path}: {written}; params: {target / PARAMS_FILE}")
     passed = (*conversion.ignored, *conversion.tied)
     if unused := [name for name in found.unused if not name.endswith(passed)]:
@@ -155,6 +156,13 @@ def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Pa
     if found.absent:
         log.warning(f"{path}: lacks what a training will draw: {_shown(found.absent)}")
     return params
+
+
+def _require_own(path: Path, text: bytes) -> None:
+    """Raises: UsageError where there is a file of other params, which may be the user's"""
+    with files.writing(path):
+        if path.exists() and path.read_bytes() != text:
+            raise UsageError(f"{path}: is there already: move it, or choose another model_dir")
 
 
 def to_huggingface(

@@ -245,16 +245,27 @@ def test_hugging_faces_layout_by_a_models_own_script(tmp_path: Path) -> None:
     saved.mkdir()
     (saved / "config.json").write_text(json.dumps(config))
     save_file(theirs, saved / "model.safetensors")
-    for words in (("saved", "made", "--from"), ("made", "back", "--to")):
+
+    def converted(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "csrun.cli.csrun", "checkpoint", "convert", *words]
-        done = subprocess.run(
+        return subprocess.run(
             [*command, "huggingface", "--model", str(GPT2)],
             cwd=tmp_path, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
+
+    for words in (("saved", "made", "--from"), ("made", "back", "--to")):
+        done = converted(*words)
         assert done.returncode == 0, done.stderr
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == theirs.keys()
     assert all(np.array_equal(back[name], theirs[name]) for name in theirs)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "params.yaml").write_text("mine")
+    done = converted("saved", "own", "--from")
+    assert done.returncode == 2
+    assert "params.yaml: is there already: move it" in done.stderr
+    assert {path.name: path.read_text() for path in own.iterdir()} == {"params.yaml": "mine"}
 
 
 MEASURED = """
