@@ -216,8 +216,8 @@ class Training:
         if not self._is_asked:
             self._save_last()
         self._trace.look(self.step, is_over=True)
-        self._ledger.mark(Row.CHIEF)
         self._ending.__exit__()
+        self._ledger.mark(Row.CHIEF)
         seconds = perf_counter() - self._started
         spent = self._ledger.rows()
         try:
