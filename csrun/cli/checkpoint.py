@@ -98,7 +98,11 @@ def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
             return path, checkpoints.listing(path), str(error)
         return path, checkpoints.listing(path), None
     name = checkpoints.name_at(path)
-    found = [one for one in checkpoints.listing(path.parent) if one.name == name]
+    try:
+        listed = checkpoints.listing(path.parent)
+    except UsageError:  # which names the folder, of which nobody spoke
+        raise UsageError(f"{path}: no checkpoint; give a model_dir, or a file of one") from None
+    found = [one for one in listed if one.name == name]
     if not found:
         raise UsageError(f"{path}: no checkpoint; csrun checkpoint list {path.parent} shows them")
     return path.parent, found, None

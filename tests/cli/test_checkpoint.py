@@ -95,6 +95,9 @@ def test_verify_reads_manifests_and_the_index_too(
     assert "index: " in said(capsys, 1, "verify", folder)
     assert frame.run(csrun, ["checkpoint", "verify", str(folder / "model-ckpt-7")]) == 2
     assert "no checkpoint" in capsys.readouterr().err
+    nowhere = folder.parent / "nowhere"
+    assert frame.run(csrun, ["checkpoint", "verify", str(nowhere)]) == 2
+    assert f"{nowhere}: no checkpoint" in capsys.readouterr().err
 
 
 def test_verify_takes_no_checkpoint_for_damaged_that_a_training_removes(
