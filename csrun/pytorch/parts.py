@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.estimator.trace import TracedModel
-from csrun.executable import Executable
+from csrun.executable import Executable, InputSpec
 from csrun.pytorch.capture import Recording, Ref
 from csrun.pytorch.given_tensors import Constant
 from csrun.pytorch.importing import module_of
@@ -16,6 +16,7 @@ from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.runtime.roles.loop import Orders
 from csrun.runtime.roles.machine import Program
+from csrun.runtime.step.source import are_first_rows
 
 Numbers = tuple[float, ...]  # that come with a step
 
@@ -25,13 +26,15 @@ class Batches:
     """One loader's batches as they come to the wafer.
 
     number: of the loader in the script. next: the batch that comes next, if the streamers know of
-    the order that it is in. owner: the part whose program they are made for.
+    the order that it is in. fed: the program that they are made for, while there is one; those of
+    the other parts take them from it. parts: those that are compiled.
     """
 
     loader: Loader
     number: int
     next: int | None = 0
-    owner: "Part | None" = None
+    fed: Program | None = None
+    parts: list["Part"] = field(default_factory=list)
 
     def begin(self) -> None:
         """Another pass begins."""
@@ -42,6 +45,18 @@ class Batches:
     def last(self) -> int:
         """The first batch of which nobody has told in which order it is."""
         return self.loader.orders.end() * len(self.loader)
+
+    def may_feed(self, part: "Part") -> bool:
+        """Whether a part may take them where they go now, or must, as it is of fewer samples."""
+        assert self.fed is not None, "they are made"
+        whole = self.fed.plan.inputs
+        return part.rows < whole[0].shape[0] or are_first_rows(part.inputs, whole)
+
+    def whole(self, part: "Part") -> "Part":
+        """The part with the most samples from whose program this one may take its batches."""
+        alike = [one for one in reversed(self.parts) if one.trains == part.trains]
+        whole = [one for one in alike if are_first_rows(part.inputs, one.inputs)]
+        return max([part, *whole], key=lambda one: (one.rows, one.updates == part.updates))
 
 
 @dataclass(eq=False)
@@ -80,6 +95,22 @@ class Part:
         recording, optimizer = self.recording, optimization if self.trains else None
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
         return TracedModel(module_of(recording, algorithms, self.run_mode, self.outputs), None)
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Those of its program."""
+        assert self.executable is not None, "compiled before"
+        return self.executable.plan.inputs
+
+    @property
+    def rows(self) -> int:
+        """The samples of its batches."""
+        return self.inputs[0].shape[0]
+
+    @property
+    def updates(self) -> set[str]:
+        """The parameters that it trains."""
+        return set(self.recording.gradients)
 
     @property
     def trains(self) -> bool:

@@ -47,27 +47,37 @@ class ScriptMachine:
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
         self._take(owner, self.machine)
-        batches.owner = owner
+        batches.fed = self.machine
 
     def _take(self, part: Part, program: Program) -> None:
         part.program, part.orders = program, None
-        self._parts.append(part)
+        if part not in self._parts:
+            self._parts.append(part)
 
     def takes(self, part: Part) -> bool:
         """Whether a part's program has what it needs in the store."""
         return self.owner.trains or not part.trains
 
     def load(self, part: Part) -> None:
-        """Have a part's program beside those that are there."""
+        """Have a part's program beside those that are there.
+
+        A part that is compiled anew takes its batches where its old program took them, as the other
+        parts do: there is one order of them. Where it looks at them in another way, all take its.
+        """
         assert part.executable is not None, "compiled before"
-        batches = part.batches
-        if batches.owner is not None and batches.owner.program is not None:
-            program = self.machine.load(part.executable, batches.owner.program)
-        else:
-            batches.owner = part
+        batches, whole = part.batches, part.batches.whole(part)
+        if batches.fed is not None and not batches.may_feed(part):
+            for one in (each for each in self._parts if each.batches is batches):
+                one.program = None
+            batches.fed = None
+        if batches.fed is None and whole is not part:
+            self.load(whole)
+        if batches.fed is None:
             data, told = batches.loader.dataset_of_batches, batches.loader.orders.told()
             feed = Feed(data, batches.number, batches.next or 0, batches.last, told)
-            program = self.machine.load(part.executable, feed)
+            batches.fed = program = self.machine.load(part.executable, feed)
+        else:
+            program = self.machine.load(part.executable, batches.fed)
         self._take(part, program)
 
     def training(
@@ -127,7 +137,7 @@ class ScriptMachine:
     def close(self, results: Results | None) -> None:
         """Let go of the system; the others return `results`, None: they lose their chief."""
         for part in self._parts:
-            part.program = part.orders = part.batches.owner = None
+            part.program = part.orders = part.batches.fed = None
         with self._open, self._in_block:
             if results is not None:
                 self.machine.close(results)

@@ -203,6 +203,8 @@ class ScriptRun:
             compiled = compile_traced(traced, run.model_dir, options, begin)
         self._compile_s += compiled.seconds
         part.executable = compiled.executable
+        if part not in part.batches.parts:
+            part.batches.parts.append(part)
         if part.trains:
             self.users.learn(part.recording)
             self._trained = self._trained or part
@@ -233,6 +235,7 @@ class ScriptRun:
     def _begun(self, part: Part) -> ScriptMachine:
         """Lease the wafer; its store is laid out by a part that trains, if one is known."""
         owner, found = part if part.trains else self._trained or part, self.replay.find()
+        owner = owner.batches.whole(owner)
         machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
         load_weights(self.run, machine.machine, found if owner.trains else None, None)
         if not owner.trains and found is not None:
@@ -274,13 +277,13 @@ class ScriptRun:
             count = next((i for i, s in enumerate(steps) if s.batch != first + i), len(steps))
             is_next = first == batches.next
             batches.next = first
-            has_begun = batches.owner is not None
+            has_begun = batches.fed is not None
             for step in steps[:count]:
                 part.wanted.update(step.values.wanted())
             program = self._program(part)
-            if has_begun and not is_next and batches.owner and batches.owner.program:
+            if has_begun and not is_next and batches.fed is not None:
                 told = batches.loader.orders.told()
-                batches.owner.program.begin(first, batches.last, told)
+                batches.fed.begin(first, batches.last, told)
             (self._train if part.trains else self._evaluate)(part, program, steps[:count])
             batches.next = first + count
             steps = steps[count:]

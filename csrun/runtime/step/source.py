@@ -160,14 +160,19 @@ def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) 
 
     Raises: CsrunError where they differ in anything but a smaller number of samples
     """
-    rows = inputs[0].shape[0]
-    cut = [replace(spec, shape=(rows, *spec.shape[1:])) for spec in whole]
-    if list(inputs) != cut or rows > whole[0].shape[0]:
+    if not are_first_rows(inputs, whole):
         ours, theirs = (", ".join(map(_text, specs)) for specs in (inputs, whole))
         raise CsrunError(
             f"a program that is to take the first rows of batches of {theirs} takes {ours}: "
             "give it batches of its own"
         )
+
+
+def are_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) -> bool:
+    """Whether they differ in nothing but a smaller number of samples."""
+    rows = inputs[0].shape[0]
+    cut = [replace(spec, shape=(rows, *spec.shape[1:])) for spec in whole]
+    return list(inputs) == cut and rows <= whole[0].shape[0]
 
 
 def _text(spec: InputSpec) -> str:
