@@ -31,7 +31,7 @@ def interpret(
     needed = _needed(recording, wanted)
     numbers = _Values(lambda ref: real(given.get(leaves[ref].name, leaves[ref].tensor)).detach())
     masks = masks_of(recording, draw or Draw()) if _drop(recording, needed) else {}
-    with torch.no_grad(), _disable_current_modes():
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)
     return {ref: numbers[ref] for ref in wanted}

@@ -56,6 +56,21 @@ def predictions(kit):
     return [*torch.cat(outs).flatten(), *torch.cat(labels)]
 
 
+def at_once(kit):
+    """What the model gives is read in its step, the first ones included, by other than item()."""
+    found = kit.train_once()
+
+    def read(out, y):
+        found.extend(y.tolist())
+        found.extend(out.argmax(1).tolist())
+        found.extend(out.softmax(1).cpu().numpy()[0])
+        found.extend(np.asarray(out)[-1])
+        found.append(f"{kit.criterion(out, y):.9f}")
+
+    evaluate(kit, read)
+    return found
+
+
 def held(kit):
     """Outputs of the first steps and of later ones, read when the weights are others."""
     outs = []
@@ -114,7 +129,7 @@ def smoothed(kit):
     return found
 
 
-LOOPS = (hits_from_zero, predictions, held, losses, in_dicts, smoothed)
+LOOPS = (hits_from_zero, predictions, at_once, held, losses, in_dicts, smoothed)
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
