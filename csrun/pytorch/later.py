@@ -31,6 +31,8 @@ class Computation:
         for leaf in self._leaves():
             if isinstance(leaf, InStep) and not leaf.step.is_over:
                 leaf.step.waiting.append(ref(self))
+        if self.is_of_recorded:
+            owner.settle_later(self)
 
     def _leaves(self) -> list[Any]:
         return list(tree_leaves((self._args, self._kwargs)))
@@ -60,7 +62,20 @@ class Computation:
     @property
     def is_ready(self) -> bool:
         """Whether all that it is made of is known."""
+        if any(
+            isinstance(leaf, Traced) and not leaf.recorder.is_finished for leaf in self._leaves()
+        ):
+            return False
         return all(p.is_known for p in self.own_places()) and next(self._needs(), None) is None
+
+    @property
+    def is_of_recorded(self) -> bool:
+        """Whether values of recorded steps are among its arguments."""
+        return any(isinstance(leaf, Traced) for leaf in self._leaves())
+
+    def settle(self) -> None:
+        """Have the numbers of values of recorded steps that are over."""
+        self._args, self._kwargs = tree_map(_settled, (self._args, self._kwargs))
 
     def compute(self) -> list[Any]:
         """Its results; of a sum over many steps, one after the other."""
@@ -186,6 +201,10 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
         )
     target.result = Result(Computation(owner, _on_a_copy(func), args, kwargs), 0)
     return target
+
+
+def _settled(leaf: Any) -> Any:
+    return number_of(leaf) if isinstance(leaf, Traced) and leaf.recorder.is_finished else leaf
 
 
 def _on_a_copy(func: Any) -> Callable[..., Any]:

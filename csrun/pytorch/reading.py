@@ -4,14 +4,16 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
+from weakref import ReferenceType, ref
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.replay import GoneError
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import InStep, Owner, Slot, StepValues
+from csrun.pytorch.tokens import InStep, OfRecorded, Owner, Slot, StepValues
 
 CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said
@@ -32,6 +34,7 @@ class Reading:
     def __init__(self, loop: Loop, run: ScriptRun) -> None:
         self._loop, self._run = loop, run
         self._in_a_row, self._last = 0, -1
+        self._waiting: list[ReferenceType[OfRecorded]] = []
 
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
         """The numbers of a value."""
@@ -80,6 +83,26 @@ class Reading:
                     "loop has left before it was computed: read it in its step"
                 )
         self._count(wanted[-1].step.number)
+
+    def settle_later(self, computation: OfRecorded) -> None:
+        """It is to be settled behind the recorded step that the loop is in."""
+        self._waiting.append(ref(computation))
+
+    def settle(self) -> None:
+        """A step is over: what is made of recorded ones has their numbers, which are kept.
+
+        That one cannot be known any more is said where the loop reads it.
+        """
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            computation = each()
+            if computation is not None and not self._run.replay.is_on:
+                with suppress(GoneError):
+                    computation.settle()
+                    if computation.is_of_recorded:
+                        self._waiting.append(each)
 
     def _keep_known(self, place: InStep) -> None:
         """Take the batch of a step that is over, or what an earlier run has read."""

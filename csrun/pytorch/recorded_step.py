@@ -21,6 +21,7 @@ from csrun.pytorch.loop_shape import MODEL, Calls, LoopShape, ancestors
 from csrun.pytorch.masks import Draw
 from csrun.pytorch.parts import Batches, Part
 from csrun.pytorch.position_check import difference
+from csrun.pytorch.replay import GoneError
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.tokens import Slot, StepValues
 
@@ -190,7 +191,7 @@ class RecordedStep:
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
             if run.users.is_on_meta and self._before.values.is_over:
-                raise UsageError(
+                raise GoneError(
                     f"{user_line()}: of a model that cbtorch.meta_init() has built, values of a "
                     "step are read before its loss in the first steps: read this one above it"
                 )

@@ -20,6 +20,10 @@ from csrun.records.checkpoints import Checkpoint
 log = logging.getLogger("csrun")
 
 
+class GoneError(UsageError):
+    """A value of a step cannot be known any more."""
+
+
 @dataclass
 class Replay:
     """Where the script's loops are, beside what earlier runs have left in model_dir.
@@ -116,13 +120,13 @@ class Replay:
     def value(self, values: StepValues, ref: Ref) -> torch.Tensor | None:
         """What an earlier run has read of a step, if it has and there was one.
 
-        Raises: UsageError for what it has not read, of a step that is not taken again
+        Raises: GoneError for what it has not read, of a step that is not taken again
         """
-        if self._kept is None or self._made > self.resumed:
+        if self._kept is None or (self._made > self.resumed and not values.is_taken):
             return None
         found = self._kept.value(values.number, ref.number)
         if found is None and (self.is_on or values.is_taken):
-            raise UsageError(
+            raise GoneError(
                 f"{user_line()}: step {values.number + 1} was taken by an earlier run, which did "
                 "not read this value: begin in a new model_dir, or read what that one read"
             )

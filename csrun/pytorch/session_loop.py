@@ -22,7 +22,7 @@ from csrun.pytorch.parts import Batches, Part, Queued
 from csrun.pytorch.reading import CHECKED_STEPS, Reading
 from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import InStep, Numbers, Slot, StepValues, Token, leaves_of
+from csrun.pytorch.tokens import InStep, Numbers, OfRecorded, Slot, StepValues, Token, leaves_of
 from csrun.pytorch.user import Loader
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
@@ -134,6 +134,10 @@ class SessionLoop:
 
     def _end_step(self) -> None:
         """The loop asks for the next batch, or for none."""
+        self._leave_step()
+        self._reading.settle()
+
+    def _leave_step(self) -> None:
         self._weight_calls.close()
         step, self._step = self._step, None
         if step is None or step.is_over:
@@ -342,6 +346,10 @@ class SessionLoop:
     def loss(self, step: StepValues) -> float:
         """The loss of a step, which has run then."""
         return self._reading.loss(step)
+
+    def settle_later(self, computation: OfRecorded) -> None:
+        """It is to be settled behind the recorded step that the loop is in."""
+        self._reading.settle_later(computation)
 
     def want(self, places: Sequence[InStep]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""

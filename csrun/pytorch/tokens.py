@@ -82,6 +82,17 @@ class Waiting(Protocol):
         """Do it."""
 
 
+class OfRecorded(Protocol):
+    """Something that is made of values of recorded steps."""
+
+    @property
+    def is_of_recorded(self) -> bool:
+        """Whether it still is."""
+
+    def settle(self) -> None:
+        """Have the numbers of those that are over."""
+
+
 class Owner(Protocol):
     """The Session, as tokens see it."""
 
@@ -93,6 +104,9 @@ class Owner(Protocol):
 
     def loss(self, step: StepValues) -> float:
         """The loss of a step."""
+
+    def settle_later(self, computation: "OfRecorded") -> None:
+        """It is to be settled behind the recorded step that the loop is in."""
 
     def want(self, places: Sequence["InStep"]) -> None:
         """These are about to be read, all of them."""

@@ -299,6 +299,11 @@ class Recorder(TorchDispatchMode):
         """An error about the operator that is being recorded."""
         return CaptureError(f"{self.scopes.line}: {what}")
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether its step is over."""
+        return self._is_finished
+
     def number_of(self, traced: Traced) -> torch.Tensor:
         """The numbers of a value: the reader's, or what interpreting the recording gives."""
         from csrun.pytorch.interpret import interpret  # which is written in terms of recordings

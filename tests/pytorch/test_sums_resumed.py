@@ -1,0 +1,70 @@
+"""Sums of values of steps, in a script that is killed and run again: as those of one run."""
+
+import contextlib
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+
+class KilledError(Exception):
+    """The script ends here."""
+
+
+def kit():
+    """A short last batch in the training, and in the evaluation."""
+    made = Kit()
+    torch.manual_seed(5)
+    x, y = torch.randn(45, 6, dtype=torch.float64), torch.randint(4, (45,))
+    made.train = DataLoader(TensorDataset(x, y), 8)
+    made.val = DataLoader(TensorDataset(x[:21], y[:21]), 8)
+    return made
+
+
+def loop(kit, last=None):
+    """Means and hits are read when all epochs are over. last: the batch that is not reached."""
+    found, batches = [], 0
+
+    def count():
+        nonlocal batches
+        batches += 1
+        if batches == last:
+            raise KilledError
+
+    for _ in range(3):
+        total, hits = 0.0, 0
+        for x, y in kit.train:
+            count()
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            total += loss.detach() * y.size(0)
+        kit.model.eval()
+        with torch.no_grad():
+            for x, y in kit.val:
+                count()
+                found += y.tolist()
+                out = kit.model(x)
+                hits += (out.argmax(1) == y).sum()
+                found.append(kit.criterion(out, y).item())
+        kit.model.train()
+        found += [total / 45, hits]
+    return [float(number) for number in found]
+
+
+@pytest.mark.parametrize("kills", [(9, 16), (17, 21), (20, 25)], ids=str)
+def test_sums_that_a_killed_script_has_not_read_are_those_of_one_run(tmp_path, kills):
+    for kill in kills:
+        ours = kit()
+        with contextlib.suppress(KilledError), ours.session(tmp_path):
+            loop(ours, kill)
+    ours, theirs = kit(), kit()
+    with ours.session(tmp_path):
+        found = loop(ours)
+    torch.testing.assert_close(found, loop(theirs), rtol=1e-9, atol=1e-10)
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
