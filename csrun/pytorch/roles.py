@@ -66,7 +66,6 @@ def run_of(
         chief's script is over
     """
     require_no_feeding()
-    require_no_feeding()
     context = current()
     role = role_in_training(context)
     if context is not None and context.mode is not None and role is not Role.CHIEF:

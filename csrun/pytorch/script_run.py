@@ -64,7 +64,7 @@ class ScriptRun:
     _compile_s: float = 0.0
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
     _results: Results = field(default_factory=dict)
-    _is_broken: bool = False
+    _broken_by: BaseException | None = None
     _in_block: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class ScriptRun:
     def fail(self, error: BaseException) -> None:
         """The loop has raised: save and give back what was trained, and let go of the system."""
         try:
-            self._rescue(error)
+            self._rescue()
         except CsrunError as another:
             log.warning(f"What was trained behind the newest checkpoint is lost: {another}")
         finally:
@@ -119,11 +119,11 @@ class ScriptRun:
                 announce_failed(self.run.folder, error)
             self._let_go(None)
 
-    def _rescue(self, error: BaseException) -> None:
-        machine = self._machine
-        if self._is_broken:  # by the error: the store is between two steps, or amid one
+    def _rescue(self) -> None:
+        machine, by = self._machine, self._broken_by
+        if by is not None:  # the store is between two steps, or amid one
             is_whole = machine is not None and machine.has_ended
-            is_whole |= isinstance(error, CsrunError) and not isinstance(error, PeerLost)
+            is_whole |= isinstance(by, CsrunError) and not isinstance(by, PeerLost)
         else:
             self.flush()
             machine, is_whole = self._machine, True
@@ -155,7 +155,7 @@ class ScriptRun:
             self._let_go({**self._results, **word})
 
     def _let_go(self, results: Results | None) -> None:
-        self.is_open = self._is_broken = False
+        self.is_open, self._broken_by = False, None
         self._queued = []
         self._close_machine(results)
 
@@ -261,13 +261,18 @@ class ScriptRun:
             self.flush()
 
     def flush(self) -> None:
-        """Run what is queued, in order."""
+        """Run what is queued, in order.
+
+        Raises: what it has raised before, where the loop has caught that: those steps are lost
+        """
+        if isinstance(self._broken_by, Exception):
+            raise self._broken_by
         queued, self._queued = self._queued, []
         try:
             for part, steps in groupby(queued, key=lambda step: step.part):
                 self._run(part, list(steps))
-        except BaseException:
-            self._is_broken = True
+        except BaseException as error:
+            self._broken_by = error
             raise
 
     def _run(self, part: Part, steps: list[Queued]) -> None:

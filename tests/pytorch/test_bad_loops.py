@@ -162,3 +162,24 @@ def test_a_criterion_of_the_loops_own_is_pytorchs(tmp_path):
         ours.loop(step)
     theirs.loop(step)
     torch.testing.assert_close(ours.model.inner.weight, theirs.model.inner.weight)
+
+
+def test_a_failure_that_the_loop_catches_is_raised_again(tmp_path):
+    """What was queued with it is lost: a loop that went on would train without these steps."""
+    script, caught = Script(), {}
+    script.loader.dataset.tensors[1][44] = 9
+
+    def step(script, number, x, y):
+        try:
+            plain(script, number, x, y)
+            script.model.inner.weight.sum().item()
+        except CsrunError as error:
+            caught[number] = str(error)
+
+    with (
+        pytest.raises(CsrunError, match=r"batch 5, row 4 .* must be in 0\.\.3, got 9"),
+        script.session(tmp_path),
+    ):
+        script.loop(step)
+    assert list(caught) == [6, 7, 8]
+    assert len(set(caught.values())) == 1
