@@ -1,4 +1,7 @@
-"""What every test is held to: no process and no file descriptor is left behind."""
+"""What every test is held to: no process and no file descriptor is left behind.
+
+What Hypothesis draws is the same in each run, and no pause of the machine fails it.
+"""
 
 import gc
 import os
@@ -11,12 +14,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 MODELS = Path(__file__).parents[1] / "reference_models"
 
 SETTLE_S = 3.0  # for what a test ended to be gone
 OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventpoll]")
 
+settings.register_profile(
+    "csrun", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("csrun")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' children need Ctrl-C

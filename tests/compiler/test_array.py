@@ -56,7 +56,7 @@ def part(array, x, random):
 CHANGES = {"permute": permute, "expand": expand, "reshape": reshape, "part": part}
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(shape=SIZES, steps=STEPS)
 def test_views_of_views_are_numpys(shape, steps):
     base = np.arange(np.prod(shape, dtype=int)).reshape(shape)

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.programs import SYSTEM
 from support.rectangles import apart, inside
@@ -22,7 +22,6 @@ from csrun.compiler.floor_plan import (
 from csrun.executable import Rectangle
 
 PART = usable_part(SYSTEM)
-LIMIT_S = 5
 WITHIN = 0.9  # of the bound
 
 
@@ -70,7 +69,6 @@ def chain(count: int) -> list[Wire]:
     return [Wire(i, j) for i, j in pairwise(range(count))]
 
 
-@settings(derandomize=True, deadline=1000 * LIMIT_S)
 @given(networks())
 def test_a_plan_is_sound_and_nearly_as_fast_as_its_area_allows(network):
     flops, memory = network
@@ -83,7 +81,6 @@ def test_a_plan_is_sound_and_nearly_as_fast_as_its_area_allows(network):
     assert rate >= WITHIN * rate_bound(flops, memory, PART.pes)
 
 
-@settings(derandomize=True)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 9))
 def test_small_parts_are_used_or_refused(memory, width, height):
     part, demands = Rectangle(2, 5, width, height), Demands([1] * len(memory), memory)

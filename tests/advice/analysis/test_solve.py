@@ -83,7 +83,7 @@ cases = st.builds(
 
 
 @given(case=cases)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_it_is_what_an_exhaustive_search_finds(case: Case) -> None:
     site = case.site()
     scaling = Scaling(case.measurements(), site)

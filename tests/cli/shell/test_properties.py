@@ -10,7 +10,7 @@ from unittest.mock import patch
 import click
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csrun.base.errors import CsrunError
@@ -149,22 +149,14 @@ def check(sequence: list[tuple[int, tuple[str, str]]]) -> None:
             assert bool(status["holder"]) == model.has_job
 
 
-AS_ALWAYS = settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-
-
-@settings(AS_ALWAYS, max_examples=100)
+@settings(max_examples=100)
 @given(sequence=SEQUENCES)
 def test_a_hundred_sequences_of_commands(sequence: list[tuple[int, tuple[str, str]]]) -> None:
     check(sequence)
 
 
 @pytest.mark.slow
-@settings(AS_ALWAYS, max_examples=1000)
+@settings(max_examples=1000)
 @given(sequence=SEQUENCES)
 def test_a_thousand_sequences_of_commands(sequence: list[tuple[int, tuple[str, str]]]) -> None:
     check(sequence)
