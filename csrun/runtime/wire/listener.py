@@ -30,7 +30,7 @@ from csrun.runtime.wire.shared import StallWatch
 from csrun.runtime.wire.tcp import TcpChannel, tune
 
 MAX_STRANGERS = 128  # connections that have not passed the challenge; the oldest makes room
-BACKLOG = 256
+BACKLOG = 4096  # of which Linux grants net.core.somaxconn
 SHOWN_NAMES = 8  # in a line that a person reads
 LOOK_FOR_ENDED_S = 1.0  # while a peer is missing
 

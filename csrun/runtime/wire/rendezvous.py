@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import sleep
+from random import Random
+from time import monotonic, sleep
 
 import msgspec
 
@@ -89,7 +90,9 @@ def bulk_name(peer: str) -> str:
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; unix(7)
 FIRST_LOOK_S = 0.002  # a joiner looks for the endpoint this soon, then ever more rarely
 RAREST_LOOK_S = 0.25
-RETRY_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # after being turned away by strangers
+QUEUE_S = 60.0  # a thousand tasks on two cores knock at once, more than the chief's queue takes
+MOST_TURNED_AWAY = 6  # times
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 CHIEF = "chief"
 MEMORYX = peer_name(Role.MEMORYX)
 _RUN_AGAIN = "start the job again"
@@ -234,14 +237,25 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
 
 
 def _proven(folder: RunFolder, name: str) -> socket.socket:
-    """A connection that has passed the challenge; one turned away by strangers is tried again."""
+    """A connection that has passed the challenge; one turned away by a crowd is tried again.
+
+    The pauses are drawn, so that those who came at once do not come at once again.
+    """
     endpoint = stored.read(folder.endpoint, Endpoint, "the chief's address", _RUN_AGAIN)
-    for pause_s in RETRY_PAUSES_S:
+    deadline_s, pause_s = monotonic() + QUEUE_S, FIRST_PAUSE_S
+    draws, turned_away = Random(name), 0
+    while True:
         try:
             return _prove(endpoint, folder, name)
-        except (ConnectionResetError, BrokenPipeError, BlockingIOError):
-            sleep(pause_s)
-    return _prove(endpoint, folder, name)
+        except BlockingIOError:  # the chief's queue is full
+            if monotonic() > deadline_s:
+                raise
+        except (ConnectionResetError, BrokenPipeError):  # strangers, or the chief will not have it
+            turned_away += 1
+            if turned_away > MOST_TURNED_AWAY:
+                raise
+        sleep(pause_s * draws.uniform(0.5, 1))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:

@@ -1,5 +1,6 @@
 """Who is let in, and who is kept out."""
 
+import errno
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ from support.accounts import OTHER, as_account, needs_two_accounts
 from csrun.base import stored
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.context import Host
+from csrun.runtime.wire import rendezvous
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.handshake import Frames, Hello, new_nonce, prove
 from csrun.runtime.wire.listener import MAX_STRANGERS, Listener
@@ -114,6 +116,27 @@ def test_a_peer_with_a_wrong_secret_job_or_role_is_kept_out(folder, afar, change
     accepting.join()
     assert list(accepted["value"]) == ["streamer 1"]
     for end in (listener, right, accepted["value"]["streamer 1"]):
+        end.close()
+
+
+def test_a_peer_waits_while_the_chiefs_queue_is_full(folder, afar, monkeypatch):
+    """Linux answers EAGAIN to whoever comes to a full queue of a Unix socket."""
+    knocks, pauses = iter(range(50)), []
+    connect = Endpoint.connect
+
+    def crowded(self, host, timeout_s):
+        if next(knocks) < 40:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return connect(self, host, timeout_s)
+
+    monkeypatch.setattr(rendezvous, "sleep", pauses.append)
+    monkeypatch.setattr(Endpoint, "connect", crowded)
+    listener = Listener(folder)
+    accepting, accepted = in_thread(listener.accept, {"streamer 1"})
+    joined = join(afar, "streamer 1")
+    accepting.join()
+    assert len(pauses) >= 40
+    for end in (listener, joined, accepted["value"]["streamer 1"]):
         end.close()
 
 
