@@ -40,6 +40,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
     seed: keys initial weights and every random draw; equal seeds give equal bits.
     save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
+    save_initial_checkpoint: save the weights that a training begins with, at step 0, too.
     keep_checkpoint_max: how many checkpoints stay in model_dir.
     minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
     on the wafer; None leaves it to the compiler, which takes 1.
@@ -54,6 +55,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
 
     cs_ip: str | None = None
     save_checkpoints_steps: Positive = 1000
+    save_initial_checkpoint: bool = True
     keep_checkpoint_max: Positive = 5
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None

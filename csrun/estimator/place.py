@@ -236,7 +236,8 @@ def checkpoint_space(run: Run, plan: Plan, first: int, last: int | None) -> Chec
     every, there = run.config.save_checkpoints_steps, len(checkpoints.kept_steps(run.model_dir))
     most = run.config.keep_checkpoint_max + 1  # the oldest goes when the newest is whole
     if last is not None:
-        saves = (first == 0) + last // every - first // every + (last % every > 0)
+        initial = first == 0 and run.config.save_initial_checkpoint
+        saves = initial + last // every - first // every + (last % every > 0)
         most = min(most, there + saves)
     count = max(0, most - there)
     nbytes = sum(nbytes_of(shape, dtype) for _, shape, dtype in state_layout(plan).values())

@@ -69,6 +69,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
             run.settings,
             compiled.traced.summaries,
             apart=split.apart,
+            saves_initial=run.config.save_initial_checkpoint,
             grace_s=run.context.job.grace_s if run.context else None,
         )
         results = Training(machine, options, compiled.traced.host, show).run()

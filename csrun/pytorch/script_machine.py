@@ -103,6 +103,7 @@ class ScriptMachine:
                 {**run.identity(self.machine.plan), **names},
                 compile_s,
                 run.settings,
+                saves_initial=run.config.save_initial_checkpoint,
                 grace_s=run.context.job.grace_s if run.context else None,
             )
             self._training = Training(self.machine, options, None, self._show, taken)

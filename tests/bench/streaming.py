@@ -1,12 +1,15 @@
 """What weight streaming takes of memory, with the store there and on disk; and first values.
 
-A GPT trains by AdamW in a job of three nodes, from its first values to a checkpoint after a few
-steps. What is told is the most that all processes of the job have taken together, by their
-proportional shares. GPT-3 XL is measured where its name is given, or the machine has the memory.
+A GPT trains by AdamW, or GPT-J by SGD, in a job of three nodes, from its first values to a
+checkpoint after its steps. What is told is the most that all processes of the job have taken
+together, by their proportional shares; of a store on disk, too, how much of the run the disk would
+have been at work at the rate of direct reads and writes. GPT-3 XL is measured where its name is
+given, or the machine has the memory; GPT-J 6B where its name is given and the disk has 60 GB.
 
     streaming.py [WORKLOAD...] [memory|disk...]
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -14,20 +17,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
 import psutil
-from processes import family, pss_mb
+from disk import DiskRates, disk_rates
+from processes import bytes_moved, family, pss_mb
 from result import Result, interleaved
 
-RUN = Path(__file__).parents[2] / "reference_models" / "gpt2" / "run.py"
-VOCABULARY, LENGTH, STEPS = 50257, 256, 2
+MODELS = Path(__file__).parents[2] / "reference_models"
+LENGTH = 256
 WATCH_S = 0.25
 GIB = 1 << 30
+IN_STEPS = ("compute", "input", "weights", "first_group")  # rows of the ledger
 STORES = ("memory", "disk")
 DRAWN, TENSORS, THREADS, ROUNDS = 1 << 22, 8, 2, 5
 NUMPY = "NumPy's float32 standard_normal, one thread"
@@ -37,27 +43,79 @@ NUMPY = "NumPy's float32 standard_normal, one thread"
 class Workload:
     """A GPT, and the most that its training may take of memory. Units: GiB
 
-    memory_gib: with the store in memory; disk_gib: on disk, when the store may take store_gib.
+    memory_gib: with the store in memory, None where it is not meant to fit; disk_gib: on disk, when
+    the store may take store_gib.
     """
 
     width: int
     layers: int
     heads: int
-    memory_gib: float
+    memory_gib: float | None
     disk_gib: float
     store_gib: float
+    steps: int = 2
+    vocabulary: int = 50257
+    optimizer: dict[str, Any] = field(default_factory=lambda: {**ADAMW})
+
+    model = "gpt2"
 
     @property
     def weights(self) -> int:
         """Brown et al. 2020, section 2.1: 12 d² a block, beside its biases; the tables."""
         block = 12 * self.width**2 + 13 * self.width
-        return self.layers * block + (VOCABULARY + LENGTH + 2) * self.width
+        return self.layers * block + (self.vocabulary + LENGTH + 2) * self.width
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The model, in the words of its params file."""
+        return self.common_sizes | {"max_position_embeddings": LENGTH}
+
+    @property
+    def common_sizes(self) -> dict[str, int]:
+        return {
+            "vocabulary": self.vocabulary,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_heads": self.heads,
+            "sequence_length": LENGTH,
+        }
 
 
+class GptJ(Workload):
+    """Wang and Komatsuzaki 2021: rotary positions, a head of its own."""
+
+    model = "gptj"
+
+    @property
+    def weights(self) -> int:
+        """12 d² a block, its norm and the biases of its feed-forward network; two tables."""
+        block = 12 * self.width**2 + 7 * self.width
+        tables = (2 * self.width + 1) * self.vocabulary
+        return self.layers * block + tables + 2 * self.width
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return self.common_sizes | {"rotary_dim": 64}
+
+
+ADAMW = {"optimizer_type": "adamw", "learning_rate": 1e-4, "weight_decay": 0.1}
+SGD = {"optimizer_type": "sgd", "learning_rate": 1e-3}
 WORKLOADS = {
     "GPT-2 medium": Workload(1024, 24, 16, 5.5, 3.7, 2.0),
     "GPT-3 XL": Workload(2048, 24, 16, 18.0, 12.0, 8.5),
+    "GPT-J 6B": GptJ(4096, 28, 16, None, 12.0, 7.5, 1, 50400, SGD),
 }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run: the most memory of all its processes, the bytes they moved from and to the disk."""
+
+    peak_gib: float
+    read: int
+    written: int
+    seconds: float
+    step_s: float
 
 
 def bench_memory(name: str, stores: Collection[str]) -> None:
@@ -65,23 +123,41 @@ def bench_memory(name: str, stores: Collection[str]) -> None:
     workload = WORKLOADS[name]
     limits = {"memory": workload.memory_gib, "disk": workload.disk_gib}
     for store, limit in ((each, limits[each]) for each in stores):
+        if limit is None:
+            continue
         with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
-            peak, seconds = _trained(Path(folder), workload, store)
-        what = f"{name}, {workload.weights / 1e6:,.0f} M weights, {STEPS} steps in {seconds:.0f} s"
+            rates = disk_rates(Path(folder)) if store == "disk" else None
+            run = _trained(Path(folder), workload, store)
+        what = (
+            f"{name}, {workload.weights / 1e6:,.0f} M weights, {workload.steps} steps of "
+            f"{run.step_s:.0f} s in {run.seconds:.0f} s"
+        )
         baseline = f"the limit, {limit:g} GiB"
         Result(
             "streaming", what, f"store: {store}",
-            "GiB PSS", peak, baseline, peak / limit, 1, at_most=1.0,
+            "GiB PSS", run.peak_gib, baseline, run.peak_gib / limit, 1, at_most=1.0,
         ).print()  # fmt: skip
+        if rates is not None:
+            _tell_disk(what, run, rates)
 
 
-def _trained(folder: Path, workload: Workload, store: str) -> tuple[float, float]:
-    """The peak of all processes in GiB, and the seconds of the run."""
-    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 64 * LENGTH + 1).astype(np.uint16)
-    tokens.tofile(folder / "train.bin")
+def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
+    """Print what a run has moved, and how much of it the disk would have been at work for that."""
+    at_work_s = run.read / rates.read + run.written / rates.written
+    baseline = f"direct: {rates.read / 1e6:,.0f} MB/s read, {rates.written / 1e6:,.0f} written"
+    side = f"{run.read / 1e9:.1f} GB read, {run.written / 1e9:.1f} written"
+    Result(
+        "streaming", what, side, "s of the disk", at_work_s, baseline, at_work_s / run.seconds, 1
+    ).print()  # fmt: skip
+
+
+def _trained(folder: Path, workload: Workload, store: str) -> Trained:
+    tokens = np.random.default_rng(1).integers(0, workload.vocabulary, 64 * LENGTH + 1)
+    tokens.astype(np.uint16).tofile(folder / "train.bin")
     (folder / "params.yaml").write_bytes(msgspec.yaml.encode(_params(workload, store, folder)))
     command = [sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3",
-               "--tasks-per-node", "1", "--cpus-per-task", "1", "python-ws", str(RUN),
+               "--tasks-per-node", "1", "--cpus-per-task", "1", "python-ws",
+               str(MODELS / workload.model / "run.py"),
                "--mode", "train", "--params", "params.yaml"]  # fmt: skip
     state = {"CSRUN_STATE_DIR": str(folder / "state")}
     started = time.perf_counter()
@@ -89,12 +165,19 @@ def _trained(folder: Path, workload: Workload, store: str) -> tuple[float, float
         launcher = subprocess.Popen(
             command, cwd=folder, env={**os.environ, **state}, stdout=log, stderr=log
         )
-        peak = _peak_gib(launcher)
+        peak, read, written = _watched(launcher)
         log.seek(0)
         text = log.read()
     assert launcher.returncode == 0, text
     sys.stderr.writelines(f"{line}\n" for line in text.splitlines() if "Weight store" in line)
-    return peak, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return Trained(peak, read, written, seconds, _steps_s(folder) / workload.steps)
+
+
+def _steps_s(folder: Path) -> float:
+    """What all steps of a run took together, by its ledger."""
+    record = json.loads((folder / "model_dir" / "performance" / "performance.json").read_text())
+    return sum(row["seconds"] for row in record["ledger"] if row["row"] in IN_STEPS)
 
 
 def _params(workload: Workload, store: str, folder: Path) -> dict[str, object]:
@@ -106,18 +189,12 @@ def _params(workload: Workload, store: str, folder: Path) -> dict[str, object]:
     return {
         "train_input": {**data, "shuffle_seed": 1},
         "eval_input": data,
-        "model": {
-            "vocabulary": VOCABULARY,
-            "max_position_embeddings": LENGTH,
-            "hidden_size": workload.width,
-            "num_hidden_layers": workload.layers,
-            "num_heads": workload.heads,
-            "sequence_length": LENGTH,
-        },
-        "optimizer": {"optimizer_type": "adamw", "learning_rate": 1e-4, "weight_decay": 0.1},
+        "model": workload.sizes,
+        "optimizer": workload.optimizer,
         "runconfig": {
             "model_dir": "model_dir",
-            "max_steps": STEPS,
+            "max_steps": workload.steps,
+            "save_initial_checkpoint": False,
             "keep_checkpoint_max": 1,
             "log_steps": 1,
             **options,
@@ -125,17 +202,21 @@ def _params(workload: Workload, store: str, folder: Path) -> dict[str, object]:
     }
 
 
-def _peak_gib(launcher: "subprocess.Popen[bytes]") -> float:
-    """The most that a process and all that descends from it take together, until it has ended."""
+def _watched(launcher: "subprocess.Popen[bytes]") -> tuple[float, int, int]:
+    """Of a process and all that descends from it, until it has ended: the most memory that they
+    take together, GiB, and the bytes that they have read from the disk and written to it."""
     peak, over = 0.0, threading.Event()
+    moved: dict[int, tuple[int, int]] = {}
     threading.Thread(target=lambda: (launcher.wait(), over.set()), daemon=True).start()
     while not over.wait(WATCH_S):
         try:
-            peak = max(peak, pss_mb(family(launcher.pid)) / 1024)
+            pids = family(launcher.pid)
         except psutil.NoSuchProcess:
             break
+        peak = max(peak, pss_mb(pids) / 1024)
+        moved |= bytes_moved(pids)
     over.wait()
-    return peak
+    return peak, sum(read for read, _ in moved.values()), sum(put for _, put in moved.values())
 
 
 def bench_first_values() -> None:
@@ -173,9 +254,12 @@ def bench_first_values() -> None:
 
 if __name__ == "__main__":
     given, available = sys.argv[1:], psutil.virtual_memory().available
+    if unknown := {*given} - {*WORKLOADS, *STORES}:
+        sys.exit(f"no such workload or store: {', '.join(sorted(unknown))}")
     stores = [store for store in STORES if store in given] or STORES
     for name, workload in WORKLOADS.items():
-        if name in given or (not given and workload.memory_gib * GIB < 0.8 * available):
+        fits = workload.memory_gib is not None and workload.memory_gib * GIB < 0.8 * available
+        if name in given or (not given and fits):
             bench_memory(name, stores)
     if not given:
         bench_first_values()

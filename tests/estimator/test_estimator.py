@@ -166,6 +166,12 @@ def test_train_and_evaluate_evaluates_once_where_the_data_ends(tmp_path, caplog,
     assert len(warnings(caplog)) == 1
 
 
+def test_the_checkpoint_at_step_0_may_be_left_out(tmp_path):
+    quick = estimator(tmp_path, save_initial_checkpoint=False, save_checkpoints_steps=4)
+    quick.train(train_input, max_steps=10)
+    assert checkpoints.kept_steps(tmp_path) == (4, 8, 10)
+
+
 def test_train_and_evaluate_needs_an_end(tmp_path):
     with pytest.raises(UsageError, match="needs max_steps"):
         estimator(tmp_path).train_and_evaluate(train_input, eval_input, None)

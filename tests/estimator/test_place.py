@@ -42,22 +42,25 @@ def test_a_system_that_became_busy_is_left_for_one_like_it(
 
 
 @pytest.mark.parametrize(
-    ("there", "first", "last", "count"),
+    ("there", "first", "last", "count", "options"),
     [
-        (0, 0, None, 4),  # three that are kept, and the one being written
-        (3, 300, None, 1),
-        (5, 500, None, 0),
-        (0, 0, 50, 2),  # of step 0 and of the last one
-        (0, 0, 100, 2),
-        (2, 150, 250, 2),
+        (0, 0, None, 4, {}),  # three that are kept, and the one being written
+        (3, 300, None, 1, {}),
+        (5, 500, None, 0, {}),
+        (0, 0, 50, 2, {}),  # of step 0 and of the last one
+        (0, 0, 50, 1, {"save_initial_checkpoint": False}),
+        (0, 0, 100, 2, {}),
+        (2, 150, 250, 2, {}),
     ],
 )
-def test_the_checkpoints_of_a_run_are_counted(tmp_path, monkeypatch, there, first, last, count):
+def test_the_checkpoints_of_a_run_are_counted(
+    tmp_path, monkeypatch, there, first, last, count, options
+):
     """Every 100 steps, of which 3 are kept."""
     monkeypatch.setattr(place.checkpoints, "kept_steps", lambda folder: list(range(there)))
     network = Network(sizes=(4, 3), optimizer=nn.AdamW(0.1))
     plan = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING).plan
-    config = CSRunConfig(save_checkpoints_steps=100, keep_checkpoint_max=3)
+    config = CSRunConfig(save_checkpoints_steps=100, keep_checkpoint_max=3, **options)
     run = SimpleNamespace(config=config, model_dir=tmp_path)
     space = checkpoint_space(run, plan, first, last)
     assert (space.folder, space.count) == (str(tmp_path), count)

@@ -34,8 +34,8 @@ class LoopOptions:
 
     first: the global step it starts from; last: the one it ends before, None for the data's end.
     identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
-    its own, whose end is the run's. grace_s: how long the run may go on once it is told to end;
-    None for as long as it takes.
+    its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
+    grace_s: how long the run may go on once it is told to end; None for as long as it takes.
     """
 
     model_dir: Path
@@ -49,6 +49,7 @@ class LoopOptions:
     settings: RunSettings
     summaries: tuple[Summary, ...] = ()
     apart: bool = False
+    saves_initial: bool = True
     grace_s: float | None = None
 
 
@@ -91,7 +92,7 @@ class Training:
         self._numbers = StepNumbers(machine.numbers)
         self._open = ExitStack()
         self._save_s = 0.0  # how long the last checkpoint took
-        self._saved = options.first
+        self._saved = options.first or None  # the step of the newest checkpoint
         self._is_asked = self._is_at_end = False
         self._left_s: float | None = None  # when it was left the last time
         self.step = options.first
@@ -101,7 +102,7 @@ class Training:
             folder = self._options.model_dir
             self._events = opened.enter_context(closing(events.EventWriter(folder)))
             self._start_clocks()
-            if self._left_s is None and self.step == 0:
+            if self._left_s is None and self.step == 0 and self._options.saves_initial:
                 self._save()
             opened.enter_context(self._ending)
             self._open = opened.pop_all()
