@@ -1,0 +1,109 @@
+"""The chief's ends of the channels to all peers of a run, by the names of these."""
+
+import select
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from csrun.base.errors import PeerLost
+from csrun.runtime.roles.programs import Awaited
+from csrun.runtime.step.trace import Spans, spans_of
+from csrun.runtime.wire import messages
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.listener import Listener
+from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.shared import StallWatch, peer_overdue
+
+M = TypeVar("M", bound=messages.AnyMessage)
+_TASKS: dict[type, str] = {  # what a peer is asked for before the first step, in words
+    messages.RingReady: "make its ring",
+    messages.StoreReady: "make its store",
+    messages.WaferReady: "load the program",
+    messages.Primed: "make its first batch",
+    messages.Traced: "tell what it has traced",
+    messages.UpdatesReady: "load another program's updates",
+    messages.StoreInitialized: "draw the first weights",
+}
+
+
+class PeerChannels:
+    """From the chief's listening on: any peer that is lost ends each wait for another one."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._listener = Listener(folder)
+        self._by_name: dict[str, Channel] = {}
+
+    def __getitem__(self, name: str) -> Channel:
+        return self._by_name[name]
+
+    def gather(self, expected: set[str]) -> None:
+        """Wait until all peers of the run have joined; nobody else may come after them."""
+        self._by_name = self._listener.accept(expected)
+        self._listener.close()
+
+    def close(self) -> None:
+        """Without a word: the peers see a lost chief."""
+        self._listener.close()
+        for channel in self._by_name.values():
+            channel.close()
+
+    def expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
+        """The next message of one peer."""
+        channel = self._by_name[name]
+        self._await(channel, StallWatch(peer_overdue(name, _TASKS[kind])))
+        return channel.expect(kind, descriptors)
+
+    def order(
+        self, wafer: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
+    ) -> messages.StepsDone:
+        """Give an order to a wafer and wait for its answer; `awaited` hears what it waits for.
+
+        Raises: PeerLost when any peer of the run is lost meanwhile.
+        """
+        channel = self._by_name[wafer]
+        channel.send(order)
+        overdue = peer_overdue(wafer, f"run step {order.first + 1}")
+        stall_watch = StallWatch.of_reporter(overdue)
+        while True:
+            self._await(channel, stall_watch)
+            message, descriptors = channel.receive()
+            if not isinstance(message, Awaited):
+                return channel.require(messages.StepsDone, 0, message, descriptors)[0]
+            awaited(message)
+            stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
+
+    def traced(self) -> list[tuple[str, Spans]]:
+        """What each peer has traced, by its name."""
+        for channel in self._by_name.values():
+            channel.send(messages.ReadTrace())
+        return [(name, spans_of(b"".join(self._parts(name)))) for name in self._by_name]
+
+    def _parts(self, name: str) -> Iterator[bytes]:
+        while part := self.expect(name, messages.Traced, 0)[0].part:
+            yield part
+
+    def _await(self, wanted: Channel, stall_watch: StallWatch) -> None:
+        """Until a peer has something to say, while the others have nothing to say but their end.
+
+        Raises: PeerLost when any of them is lost meanwhile
+        """
+        poll = select.poll()
+        by_descriptor = {channel.fileno(): channel for channel in self._by_name.values()}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            for descriptor, _ in stall_watch.poll(poll):
+                channel = by_descriptor[descriptor]
+                if channel is wanted:
+                    return
+                if channel.has_ended():
+                    raise PeerLost(f"lost the connection to {channel.peer}", channel.peer)
+                poll.unregister(descriptor)  # an early answer: it will be asked for later
+
+    def has_lost_peer(self) -> bool:
+        """Whether any peer of the run is gone."""
+        return any(channel.has_ended() for channel in self._by_name.values())
+
+    def stop(self, results: messages.Results) -> None:
+        """Tell every peer that the run is over."""
+        for channel in self._by_name.values():
+            channel.send(messages.Stop(results))
