@@ -48,9 +48,14 @@ class Blocks:
 
 
 def write(
-    path: Path, tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] | None = None
+    path: Path,
+    tensors: Mapping[str, Array | Blocks],
+    metadata: Mapping[str, str] | None = None,
+    copied: Callable[[str], None] = lambda name: None,
 ) -> dict[str, int]:
     """Write a new file, flushed to the disk; the checksum of each tensor, CRC-32.
+
+    copied: is told of each tensor, by name, that may change from then on.
 
     Raises: OSError
     """
@@ -62,6 +67,7 @@ def write(
             for part in _parts(tensor):
                 _write_all(file, part)
                 checksums[name] = zlib.crc32(part, checksums[name])
+            copied(name)
         os.fsync(file.fileno())
     return checksums
 

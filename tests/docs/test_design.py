@@ -12,7 +12,7 @@ PAGE = CHECKOUT / "docs" / "design.md"
 #: How many files a reader of each walk may have to open.
 LIMITS = {
     "A batch, from the Dataset to the program": 15,
-    "A weight, from its layer to the checkpoint": 34,
+    "A weight, from its layer to the checkpoint": 35,
     "A request, from the command to the running task": 22,
     "A failure, from the task to the screen": 14,
 }

@@ -18,12 +18,12 @@ SLOW = """
     import importlib, time
     checkpoint = importlib.import_module("csrun.records.checkpoints.write")
     write, written = checkpoint._write_tensors, []
-    def slowly(path, tensors):
+    def slowly(path, tensors, copied):
         path.touch()
         time.sleep({seconds} if written else 0)
         path.unlink()
         written.append(path)
-        return write(path, tensors)
+        return write(path, tensors, copied)
     checkpoint._write_tensors = slowly
 """
 

@@ -4,7 +4,8 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from csrun.base import files, stored
@@ -17,10 +18,15 @@ from csrun.records.tensor_files import Blocks
 log = logging.getLogger("csrun")
 
 
+class StoppedError(Exception):
+    """The writer was told to stop before the checkpoint was whole."""
+
+
 class Writer:
     """Writes the checkpoints of a folder, of which it is the only writer.
 
     What the folder holds is looked at once: a save costs the same however many are kept.
+    It may write in a thread, and another one may `stop` it.
     """
 
     def __init__(self, model_dir: Path, identity: Mapping[str, str], keep: int) -> None:
@@ -28,31 +34,59 @@ class Writer:
         self._identity = dict(identity)
         self._keep = keep
         self._kept: list[str] | None = None  # oldest first, once the folder has been looked at
+        self._placing = threading.Lock()  # while it takes its place, whoever stops it waits
+        self._temporary: Path | None = None
+        self._is_stopped = False
 
-    def write(self, step: int, tensors: Mapping[str, Array | Blocks]) -> Path:
+    def write(
+        self,
+        step: int,
+        tensors: Mapping[str, Array | Blocks],
+        copied: Callable[[str], None] = lambda name: None,
+    ) -> Path:
         """Write the checkpoint of a global step, and let go of the oldest one.
 
+        copied: is told of each tensor that may change from then on, though it is not on the disk.
+
         Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
-        whole.
+        whole. StoppedError
         """
         name = parts.name_of(step)
         path = parts.tensors_path(self._model_dir, name)
-        temporary = files.temporary_beside(path)
+        temporary = self._temporary = files.temporary_beside(path)
         superseded = self._look() if self._kept is None else []
+
+        def told(tensor: str) -> None:
+            copied(tensor)
+            self._go_on()
+
         try:
-            entries = _write_tensors(temporary, tensors)
-            self._drop(name)
-            temporary.replace(path)
-            files.sync_folder(self._model_dir)
-            manifest = parts.Manifest(step, self._identity, entries)
-            stored.write(parts.manifest_path(self._model_dir, name), manifest)
-            self._name(name, superseded)
+            entries = _write_tensors(temporary, tensors, told)
+            with self._placing:
+                self._go_on()
+                self._drop(name)
+                temporary.replace(path)
+                files.sync_folder(self._model_dir)
+                manifest = parts.Manifest(step, self._identity, entries)
+                stored.write(parts.manifest_path(self._model_dir, name), manifest)
+                self._name(name, superseded)
         except OSError as error:
             files.discard(temporary)  # before the free bytes are counted
             raise _failed(path, tensors, error) from error
         finally:
             files.discard(temporary)
         return path
+
+    def stop(self) -> None:
+        """From another thread: what is being written is named by now, or never will be."""
+        self._is_stopped = True
+        with self._placing:
+            if self._temporary is not None:
+                files.discard(self._temporary)  # the writer may wait for its disk, and never see it
+
+    def _go_on(self) -> None:
+        if self._is_stopped:
+            raise StoppedError
 
     def _look(self) -> list[str]:
         """Learn what is kept so far; checkpoints older than that, which a killed writer left."""
@@ -92,9 +126,9 @@ def write(
 
 
 def _write_tensors(
-    path: Path, tensors: Mapping[str, Array | Blocks]
+    path: Path, tensors: Mapping[str, Array | Blocks], copied: Callable[[str], None]
 ) -> dict[str, parts.TensorEntry]:
-    checksums = tensor_files.write(path, tensors)
+    checksums = tensor_files.write(path, tensors, copied=copied)
     return {name: parts.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
 
 

@@ -18,8 +18,8 @@ from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.roles.loop import Orders, Show, nothing_counts
 from csrun.runtime.roles.machine import Machine, Program
+from csrun.runtime.roles.saving import Saving, outcome
 from csrun.runtime.roles.tracing import ChiefTrace
-from csrun.runtime.step.finite import NotFiniteError, finite
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, Summary, write_summaries
 from csrun.runtime.step.trace import Kind
@@ -75,9 +75,6 @@ class Training:
         self._machine = machine
         self._options = options
         self._host = host
-        self._checkpoints = checkpoints.Writer(
-            options.model_dir, options.identity, options.checkpoints_kept
-        )
         self._trace = ChiefTrace(
             machine, options.settings.trace_steps, options.model_dir, options.first
         )
@@ -87,12 +84,14 @@ class Training:
         self._samples = 0
         self._input = InputLog(machine.feeding)
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
+        folder = options.model_dir
+        writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
+        remedy = _remedy_of_values(options.settings)
+        self._saving = Saving(folder, writer, self._ending, options.first or None, remedy)
         self._orders: dict[Program, Orders] = {}  # each knows how long its program's steps take
         self.use(machine)
         self._numbers = StepNumbers(machine.numbers)
         self._open = ExitStack()
-        self._save_s = 0.0  # how long the last checkpoint took
-        self._saved = options.first or None  # the step of the newest checkpoint
         self._is_asked = self._is_at_end = False
         self._left_s: float | None = None  # when it was left the last time
         self.step = options.first
@@ -115,7 +114,8 @@ class Training:
         traceback: TracebackType | None,
     ) -> None:
         self._left_s = perf_counter()
-        self._open.close()
+        with self._open:
+            self._saving.end(error)
 
     def _start_clocks(self) -> None:
         """From here on its time counts."""
@@ -190,7 +190,9 @@ class Training:
             self._traced(Kind.LOG, self.step - 1, began_ns)
         self._ledger.mark(Row.CHIEF)
         if done.bad_loss is not None:
+            self._saving.wait()  # it is the last good one
             raise CsrunError(self._why_stopped(done))
+        self._saving.look()
         if self.step % options.checkpoint_steps == 0 and done.done:
             self._save()
         if self._ending.asked is None:
@@ -204,9 +206,11 @@ class Training:
         return done
 
     def save(self) -> None:
-        """Save where the newest checkpoint is of an earlier step."""
-        if self._saved != self.step:
+        """Save where the newest checkpoint is of an earlier step; on return it is whole."""
+        if self._saving.newest != self.step:
             self._save()
+        self._saving.wait()
+        self._ledger.mark(Row.CHECKPOINT)
 
     def finish(self) -> Results:
         """Save where the last step has no checkpoint; the final step and loss so far.
@@ -281,17 +285,7 @@ class Training:
         step = self.step
         self._ledger.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
-        log.info(log_lines.saving_checkpoint(step))
-        options, started = self._options, perf_counter()
-        try:
-            self._write_checkpoint(step)
-        except BaseException:
-            is_whole = step in checkpoints.kept_steps(options.model_dir)
-            log.info(_outcome(step, is_whole))
-            if self._ending.is_late:
-                log.warning(f"The grace of {options.grace_s:g} s is over (grace_s of the site)")
-            raise
-        self._save_s, self._saved = perf_counter() - started, step
+        self._saving.begin(step, self._machine.state)
         self._ledger.mark(Row.CHECKPOINT)
         self._traced(Kind.CHECKPOINT, step - 1, began_ns)
 
@@ -304,26 +298,17 @@ class Training:
         """The checkpoint of a run that is told to end, if the grace is long enough for one."""
         step = self.step
         log.info(f"{signal_name}: the training ends after global step {step}")
-        left_s = self._ending.left_s
-        if self._saved != step and left_s is not None and self._save_s > left_s:
+        self._saving.wait()
+        saving, left_s = self._saving, self._ending.left_s
+        if saving.newest != step and left_s is not None and saving.seconds > left_s:
             log.warning(
-                f"No checkpoint at global step {step}: the last one took {self._save_s:.1f} s, and "
-                f"{max(0.0, left_s):.1f} s are left of the grace; raise grace_s in the site file, "
-                "or save more often"
+                f"No checkpoint at global step {step}: the last one took {saving.seconds:.1f} s, "
+                f"and {max(0.0, left_s):.1f} s are left of the grace; raise grace_s in the site "
+                "file, or save more often"
             )
             return
-        if self._saved != step:
-            self._save()
-        log.info(_outcome(step, is_whole=True))
-
-    def _write_checkpoint(self, step: int) -> None:
-        """A state that is not finite must not push a good checkpoint out."""
-        try:
-            self._checkpoints.write(step, finite(self._machine.state))
-        except NotFiniteError as error:
-            raise CsrunError(
-                f"{error} after step {step}: training stopped; {self._last_good(step)}"
-            ) from error
+        self.save()
+        log.info(outcome(step, is_whole=True))
 
     def _why_stopped(self, done: StepsDone) -> str:
         """Why there is no update after `step`, and where to go on."""
@@ -333,28 +318,9 @@ class Training:
             uncounted = nothing_counts(self._machine.plan, done.uncounted)
             what, remedy = f"step {step + 1}: {uncounted}", "leave such batches out in input_fn"
         return (
-            f"{what}: training stopped before that step's update; {self._last_good(step, remedy)}"
+            f"{what}: training stopped before that step's update; "
+            f"{self._saving.last_good(step, remedy)}"
         )
-
-    def _last_good(self, step: int, remedy: str = "") -> str:
-        """Where to go on when the weights after `step` are of no use, or no update comes of it."""
-        folder = self._options.model_dir
-        kept = checkpoints.kept_steps(folder)
-        good = max((at for at in kept if at < step), default=max(kept, default=None))
-        remedy = remedy or self._remedy_of_values
-        if good is None:
-            return f"there is no checkpoint; {remedy}"
-        name = checkpoints.name_of(good)
-        place = f", checkpoint_path {folder / name}" if good < max(kept) else ""
-        return f"the last good checkpoint is {name}{place}; {remedy}"
-
-    @property
-    def _remedy_of_values(self) -> str:
-        """What to do against numbers that are not finite."""
-        remedy = "lower the learning rate"
-        if self._options.settings.check_numerics:
-            return remedy
-        return f"{remedy}, or run again with runconfig.check_numerics: true, which finds the sample"
 
     def _keep_performance(self, seconds: float, spent: tuple[LedgerRow, ...]) -> None:
         plan, fed = self._machine.plan, self._input.finish()
@@ -374,7 +340,9 @@ class Training:
         )
 
 
-def _outcome(step: int, is_whole: bool) -> str:
-    """What has become of a checkpoint that was being written, or was due, at the end."""
-    how = "finished before the end" if is_whole else "discarded"
-    return f"Checkpoint at global step {step} {how}"
+def _remedy_of_values(settings: RunSettings) -> str:
+    """What to do against numbers that are not finite."""
+    remedy = "lower the learning rate"
+    if settings.check_numerics:
+        return remedy
+    return f"{remedy}, or run again with runconfig.check_numerics: true, which finds the sample"

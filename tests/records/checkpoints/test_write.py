@@ -217,7 +217,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_a_disk_lacked_is_told_by_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, free: int, said: str
 ) -> None:
-    def refuse(path: Path, tensors: object) -> None:
+    def refuse(path: Path, tensors: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(tensor_files, "write", refuse)

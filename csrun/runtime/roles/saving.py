@@ -1,0 +1,168 @@
+"""Checkpoints beside a training: copied while its updates wait, then flushed and named in a thread.
+
+What is copied lies in the page cache; the steps go on while it is brought to the disk. A checkpoint
+counts once the index names it, as `csrun.records.checkpoints` says, whenever that is: a run that is
+killed before goes on from the one before.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from pathlib import Path
+from time import perf_counter
+
+from csrun.base.errors import CsrunError
+from csrun.context.ending import DeferredEnding
+from csrun.executable.bind import Array
+from csrun.records import checkpoints, log_lines
+from csrun.runtime.step.finite import NotFiniteError, finite
+
+log = logging.getLogger("csrun")
+
+STOPPED_S = 0.1  # for a thread that is told to stop; one that waits for its disk is left behind
+
+
+class Saving:
+    """The checkpoints of a training, of which one at a time is on its way.
+
+    newest: the step of the last one that was begun, None where that has
+    failed or there was none. seconds: how long it took until it was named.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        writer: checkpoints.Writer,
+        ending: DeferredEnding,
+        newest: int | None,
+        remedy: str,
+    ) -> None:
+        self._model_dir, self._writer, self._ending = model_dir, writer, ending
+        self._remedy = remedy
+        self._under_way: Future[None] | None = None
+        self._step = 0  # whose it is
+        self.newest, self.seconds = newest, 0.0
+
+    def begin(self, step: int, state: Mapping[str, Array]) -> None:
+        """Save what the state is now; on return it may change.
+
+        Raises: CsrunError when it is not finite, or a disk fails, be it of the one before
+        """
+        self.wait()
+        log.info(log_lines.saving_checkpoint(step))
+        self.newest = self._step = step
+        copied = _Countdown(len(state))
+        self._under_way = _in_thread(lambda: self._write(step, state, copied.count))
+        self._under_way.add_done_callback(lambda _: copied.end())
+        self._guarded(copied.wait)
+        self.look()
+
+    def wait(self) -> None:
+        """Until the last one is named. Raises: CsrunError as `begin`"""
+        if self._under_way is not None:
+            self._guarded(self._under_way.result)
+            self._under_way = None
+
+    def look(self) -> None:
+        """See whether the last one has failed. Raises: CsrunError as `begin`"""
+        if self._under_way is not None and self._under_way.done():
+            self.wait()
+
+    def end(self, error: BaseException | None) -> None:
+        """The block ends, by this error if there is one: nothing is on its way any more.
+
+        An end that does not wait, such as a second Ctrl-C, discards what is not named by now.
+        """
+        if self._under_way is None:
+            return
+        if error is None:
+            self.wait()
+        elif isinstance(error, Exception):
+            try:
+                self.wait()
+            except CsrunError as another:  # the run ends by the first one
+                log.warning(another)
+        else:
+            self._give_up()
+
+    def last_good(self, step: int, remedy: str = "") -> str:
+        """Where to go on when the weights after `step` are of no use, or no update comes of it."""
+        kept = checkpoints.kept_steps(self._model_dir)
+        good = max((at for at in kept if at < step), default=max(kept, default=None))
+        remedy = remedy or self._remedy
+        if good is None:
+            return f"there is no checkpoint; {remedy}"
+        name = checkpoints.name_of(good)
+        place = f", checkpoint_path {self._model_dir / name}" if good < max(kept) else ""
+        return f"the last good checkpoint is {name}{place}; {remedy}"
+
+    def _write(self, step: int, state: Mapping[str, Array], copied: Callable[[str], None]) -> None:
+        """In the thread. A state that is not finite must not push a good checkpoint out."""
+        started = perf_counter()
+        try:
+            self._writer.write(step, finite(state), copied)
+        except NotFiniteError as error:
+            raise CsrunError(
+                f"{error} after step {step}: training stopped; {self.last_good(step)}"
+            ) from error
+        self.seconds = perf_counter() - started
+
+    def _guarded(self, wait: Callable[[], None]) -> None:
+        """Wait; where that ends by an error or a signal, say what has become of the checkpoint."""
+        try:
+            wait()
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None and not under_way.done():
+            self._writer.stop()
+            wait([under_way], STOPPED_S)
+        is_whole = self._step in checkpoints.kept_steps(self._model_dir)
+        log.info(outcome(self._step, is_whole))
+        self.newest = self._step if is_whole else None
+        if self._ending.is_late:
+            log.warning(f"The grace of {self._ending.grace_s:g} s is over (grace_s of the site)")
+
+
+class _Countdown:
+    """Until so many tensors are copied, or no more will be."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._is_over = threading.Event()
+
+    def count(self, name: str) -> None:
+        self._left -= 1
+        if not self._left:
+            self._is_over.set()
+
+    def end(self) -> None:
+        self._is_over.set()
+
+    def wait(self) -> None:
+        self._is_over.wait()
+
+
+def _in_thread(work: Callable[[], None]) -> "Future[None]":
+    """Work in a thread that the process's end does not wait for."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return future
+
+
+def outcome(step: int, is_whole: bool) -> str:
+    """What has become of a checkpoint that was being written, or was due, at the end."""
+    how = "finished before the end" if is_whole else "discarded"
+    return f"Checkpoint at global step {step} {how}"
