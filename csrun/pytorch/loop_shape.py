@@ -203,6 +203,11 @@ class LoopShape:
         """All that a step has for the loop."""
         return self._slots
 
+    @property
+    def arrays(self) -> list[Slot]:
+        """Those of the batch, in their order."""
+        return [leaf for leaf in self._flat if isinstance(leaf, Slot)]
+
     def _is_known(self, results: list[Ref]) -> bool:
         return all(r in self._slots for r in results)
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,6 +17,19 @@ from csrun.pytorch.capture.tape import address
 from csrun.pytorch.given_back import require_memory
 from csrun.pytorch.loop_shape import name_of
 from csrun.pytorch.tokens import Numbers, leaves_of
+
+_TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
+
+
+class Modes:
+    """What a loop may switch in a model: train() and eval() of its modules, requires_grad."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._modules, self._parameters = list(model.modules()), list(model.parameters())
+
+    def __call__(self) -> tuple[bool, ...]:
+        """As they are now."""
+        return (*map(_TRAINS, self._modules), *map(_REQUIRES_GRAD, self._parameters))
 
 
 class ParameterWatch(TorchDispatchMode):
@@ -88,7 +102,7 @@ class WeightCalls(TorchFunctionMode):
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(
             isinstance(leaf, Numbers) for leaf in leaves
         ):
-            found = self._called(name_of(func), args, kwargs, tuple(kwargs))
+            found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
             if found is not None:
                 return found
         return func(*args, **kwargs)

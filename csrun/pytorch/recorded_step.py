@@ -17,10 +17,11 @@ from csrun.pytorch.given_back import Before
 from csrun.pytorch.given_tensors import Constant
 from csrun.pytorch.gradients import refused
 from csrun.pytorch.interpret import interpret
-from csrun.pytorch.loop_shape import MODEL, Calls, LoopShape, ancestors
+from csrun.pytorch.loop_shape import MODEL, Calls, Expected, LoopShape, ancestors
 from csrun.pytorch.masks import Draw
 from csrun.pytorch.parts import Batches, Part
 from csrun.pytorch.position_check import difference
+from csrun.pytorch.recheck import Recheck
 from csrun.pytorch.replay import GoneError
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.tokens import Slot, StepValues
@@ -213,7 +214,8 @@ class Step:
 
     part: None while it is recorded for the first time. calls: how many of the expected ones were
     made. early: the numbers that it ran with when a value was read before `optimizer.step()`.
-    strayed: a call of the same function as the expected one, with other arguments.
+    strayed: a call of the same function as the expected one, with other arguments. again: where it
+    is compared with step 1 once more.
     """
 
     values: StepValues
@@ -226,6 +228,20 @@ class Step:
     is_over: bool = False
     early: tuple[float, ...] | None = None
     strayed: str = ""
+    again: Recheck | None = None
+
+    @property
+    def expected(self) -> Expected | None:
+        """The call that comes next as step 1 has made it; None where all were made, or none is."""
+        if self.is_over or self.part is None or self.recorded is not None or self.is_rechecking:
+            return None
+        calls = self.part.shape.calls
+        return None if self.calls == len(calls) else calls[self.calls]
+
+    @property
+    def is_rechecking(self) -> bool:
+        """Whether the user's code runs to be compared, not for the loop."""
+        return self.again is not None and self.again.is_recording
 
     @property
     def has_gradients(self) -> bool:

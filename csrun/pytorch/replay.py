@@ -89,6 +89,11 @@ class Replay:
         return self.found
 
     @property
+    def made(self) -> int:
+        """The training steps that the loops have made so far, those of an earlier run included."""
+        return self._made
+
+    @property
     def is_on(self) -> bool:
         """Whether the loop is where an earlier run has been: nothing of it runs again."""
         return self._made < self.resumed

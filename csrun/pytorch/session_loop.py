@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,15 +16,14 @@ from csrun.pytorch.later import later, now
 from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.masks import Draw
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.parameter_watch import ParameterWatch, WeightCalls
+from csrun.pytorch.parameter_watch import Modes, ParameterWatch, WeightCalls
 from csrun.pytorch.parts import Batches, Part, Queued
 from csrun.pytorch.reading import CHECKED_STEPS, Reading
+from csrun.pytorch.recheck import Rechecks
 from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
 from csrun.pytorch.script_run import ScriptRun
 from csrun.pytorch.tokens import InStep, Numbers, OfRecorded, Slot, StepValues, Token, leaves_of
 from csrun.pytorch.user import Loader
-
-_TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 
 
 class SessionLoop:
@@ -45,7 +43,7 @@ class SessionLoop:
     ) -> None:
         self._run, self._model, self._optimization = run, model, optimization
         self._forward = forward
-        self._modules, self._trainable = list(model.modules()), list(model.parameters())
+        self._modes, self._trainable = Modes(model), list(model.parameters())
         self._parts: dict[tuple[Any, ...], Part] = {}
         self._earlier = run.parts_of((line, optimization is not None), self._parts)
         self._recordings: dict[Part, int] = {}
@@ -56,6 +54,7 @@ class SessionLoop:
         self._gradients = Gradients(model, trained, self.watch.name_of)
         self._edited = EditedParts(model, run.compile)
         self._reading = Reading(self, run)
+        self._rechecks = Rechecks(model, run.run.config.save_checkpoints_steps, run.replay)
         self._weight_calls = ExitStack()
 
     def end(self) -> None:
@@ -128,9 +127,6 @@ class SessionLoop:
             self._gradients.begin_recorded,
         )
         return step.recorded.batch
-
-    def _modes(self) -> tuple[bool, ...]:  # what a loop may switch in the model
-        return (*map(_TRAINS, self._modules), *map(_REQUIRES_GRAD, self._trainable))
 
     def _end_step(self) -> None:
         """The loop asks for the next batch, or for none."""
@@ -253,6 +249,8 @@ class SessionLoop:
         step = self._step
         if step is not None and step.recorded is not None:
             return step.recorded.call(self._forward, args, kwargs, self._modes())
+        if step is not None and step.is_rechecking:  # by its own forward
+            return self._forward(*args, **kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
         if found is None:
             raise UsageError(
@@ -266,7 +264,7 @@ class SessionLoop:
         if step.part is not None and not step.calls and not step.is_over:
             step.part.require_constants()
             self._switch(step, step.part, modes)
-        return self._called(MODEL, args, kwargs, (tuple(kwargs), modes))
+        return self._called(MODEL, self._forward, args, kwargs, (tuple(kwargs), modes))
 
     def _switch(self, step: Step, part: Part, modes: tuple[bool, ...]) -> None:
         """Have the step be of the part with these modes, which were set behind its batch."""
@@ -286,7 +284,7 @@ class SessionLoop:
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
-        found = self._called(name_of(func), args, kwargs, tuple(kwargs))
+        found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
         if found is None:
             return self._later(func, args, kwargs)
         if isinstance(args[0], Token) and is_write(func):  # all that have it see what it is now
@@ -305,20 +303,21 @@ class SessionLoop:
             return now(self, func, args, kwargs)
         return later(self, func, args, kwargs)
 
-    def _called(self, name: str, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
+    def _called(self, name: str, func: Any, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
         """The results of a call that step 1 made in this place, too; None for another."""
         step = self._step
-        if step is None or step.is_over or step.part is None or step.recorded is not None:
+        expected = None if step is None else step.expected
+        if step is None or step.part is None or expected is None:
             return None
-        calls = step.part.shape.calls
-        if step.calls == len(calls):
-            return None
-        expected = calls[step.calls]
         if not expected.is_called(name, leaves_of(args, kwargs), how):
             if name == expected.name and name != MODEL:
                 step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
+        if not step.calls:
+            step.again = self._rechecks.begun(step.part)
         step.calls += 1
+        if step.again is not None:
+            step.again.call(expected, func, args, kwargs)
         return expected.tokens(self, step.values)
 
     def backward(self, token: Numbers) -> None:
@@ -335,8 +334,11 @@ class SessionLoop:
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.part is not None, "it has the loss"
-        self._gradients.begin(step.part.recording.first_gradients)
         self._weight_calls.close()
+        if step.again is not None:
+            self._gradients.begin_recorded()
+            step.again.backward()
+        self._gradients.begin(step.part.recording.first_gradients)
         step.is_backward = True
 
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
@@ -365,9 +367,7 @@ class SessionLoop:
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """The loop calls `optimizer.zero_grad()`."""
-        step = self._step
-        has_gradients = step is not None and step.has_gradients
-        if has_gradients or not self._gradients.clear():
+        if (self._step is not None and self._step.has_gradients) or not self._gradients.clear():
             own(set_to_none)
 
     @property

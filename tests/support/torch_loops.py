@@ -22,9 +22,9 @@ class Kit:
         self.val = DataLoader(TensorDataset(x[:20].clone(), y[:20].clone()), 4)
         self.criterion = nn.CrossEntropyLoss()
 
-    def session(self, folder):
+    def session(self, folder, **options):
         """The same on csrun."""
-        cbtorch.initialize(model_dir=folder)
+        cbtorch.initialize(model_dir=folder, **options)
         self.model = cbtorch.module(self.model)
         self.train, self.val = cbtorch.dataloader(self.train), cbtorch.dataloader(self.val)
         return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
@@ -48,11 +48,14 @@ class Kit:
         return [p.grad for p in self.model.parameters()]
 
 
-def beside(loop, folder, *layers, **options):
-    """Run a loop on csrun and in plain PyTorch: its numbers and the weights must be the same."""
+def beside(loop, folder, *layers, settings=None, **options):
+    """Run a loop on csrun and in plain PyTorch: its numbers and the weights must be the same.
+
+    settings: of csrun's run
+    """
     ours, theirs = Kit(*layers, **options), Kit(*layers, **options)
     theirs.model.load_state_dict(ours.model.state_dict())
-    with ours.session(folder):
+    with ours.session(folder, **(settings or {})):
         found = [float(number) for number in loop(ours)]
     expected = [float(number) for number in loop(theirs)]
     torch.testing.assert_close(

@@ -6,7 +6,7 @@ Batch n of a loader of L batches is number n mod L of pass n div L: passes lie o
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,15 +109,23 @@ def drawing(seed: int, position: int, restores: bool) -> Iterator[None]:
     import torch
 
     key = np.random.SeedSequence([seed % 2**64, position]).generate_state(2, np.uint64)
+    with generators_kept() if restores else nullcontext():
+        torch.default_generator.manual_seed(int(key[0]) % 2**63)
+        np.random.seed(int(key[1]) % 2**32)
+        random.seed(int(key[0]))
+        yield
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Have the global random numbers go on afterwards where they were."""
+    import torch
+
     mine = torch.default_generator
-    before = (mine.get_state(), np.random.get_state(), random.getstate()) if restores else None
-    mine.manual_seed(int(key[0]) % 2**63)
-    np.random.seed(int(key[1]) % 2**32)
-    random.seed(int(key[0]))
+    before = mine.get_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        if before is not None:
-            mine.set_state(before[0])
-            np.random.set_state(before[1])
-            random.setstate(before[2])
+        mine.set_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])

@@ -1,0 +1,112 @@
+"""Steps behind a checkpoint are compared with step 1 again, while the loop has tokens of them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import generators_kept
+from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
+from csrun.pytorch.capture.modes import outside
+from csrun.pytorch.loop_shape import MODEL, Expected, LoopShape
+from csrun.pytorch.parts import Part
+from csrun.pytorch.position_check import difference
+from csrun.pytorch.replay import Replay
+from csrun.pytorch.tokens import Slot, Token
+
+
+class Rechecks:
+    """Which steps these are: the first one of each part of the loop behind each checkpoint.
+
+    every: the training steps from one checkpoint to the next.
+    """
+
+    def __init__(self, model: torch.nn.Module, every: int, replay: Replay) -> None:
+        self._model, self._every, self._replay = model, every, replay
+        self._at: dict[LoopShape, int] = {}  # the same for all edits of a part
+
+    def begun(self, part: Part) -> "Recheck | None":
+        """A step of a part begins: what compares it, unless an earlier run has taken it."""
+        now = self._replay.made // self._every
+        if self._at.setdefault(part.shape, now) == now or self._replay.is_on:
+            return None
+        self._at[part.shape] = now
+        return Recheck(self._model, part, self._replay.made + 1)
+
+
+class Recheck:
+    """One step on traced tensors: the loop's calls are made again on these as they come."""
+
+    def __init__(self, model: torch.nn.Module, part: Part, step: int) -> None:
+        self._part, self._step = part, step
+        self._recorder = Recorder(model)
+        self._results: list[Ref] = []  # of the model
+        self.is_recording = False
+        arrays = part.shape.arrays
+        batch = self._recorder.batch([torch.empty_like(a.meta, device="cpu") for a in arrays])
+        self._values: dict[Slot, Traced] = dict(zip(arrays, batch, strict=True))
+
+    def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """The loop has made a call that step 1 made."""
+        with self._recording():
+            own, options = tree_map(self._value, (args, dict(kwargs)))
+            found = func(*own, **options)
+        (slots, spec), (values, now) = tree_flatten(expected.results), tree_flatten(found)
+        are_traced = [isinstance(value, Traced) for value in values]
+        if spec != now or are_traced != [isinstance(slot, Slot) for slot in slots]:
+            raise self._refused(f"{user_line()}: {expected.name} gives other things than in step 1")
+        for slot, value in zip(slots, values, strict=True):
+            if isinstance(slot, Slot):
+                self._values[slot] = value
+                self._results += [value.value] if expected.name == MODEL else []
+        if not self._part.trains and expected is self._part.shape.calls[-1]:
+            self._finish()
+
+    def backward(self) -> None:
+        """The loop has called it on the loss."""
+        loss = self._part.shape.loss
+        assert loss is not None, "of a training"
+        with self._recording():
+            self._values[loss].backward()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Raises: UsageError where it computes something else than step 1 did"""
+        first, again = self._part.recording, self._recorder.finish()
+        if self._part.trains:
+            what = difference(first, _made(first), again, _made(again))
+        else:
+            what = difference(first, self._part.goals, again, self._results)
+        if what:
+            raise self._refused(what)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        self.is_recording = True
+        try:
+            with outside(), generators_kept(), self._recorder:
+                yield
+        finally:
+            self.is_recording = False
+
+    def _value(self, argument: Any) -> Any:
+        if not isinstance(argument, Token):
+            return argument
+        found = self._values[argument.slot]
+        return found if argument.requires_grad or not found.requires_grad else found.detach()
+
+    def _refused(self, what: str) -> UsageError:
+        return UsageError(
+            f"{what}, as is seen in step {self._step}, the first one behind a checkpoint: a loop "
+            "must compute the same in each step; those since the checkpoint before that have run "
+            "as step 1"
+        )
+
+
+def _made(recording: Recording) -> list[Ref]:
+    """The values that a training step is there for, apart from edits of gradients."""
+    assert recording.loss is not None, "of a training"
+    return [recording.loss, *recording.first_gradients.values(), *recording.written.values()]

@@ -1,0 +1,140 @@
+"""Behind each checkpoint a step is compared with step 1 again: a graph that has changed is seen."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+EVERY = 6  # steps between checkpoints: a pass
+
+
+class Changing(nn.Module):
+    """A network whose forward takes another way when `changes` is set; it counts its calls."""
+
+    def __init__(self, way=lambda self, x: x):
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4)
+        self.way, self.changes, self.calls = way, False, 0
+
+    def forward(self, x):
+        self.calls += 1
+        random.random()
+        x = self.norm(self.inner(x)).tanh()
+        return self.outer(self.way(self, x) if self.changes else x)
+
+
+def scales(self, x):
+    return x * 2  # here
+
+
+def stops_the_gradient(self, x):
+    return x.detach()
+
+
+def evaluates_otherwise(self, x):
+    return x if self.training else x + 1
+
+
+def returns_a_pair(self, x):
+    self.outer.forward = lambda x: (x, x)
+    return x
+
+
+WAYS = {
+    scales: r"test_recheck.py:{scales}: aten.mul.Tensor is computed where step 1 .* in step 7, ",
+    stops_the_gradient: r"test_recheck.py:\d+: aten.* in step 7, the first one behind a checkpoint",
+    evaluates_otherwise: r"test_recheck.py:\d+: aten.add.* in step 13, ",
+    returns_a_pair: r"test_recheck.py:\d+: the model gives other things than in step 1, .*step 7, ",
+}
+MARKED = scales.__code__.co_firstlineno + 1
+
+
+def both(kit, before=lambda step: None, passes=3):
+    """Training and validation in turn: the losses of both."""
+    found, step = [], 0
+    for _ in range(passes):
+        kit.model.train()
+        for x, y in kit.train:
+            step += 1
+            before(step)
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            found.append(loss.detach())
+        kit.model.eval()
+        with torch.no_grad():
+            found += [kit.criterion(kit.model(x), y).item() for x, y in kit.val]
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_forward_that_changes_silently_is_refused_behind_the_next_checkpoint(tmp_path, way):
+    kit = Kit(Changing(way))
+    model = kit.model[0]
+
+    def before(step):
+        model.changes = step >= (5 if way is not evaluates_otherwise else 8)
+        if way is not evaluates_otherwise and step == EVERY:
+            kit.val = []
+
+    said = WAYS[way].format(scales=MARKED)
+    with (
+        pytest.raises(UsageError, match=said),
+        kit.session(tmp_path, save_checkpoints_steps=EVERY),
+    ):
+        both(kit, before)
+
+
+def test_what_stays_the_same_is_pytorchs_and_forward_runs_once_a_checkpoint(tmp_path):
+    kits = []
+
+    def loop(kit):
+        kits.append(kit)
+        return both(kit)
+
+    beside(loop, tmp_path, Changing(), settings={"save_checkpoints_steps": EVERY})
+    ours, theirs = (kit.model[0].calls for kit in kits)
+    assert theirs == 3 * (6 + 5)
+    assert ours == 3 + 2 + 3 + 2  # the first ones, and behind two checkpoints; of both loops
+
+
+def test_calls_of_the_loop_and_edits_of_gradients_are_made_as_they_were(tmp_path):
+    """Detached values, parts of weights, writes in place; a bound that begins with a checkpoint."""
+
+    def trained(kit):
+        losses = []
+        for number in range(2):
+            for step, (x, y) in enumerate(kit.train, number * EVERY):
+                kit.optimizer.zero_grad()
+                out = kit.model(x)
+                with torch.no_grad():
+                    goal = kit.model(x).softmax(1)
+                loss = kit.criterion(out, y) + out.detach().mul(out).mean()
+                loss = loss + (out.softmax(1) - goal + 0.1).clamp_(min=0.05).sum()
+                loss = loss + 1e-2 * sum(p.norm() for p in kit.model.parameters())
+                loss.backward()
+                if step >= EVERY:
+                    nn.utils.clip_grad_norm_(kit.model.parameters(), 0.1)
+                kit.optimizer.step()
+                losses.append(loss.detach())
+        return losses
+
+    beside(trained, tmp_path, settings={"save_checkpoints_steps": 3})
+
+
+def test_the_loops_random_numbers_do_not_know_of_checkpoints(tmp_path):
+    def drawn(folder, every):
+        random.seed(5)
+        kit, found = Kit(Changing()), []
+        with kit.session(tmp_path / folder, save_checkpoints_steps=every):
+            both(kit, lambda step: found.append(random.random()))
+        return found
+
+    assert drawn("often", 2) == drawn("never", 1000)
