@@ -15,7 +15,7 @@ from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory_plan import Life, lives, place
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.slots import place_gradients, place_groups
+from csrun.compiler.slots import AHEAD_BYTES, place_gradients, place_groups
 from csrun.compiler.visits import with_frees
 from csrun.executable import MOST_STEPS, Buffer, Region, Slot, Store, Visit, aligned, nbytes_of
 
@@ -41,12 +41,13 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
         is larger than the system's memory.
     """
     layout, store = with_store(layout, model, options)
+    alive, base = alive_in(layout, model), store.nbytes
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
-        layout, base = _with_slots(layout)
-    else:
-        base = store.nbytes
-    alive = alive_in(layout, model)
+        layout, base = _with_slots(layout, AHEAD_BYTES)
     buffers, first_end = place(alive, base)
+    if options.mode is ExecutionMode.WEIGHT_STREAMING and first_end > options.system.sram_bytes:
+        layout, base = _with_slots(layout, ahead_bytes=0)
+        buffers, first_end = place(alive, base)
     stride = aligned(first_end - base)
     partial = base + options.minibatches * stride
     end = partial + _partial_bytes(layout, options)
@@ -130,10 +131,11 @@ def _with_gradients(
     return replace(layout, groups=groups), nbytes
 
 
-def _with_slots(layout: Layout) -> tuple[Layout, int]:
-    """Weight slots at the arena's front, for a group and the next one."""
+def _with_slots(layout: Layout, ahead_bytes: int) -> tuple[Layout, int]:
+    """Weight slots at the arena's front: for a group and the next ones."""
     order = [group for function in layout.functions for group in function.visit.groups]
-    offsets, nbytes = place_groups([group.nbytes for group in layout.groups], order)
+    sizes = [group.nbytes for group in layout.groups]
+    offsets, nbytes = place_groups(sizes, order, ahead_bytes)
     groups = tuple(
         msgspec.structs.replace(group, slot_offset_bytes=offset)
         for group, offset in zip(layout.groups, offsets, strict=True)

@@ -1,23 +1,30 @@
-"""Weight slots: where on the wafer each group's weights come, so that the next one fits beside;
+"""Weight slots: where on the wafer each group's weights come, so that those that follow fit beside;
 and the window of gradients, where MemoryX has those that come next.
 
-Groups whose visits follow each other lie apart: the one at the front of the slots, the other at
-their end. So two groups are there at a time, and the slots take what the two largest neighbours
-need, at most twice the largest group. A group that is visited among several others may have
-neighbours at both ends; it lies between, or where it must wait for its turn to come in.
+Groups whose visits follow each other lie apart. Where the slots take no more than the two largest
+neighbours need, the one lies at their front, the other at their end; a group that is visited among
+several others may have neighbours at both ends, and lies between, or where it must wait for its
+turn to come in. Where there are more bytes, up to twice the largest group, they are a ring: a group
+comes where the one lies whose visits are the farthest, in bytes that are used between.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 
 from csrun.executable import Visit
 
+AHEAD_BYTES = 64 << 20  # of weights that come while the largest group is computed on
 
-def place_groups(sizes: Sequence[int], order: Sequence[int]) -> tuple[list[int], int]:
+
+def place_groups(
+    sizes: Sequence[int], order: Sequence[int], ahead_bytes: int = 0
+) -> tuple[list[int], int]:
     """The offset of each group, and the length of all slots.
 
-    sizes: bytes of each group; order: the groups in the order of a step's visits
+    sizes: bytes of each group; order: the groups in the order of a step's visits. ahead_bytes: that
+    much is to fit beside the largest group, or another one as large
     """
     beside: list[set[int]] = [set() for _ in sizes]
     for group, following in pairwise(order):
@@ -25,10 +32,12 @@ def place_groups(sizes: Sequence[int], order: Sequence[int]) -> tuple[list[int],
             beside[group].add(following)
             beside[following].add(group)
     pairs = (sizes[group] + max((sizes[b] for b in beside[group]), default=0) for group in {*order})
-    least, most = max(pairs, default=0), 2 * max((sizes[group] for group in {*order}), default=0)
-    plans = [_placed(sizes, order, beside, length) for length in dict.fromkeys((least, most))]
-    offsets, length, _ = min(plans, key=lambda plan: (plan[2], plan[1]))
-    return offsets, length
+    least, largest = max(pairs, default=0), max((sizes[group] for group in {*order}), default=0)
+    plans = [_placed(sizes, order, beside, length) for length in (least, 2 * largest)]
+    if (length := largest + min(largest, ahead_bytes)) > least:
+        plans.insert(0, _in_ring(sizes, order, length))
+    offsets, _ = min(plans, key=lambda plan: plan[1])
+    return offsets, max((offsets[group] + sizes[group] for group in {*order}), default=0)
 
 
 def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list[int | None], int]:
@@ -57,8 +66,8 @@ def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list
 
 def _placed(
     sizes: Sequence[int], order: Sequence[int], beside: Sequence[set[int]], length: int
-) -> tuple[list[int], int, int]:
-    """Offsets in slots of a length, the length, and how many groups lie over a neighbour."""
+) -> tuple[list[int], int]:
+    """Offsets at the ends of slots of a length, and how many groups lie over a neighbour."""
     offsets: dict[int, int] = {}
     at_end, conflicts = True, 0
     for group in order:
@@ -78,4 +87,50 @@ def _placed(
         conflicts += found is None
         offsets[group] = ends[0] if found is None else found
         at_end = offsets[group] != 0
-    return [offsets.get(group, 0) for group in range(len(sizes))], length, conflicts
+    return [offsets.get(group, 0) for group in range(len(sizes))], conflicts
+
+
+def _in_ring(sizes: Sequence[int], order: Sequence[int], length: int) -> tuple[list[int], int]:
+    """The same in a ring of a length."""
+    between = _bytes_between(sizes, order, length)
+    offsets: dict[int, int] = {}
+    front = conflicts = 0
+    for group in dict.fromkeys(order):
+        near = {g: n for g, n in between[group].items() if g in offsets}
+        taken = [(offsets[g], offsets[g] + sizes[g], nbytes) for g, nbytes in near.items()]
+        offsets[group], nbytes = _farthest(sizes[group], length, front, taken)
+        conflicts += nbytes == 0
+        front = offsets[group] + sizes[group]
+    return [offsets.get(group, 0) for group in range(len(sizes))], conflicts
+
+
+def _farthest(
+    size: int, length: int, front: int, taken: Sequence[tuple[int, int, int]]
+) -> tuple[int, float]:
+    """The offset where a group lies over those that are used farthest from it; and how far.
+
+    front: where the one before ends. taken: starts and ends of others, and the bytes between
+    """
+    ends = [place for start, end, _ in taken for place in (end, start - size)]
+    places = [o for o in (front, 0, *ends, length - size) if 0 <= o <= length - size]
+
+    def least_between(place: int) -> float:
+        under = (n for start, end, n in taken if place < end and start < place + size)
+        return min(under, default=inf)
+
+    return max(((place, least_between(place)) for place in places), key=lambda found: found[1])
+
+
+def _bytes_between(sizes: Sequence[int], order: Sequence[int], most: int) -> list[dict[int, int]]:
+    """For each group those that are visited near it, and how many bytes are at least between."""
+    found: list[dict[int, int]] = [{} for _ in sizes]
+    for place, group in enumerate(order):
+        nbytes = 0
+        for at in range(place + 1, len(order)):
+            other = order[at]
+            if nbytes > most or other == group:
+                break
+            for one, two in ((group, other), (other, group)):
+                found[one][two] = min(nbytes, found[one].get(two, nbytes))
+            nbytes += sizes[other]
+    return found

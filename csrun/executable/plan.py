@@ -1,7 +1,7 @@
 """plan.json: everything a wafer and MemoryX must know of a compiled model besides its program.
 
 Memory is two blocks. The *arena* is the wafer's: activations, their gradients, scratch, outputs
-and, in weight streaming, two weight slots. The *store* holds the state of the training: weights and
+and, in weight streaming, weight slots. The *store* holds the state of the training: weights and
 optimizer state, each a flat region in which group g occupies the same byte range, and gradients.
 In weight streaming the store is MemoryX's; pipelined and on the CPU it is the front of the arena.
 """

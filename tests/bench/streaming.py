@@ -1,10 +1,11 @@
-"""What weight streaming takes of memory, with the store there and on disk; and first values.
+"""What weight streaming takes of memory and of time, and how fast first values are drawn.
 
 A GPT trains by AdamW, or GPT-J by SGD, in a job of three nodes, from its first values to a
 checkpoint after its steps. What is told is the most that all processes of the job have taken
 together, by their proportional shares; of a store on disk, too, how much of the run the disk would
 have been at work at the rate of direct reads and writes. GPT-3 XL is measured where its name is
-given, or the machine has the memory; GPT-J 6B where its name is given and the disk has 60 GB.
+given, or the machine has the memory; GPT-J 6B where its name is given and the disk has 60 GB. How
+much time it takes is beside pipelined runs (overlap.py).
 
     streaming.py [WORKLOAD...] [memory|disk...]
 """
@@ -26,6 +27,7 @@ import msgspec
 import numpy as np
 import psutil
 from disk import DiskRates, disk_rates
+from overlap import FIT_BOTH, bench_overlap
 from processes import bytes_moved, family, pss_mb
 from result import Result, interleaved
 
@@ -254,12 +256,16 @@ def bench_first_values() -> None:
 
 if __name__ == "__main__":
     given, available = sys.argv[1:], psutil.virtual_memory().available
-    if unknown := {*given} - {*WORKLOADS, *STORES}:
+    names = {*WORKLOADS, *STORES, *(workload.name for workload in FIT_BOTH)}
+    if unknown := {*given} - names:
         sys.exit(f"no such workload or store: {', '.join(sorted(unknown))}")
     stores = [store for store in STORES if store in given] or STORES
     for name, workload in WORKLOADS.items():
-        fits = workload.memory_gib is not None and workload.memory_gib * GIB < 0.8 * available
-        if name in given or (not given and fits):
+        has_room = workload.memory_gib is not None and workload.memory_gib * GIB < 0.8 * available
+        if name in given or (not given and has_room):
             bench_memory(name, stores)
+    for fits in FIT_BOTH:
+        if fits.name in given or not given:
+            bench_overlap(fits)
     if not given:
         bench_first_values()

@@ -13,9 +13,9 @@ def chain(groups):
     return [*range(groups), *reversed(range(groups))]
 
 
-def overlapping(sizes, order):
+def overlapping(sizes, order, ahead_bytes=0):
     """The neighbours of an order that lie over each other; and the length of the slots."""
-    offsets, length = place_groups(sizes, order)
+    offsets, length = place_groups(sizes, order, ahead_bytes)
     assert all(0 <= o <= o + n <= length for o, n in zip(offsets, sizes, strict=True))
     pairs = {frozenset(pair) for pair in pairwise(order)}
     found = [
@@ -64,6 +64,22 @@ def test_where_three_equal_neighbours_meet_one_waits_for_its_turn():
     found, length = overlapping([10, 10, 10], tied(3))
     assert len(found) == 1
     assert length == 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_ring_has_room_for_what_is_to_come_ahead(seed):
+    """All that follows a group, as far as it fits beside the largest, lies apart from it."""
+    random = np.random.default_rng(seed)
+    sizes = [60, *random.integers(5, 15, 3).tolist() * 5]
+    found, length = overlapping(sizes, tied(len(sizes)), 40)
+    assert found == []
+    assert length <= 60 + 40
+    offsets, _ = place_groups(sizes, chain(len(sizes)), 40)
+    places = [{*range(o, o + n)} for o, n in zip(offsets, sizes, strict=True)]
+    for first in range(len(sizes)):
+        for last in range(first + 1, len(sizes)):
+            if sum(sizes[first + 1 : last + 1]) <= 40:
+                assert not places[first] & places[last]
 
 
 def visit(gradients, completes=None):

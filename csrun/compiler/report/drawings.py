@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import zip_longest
+from functools import cached_property
 
 from csrun.executable import Group, Plan, Rectangle, Visit
+from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.plan import PREFETCH_BYTES
 
 # A floor plan is drawn in units of its labels' height: at 36 of them across, a drawing of 432 px,
@@ -174,53 +175,59 @@ class Arrival(StrEnum):
 
 @dataclass(frozen=True)
 class Stop:
-    """A group's part in one of a step's visits."""
+    """A group's part in one of a step's visits.
+
+    ahead: how many stops before it the group began to come.
+    """
 
     function: str
     group: int
     arrival: Arrival
+    ahead: int = 0
 
 
 def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[Stop, ...]:
     """A step after the first one, as the wafer's weight slots serve it."""
-    ranges = [(g.slot_offset_bytes or 0, (g.slot_offset_bytes or 0) + g.nbytes) for g in groups]
-
-    def meet(group: int, other: int) -> bool:
-        (start, end), (other_start, other_end) = ranges[group], ranges[other]
-        return group == other or (start < other_end and other_start < end)
-
-    held: list[int] = []
-    coming: list[int] = []
+    following = fetches(groups, [visit.groups for visit in visits], PREFETCH_BYTES)
+    held: frozenset[int] = frozenset()
     found: list[Stop] = []
-    for visit, following in 2 * list(zip_longest(visits, visits[1:])):
-        for group in visit.groups:
-            arrival = Arrival.KEPT if group in held else Arrival.IN_TURN
-            arrival = Arrival.AHEAD if group in coming else arrival
-            held = [other for other in held if not meet(group, other)] + [group]
-            found.append(Stop(visit.function, group, arrival))
-        held = [group for group in held if group not in visit.completes]
-        coming = [
-            group
-            for group in (following.groups if following else ())
-            if groups[group].nbytes >= PREFETCH_BYTES
-            and group not in held
-            and not any(meet(group, other) for other in visit.groups)
-        ]
-        held = [other for other in held if not any(meet(group, other) for group in coming)]
-    return tuple(found[len(found) // 2 :])
+
+    def under(group: int) -> frozenset[int]:
+        return frozenset(other for other in held if lie_over(groups[group], groups[other]))
+
+    for _ in range(2):
+        found.clear()
+        coming: dict[int, int] = {}
+        for visit, ahead in zip(visits, following, strict=True):
+            for group in visit.groups:
+                found.append(_stop(visit, group, held, len(found) - coming.pop(group, len(found))))
+                held = held - under(group) | {group}
+            held -= {*visit.completes}
+            for group in ahead:
+                if group not in held:
+                    coming[group] = len(found) - 1
+                    held -= under(group)
+    return tuple(found)
+
+
+def _stop(visit: Visit, group: int, held: frozenset[int], ahead: int) -> Stop:
+    arrival = Arrival.KEPT if group in held else Arrival.AHEAD if ahead else Arrival.IN_TURN
+    return Stop(visit.function, group, arrival, ahead)
 
 
 @dataclass(frozen=True)
 class Stay:
-    """A group in a weight slot, from a visit to a visit; they count from 1.
+    """A group in the weight slots, from a stop to a stop; they count from 1.
 
-    ahead: at `first` it is only fetched, while the other slot is computed on.
+    ahead: so many stops, from `first` on, it comes while others are computed on. lane: a row of the
+    drawing, from 0 on, which is free meanwhile.
     """
 
     group: int
     first: int
     last: int
-    ahead: bool
+    ahead: int
+    lane: int = 0
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,7 @@ class Stream:
     groups: tuple[Group, ...]
     stops: tuple[Stop, ...]
 
-    @property
+    @cached_property
     def stays(self) -> tuple[Stay, ...]:
         """What is in the slots, by the visit at which it comes."""
         stays: list[Stay] = []
@@ -239,19 +246,30 @@ class Stream:
             if stop.arrival is Arrival.KEPT and earlier:
                 stays[earlier[-1]] = replace(stays[earlier[-1]], last=number)
             else:
-                ahead = stop.arrival is Arrival.AHEAD
                 kept = stop.arrival is Arrival.KEPT  # since the step before
-                first = 1 if kept else number - ahead
-                stays.append(Stay(stop.group, first, number, ahead))
-        return tuple(stays)
+                first = 1 if kept else number - stop.ahead
+                stays.append(Stay(stop.group, first, number, stop.ahead))
+        return _in_lanes(stays)
+
+    @property
+    def lanes(self) -> int:
+        """Rows that the drawing needs."""
+        return 1 + max((stay.lane for stay in self.stays), default=0)
 
     def arrivals(self, group: Group) -> tuple[Stop, ...]:
         """The visits of a group, and how it comes for each."""
         return tuple(stop for stop in self.stops if stop.group == group.index)
 
-    def slot(self, group: Group) -> int:
-        """Where a group lies: 1 at the front of the slots, 2 behind others."""
-        return 2 if group.slot_offset_bytes else 1
+
+def _in_lanes(stays: Sequence[Stay]) -> tuple[Stay, ...]:
+    """Each in the first lane that is free from its first stop on."""
+    free_from: list[int] = []
+    found = []
+    for stay in sorted(stays, key=lambda stay: stay.first):
+        lane = next((n for n, stop in enumerate(free_from) if stop <= stay.first), len(free_from))
+        free_from[lane : lane + 1] = [stay.last + 1]
+        found.append(replace(stay, lane=lane))
+    return tuple(found)
 
 
 def stream_of(plan: Plan) -> Stream:

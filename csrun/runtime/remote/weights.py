@@ -9,7 +9,7 @@ from csrun.executable import Commit, Plan, Step, flat_views
 from csrun.executable.bind import Bytes, gradients_offset
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
-from csrun.runtime.step.weights import Places, gradients_below, slot_views
+from csrun.runtime.step.weights import Ahead, Places, gradients_below, slot_views
 from csrun.runtime.wire.shared import Waiter
 
 
@@ -35,7 +35,7 @@ class GradientMemory:
 class RemoteWeights:
     """As `StreamedWeights`, over a `StoreLink`.
 
-    The next visit's groups are fetched while one is computed, and the first one's again when the
+    What follows is fetched while a visit is computed, and the first one's groups again when the
     step's last gradients have left: MemoryX answers in the order of the wafer's orders, so that
     they come with the step's update.
     """
@@ -59,6 +59,7 @@ class RemoteWeights:
         self._slots = slot_views(plan, arena)
         self._flat = flat_views(plan, memory.bytes)
         self._overwrites = gradients_below(plan)
+        self._ahead = Ahead(plan)
         self._sent = sent  # as above
         self._sending: deque[int] = deque()  # groups whose gradients are not known to have left
         self._waiter = arrived  # of the link's counter
@@ -68,7 +69,7 @@ class RemoteWeights:
         self._is_settled = True
 
     def enter(self, visit: int) -> None:
-        """Have the groups' newest weights, and fetch those of the next visit.
+        """Have the groups' newest weights, and fetch those that follow, as far as there is place.
 
         And wait until the gradients that the visit writes over have been sent.
         """
@@ -78,9 +79,9 @@ class RemoteWeights:
         for group in self._overwrites[visit]:
             while group in self._sending:
                 self._take_sent()
-        for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
-            if not self._places.meet(group, needed):
-                self._fetch(group)
+        self._ahead.enter(visit)
+        while self._ahead.waiting:
+            self._fetch(self._ahead.waiting.popleft())
 
     def deliver(self, group: int, step: Step) -> None:
         """Send the group's gradients to MemoryX."""

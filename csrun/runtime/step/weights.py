@@ -7,6 +7,7 @@ from math import sqrt
 from typing import Protocol
 
 from csrun.executable import Plan, Step, UpdateProgram, flat_views
+from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.store.pages import GroupPages
@@ -144,21 +145,16 @@ class Places:
     """The slots of the wafer: which groups are there, and which lie over each other."""
 
     def __init__(self, plan: Plan) -> None:
-        slots = [(group.slot_offset_bytes or 0, group.nbytes) for group in plan.groups]
-        self._ranges = [(offset, offset + nbytes) for offset, nbytes in slots]
+        self._groups = plan.groups
         self.held: set[int] = set()
 
     def meet(self, group: int, others: Iterable[int]) -> bool:
         """Whether a group lies over one of the others."""
-        start, end = self._ranges[group]
-        ranges = (self._ranges[other] for other in others)
-        return any(start < other_end and other_start < end for other_start, other_end in ranges)
+        return any(lie_over(self._groups[group], self._groups[other]) for other in others)
 
     def clear(self, group: int) -> None:
         """What lies where a group is to come is there no more, nor is the group itself."""
-        self.held = {
-            other for other in self.held if other != group and not self.meet(group, [other])
-        }
+        self.held = {other for other in self.held if not self.meet(group, [other])}
 
     def has_come(self, group: int) -> None:
         """The group is there, and nothing that it lies over."""
@@ -167,38 +163,36 @@ class Places:
 
 
 class Slots:
-    """The wafer's weight slots: a group and, beside it, the next one.
+    """The wafer's weight slots: the groups of a visit and, beside them, those that come next.
 
     `load` copies only when the group's weights of the step are not there yet, as the last ones of
-    the forward pass are in the backward pass. `prefetch` copies a large group in a thread of its
-    own while the groups of a visit are computed on.
+    the forward pass are in the backward pass. `prefetch` copies a group in a thread of its own, one
+    after the other, while the groups of a visit are computed on.
     """
 
     def __init__(self, plan: Plan, arena: Bytes, store: Bytes) -> None:
         self._copies = slot_copies(plan, arena, store)
-        self._large = [group.nbytes >= PREFETCH_BYTES for group in plan.groups]
         self._places = Places(plan)
-        self._thread = ThreadPoolExecutor(1, "prefetch") if any(self._large) else None
-        self._coming: tuple[int, Future[None]] | None = None
+        self._thread = ThreadPoolExecutor(1, "prefetch")  # it starts with what comes first
+        self._coming: deque[tuple[int, Future[None]]] = deque()
 
     def load(self, group: int) -> None:
         """Have the group's weights in its slot."""
-        self._await_coming()
+        if self._coming:
+            self._make_way(group)
         if group not in self._places.held:
             self._copies[group]()
             self._places.has_come(group)
 
-    def prefetch(self, group: int, beside: Iterable[int]) -> None:
-        """Begin to load a group if it is large, and lies over none of those that are used."""
-        if self._thread is None or not self._large[group] or self._coming is not None:
-            return
-        if group not in self._places.held and not self._places.meet(group, beside):
+    def prefetch(self, group: int) -> None:
+        """Begin to load a group that is neither there nor coming."""
+        if group not in self._places.held and all(group != coming for coming, _ in self._coming):
+            self._make_way(group)
             self._places.clear(group)
-            self._coming = group, self._thread.submit(self._copies[group])
+            self._coming.append((group, self._thread.submit(self._copies[group])))
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
 
     def outdate(self, group: int) -> None:
         """The group's weights have changed, or will."""
@@ -206,15 +200,36 @@ class Slots:
 
     def forget(self) -> None:
         """Nothing is there any more, nor comes."""
-        self._await_coming()
+        while self._coming:
+            self._await_first()
         self._places.held.clear()
 
-    def _await_coming(self) -> None:
-        if self._coming is not None:
-            coming, copied = self._coming
-            copied.result()
-            self._places.has_come(coming)
-            self._coming = None
+    def _make_way(self, group: int) -> None:
+        """Wait until the group has come, if it does, and nothing comes where it lies."""
+        while self._places.meet(group, (coming for coming, _ in self._coming)):
+            self._await_first()
+
+    def _await_first(self) -> None:
+        coming, copied = self._coming.popleft()
+        copied.result()
+        self._places.has_come(coming)
+
+
+class Ahead:
+    """The groups that are to come ahead of their visits, in the order in which they are used.
+
+    least_bytes: of a group that comes ahead.
+    """
+
+    def __init__(self, plan: Plan, least_bytes: int = 0) -> None:
+        self._fetches = fetches(plan.groups, [visit.groups for visit in plan.visits], least_bytes)
+        self.waiting: deque[int] = deque()
+
+    def enter(self, visit: int) -> None:
+        """Those whose places are free from this visit on wait for their turn, too."""
+        if not visit:
+            self.waiting.clear()  # of a step that was left
+        self.waiting.extend(self._fetches[visit])
 
 
 def gradients_below(plan: Plan) -> list[list[int]]:
@@ -256,6 +271,7 @@ class StreamedWeights:
         self._completes = [frozenset(visit.completes) for visit in plan.visits]
         self._pages = pages or GroupPages()
         self._overwrites = gradients_below(plan)
+        self._ahead = Ahead(plan, PREFETCH_BYTES)
         self._slots = slots
         self._updates = updates
         self._gradients = gradients
@@ -265,10 +281,14 @@ class StreamedWeights:
     def enter(self, visit: int) -> None:
         """Wait until the groups' last updates are in the store, then load them.
 
-        And until MemoryX is done with the gradients that the visit writes over. The next visit's
-        groups begin to come, those whose update need not be waited for.
+        And until MemoryX is done with the gradients that the visit writes over. Those that follow
+        begin to come, as far as there is place and their updates need not be waited for.
         """
-        for group in self._needs[visit]:
+        needed = self._needs[visit]
+        self._ahead.enter(visit)
+        if not self._outdated.isdisjoint(needed):
+            self._fetch_ahead()
+        for group in needed:
             self._await_update(group)
             self._slots.load(group)
             self._pages.has_read(group, is_updated_next=group in self._completes[visit])
@@ -276,8 +296,17 @@ class StreamedWeights:
             self._await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
             self._pages.fetch_weights(group)
-            if group not in self._outdated:
-                self._slots.prefetch(group, self._needs[visit])
+        self._fetch_ahead()
+
+    def _fetch_ahead(self) -> None:
+        """Begin to load what may come; what was not updated yet lets nothing pass."""
+        waiting = self._ahead.waiting
+        while waiting and self._pending and self._updates.ready():
+            self._take()
+        while waiting and waiting[0] not in self._outdated:
+            group = waiting.popleft()
+            self._pages.fetch_weights(group)
+            self._slots.prefetch(group)
 
     def deliver(self, group: int, step: Step) -> None:
         """Hand the group's gradients to MemoryX."""

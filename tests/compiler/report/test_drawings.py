@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, draw, stops
+from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, Stream, draw, stops
 from csrun.compiler.slots import place_groups
 from csrun.executable import Group, Rectangle, Visit
 from csrun.executable.plan import PREFETCH_BYTES
@@ -98,12 +98,19 @@ def tied(groups, training):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("order", [chain, tied])
-@pytest.mark.parametrize("pattern", ["s", "L", "ss", "LL", "sLs", "LsL", "LLLLL", "LLsLs", "ssLL"])
-def test_groups_come_as_the_wafers_slots_fetch_them(monkeypatch, training, order, pattern):
+@pytest.mark.parametrize("ahead_bytes", [0, 3 * PREFETCH_BYTES])
+@pytest.mark.parametrize(
+    "pattern",
+    ["s", "L", "ss", "LL", "sLs", "LsL", "LLLLL", "LLsLs", "ssLL", "XLLLLLL", "LLsXsLL"],
+)
+def test_groups_come_as_the_wafers_slots_fetch_them(
+    monkeypatch, training, order, pattern, ahead_bytes
+):
     """The drawn arrivals of a step are what the wafer's own slots copy, ahead or in turn."""
-    sizes = [PREFETCH_BYTES if size == "L" else 64 for size in pattern]
+    nbytes = {"s": 64, "L": PREFETCH_BYTES, "X": 4 * PREFETCH_BYTES}
+    sizes = [nbytes[size] for size in pattern]
     visits = order(len(sizes), training)
-    offsets, _ = place_groups(sizes, [visit.groups[0] for visit in visits])
+    offsets, _ = place_groups(sizes, [visit.groups[0] for visit in visits], ahead_bytes)
     groups = [
         Group(n, (f"layer{n}",), 0, size, offset)
         for n, (size, offset) in enumerate(zip(sizes, offsets, strict=True))
@@ -115,25 +122,45 @@ def test_groups_come_as_the_wafers_slots_fetch_them(monkeypatch, training, order
     plan = SimpleNamespace(groups=groups, visits=visits)
     slots = weights.Slots(plan, None, None)
     slots.close()
-    slots._thread = AtOnce() if "L" in pattern else None
-    counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None)
+    slots._thread = AtOnce()
+    counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None, ready=lambda: 1)
     streamed = weights.StreamedWeights(plan, slots, counters, counters)
-    ahead = set()
     for step in range(3):
-        arrivals = []
+        arrivals, begun = [], {}
         for number, visit in enumerate(visits):
             (group,) = visit.groups
             held = group in slots._places.held
             copied.clear()
             streamed.enter(number)
-            in_turn = copied[:1] == [group]
-            arrivals.append("still there" if held else "fetched ahead" if group in ahead else "?")
+            in_turn = group in copied
+            arrivals.append("still there" if held else "fetched ahead" if group in begun else "?")
             if in_turn:
                 arrivals[-1] = "fetched in its turn"
-            ahead = {*copied} - {group}
+            arrivals[-1] += f" {number - begun.pop(group, number)}"
+            begun |= dict.fromkeys({*copied} - {group}, number)
             for complete in visit.completes:
                 streamed.deliver(complete, None)
-        assert step == 0 or arrivals == [stop.arrival.value for stop in stops(groups, visits)]
+        drawn = [f"{stop.arrival.value} {stop.ahead}" for stop in stops(groups, visits)]
+        assert step == 0 or arrivals == drawn
+
+
+def test_a_large_group_comes_while_several_small_ones_are_computed_on():
+    """There is room for twice the large one: it comes when half of the small ones are left."""
+    sizes = [PREFETCH_BYTES] * 8 + [4 * PREFETCH_BYTES]
+    visits = chain(len(sizes), training=False)
+    offsets, length = place_groups(sizes, range(len(sizes)), 4 * PREFETCH_BYTES)
+    groups = [
+        Group(n, (f"layer{n}",), 0, size, offset)
+        for n, (size, offset) in enumerate(zip(sizes, offsets, strict=True))
+    ]
+    assert length <= 8 * PREFETCH_BYTES
+    found = stops(groups, visits)
+    assert found[-1].ahead >= 4
+    drawn = Stream(tuple(groups), found)
+    assert drawn.lanes <= 8
+    for lane in range(drawn.lanes):
+        own = [stay for stay in drawn.stays if stay.lane == lane]
+        assert all(a.last < b.first for a, b in pairwise(own))
 
 
 def test_a_program_of_which_nothing_is_wanted_has_no_stops():

@@ -170,10 +170,10 @@ def test_a_streaming_plan_shows_its_groups_on_their_way(browser, tmp_path):
     assert box(browser, ahead[3])[0] == columns["backward 1"][0]
     rows = [" ".join(row.text.split()) for row in all_of(browser, "#stream tbody tr")]
     assert rows == [
-        "0 dense 4.2 MB 1 forward 0: fetched in its turn; backward 0: fetched ahead",
-        "1 dense_1 8.4 MB 2 forward 1: fetched ahead; backward 1: fetched ahead",
-        "2 dense_2 5.74 MB 1 forward 2: fetched ahead; backward 2: still there",
-        "3 dense_3, dense_4 847 kB 2 forward 3: fetched in its turn; backward 3: still there",
+        "0 dense 4.2 MB 0 B forward 0: fetched in its turn; backward 0: fetched ahead",
+        "1 dense_1 8.4 MB 5.74 MB forward 1: fetched ahead; backward 1: fetched ahead",
+        "2 dense_2 5.74 MB 0 B forward 2: fetched ahead; backward 2: still there",
+        "3 dense_3, dense_4 847 kB 13.3 MB forward 3: fetched in its turn; backward 3: still there",
     ]
 
 
