@@ -61,7 +61,7 @@ class Calls(TorchFunctionMode):
 
     def __init__(self, recorder: Recorder, later: Callable[..., Any]) -> None:
         super().__init__()
-        self._later = later
+        self.later = later
         self.found: list[Call] = []
         self.depth = 0  # of calls of the model
         self._recorder = recorder
@@ -75,7 +75,7 @@ class Calls(TorchFunctionMode):
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
-            return self._later(func, args, kwargs)  # it is of a step that is over
+            return self.later(func, args, kwargs)  # it is of a step that is over
         if writes_outside(func, args) and any(isinstance(a, Traced) for a in leaves):
             return self._written(func, args, kwargs)
         operands = self.operands(args, kwargs)

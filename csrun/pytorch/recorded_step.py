@@ -24,7 +24,7 @@ from csrun.pytorch.position_check import difference
 from csrun.pytorch.recheck import Recheck
 from csrun.pytorch.replay import GoneError
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import Slot, StepValues
+from csrun.pytorch.tokens import Slot, StepValues, leaves_of
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,14 @@ class RecordedStep:
             part.wanted.update(dict.fromkeys(part.shape.bases_of(recording, [traced.value])))
             return self._before.number_of(traced.value, lambda: computed(traced.value))
 
-        self._recorder.reader = number_of
+        self._recorder.reader, self._recorder.later = number_of, self._later
+
+    def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What a function of values gives when it is read; None for one that takes weights, too."""
+        tensors = [leaf for leaf in leaves_of(args, kwargs) if isinstance(leaf, torch.Tensor)]
+        if any(map(self._recorder.name_of, tensors)):
+            return None
+        return self.calls.later(func, args, kwargs)
 
 
 @dataclass(eq=False, slots=True)

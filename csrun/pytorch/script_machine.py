@@ -144,12 +144,16 @@ class ScriptMachine:
                 self.machine.close(results)
 
 
-def keep_results(part: Part, program: Program, steps: list[Queued], only_last: bool) -> None:
-    """Give steps that were run what came of them."""
+def keep_results(part: Part, program: Program, steps: list[Queued]) -> None:
+    """Give steps that were run what came of them: of those of a training what is wanted.
+
+    The last one may be read yet, and has all.
+    """
     for step, loss in zip(steps, program.losses(len(steps)), strict=True):
         step.values.loss, step.values.is_over = loss, True
     for slot, step in enumerate(steps):
-        if part.outputs and (slot == len(steps) - 1 or not only_last):
+        is_wanted = not part.trains or step is steps[-1] or step.values.wanted()
+        if part.outputs and is_wanted:
             found = program.result(slot, 0).outputs
             step.values.outputs = {
                 ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in part.outputs

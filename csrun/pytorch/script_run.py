@@ -299,12 +299,13 @@ class ScriptRun:
         self._running = program
         while at < len(steps):
             self.users.are_current = False
-            end = next((n for n in range(at, len(steps)) if steps[n].values.wanted()), len(steps))
-            done = training.advance([step.numbers for step in steps[at : end + 1]])
+            rest = steps[at:]
+            keeps_all = any(step.values.wanted() for step in rest[:-1])
+            done = training.advance([step.numbers for step in rest], keeps_all)
             self.replay.step = training.step
             if not done.done:
                 raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
-            keep_results(part, program, steps[at : at + done.done], only_last=True)
+            keep_results(part, program, steps[at : at + done.done])
             at += done.done
 
     def _evaluate(self, part: Part, program: Program, steps: list[Queued]) -> None:
@@ -314,7 +315,7 @@ class ScriptRun:
             done = orders.give(self._evaluated, (), len(steps) - at)
             if not done.done:
                 raise CsrunError(f"the data ended at batch {steps[at].batch}, the loop goes on")
-            keep_results(part, program, steps[at : at + done.done], only_last=False)
+            keep_results(part, program, steps[at : at + done.done])
             at += done.done
             self._evaluated += done.done
 

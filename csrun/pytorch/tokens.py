@@ -52,6 +52,8 @@ class StepValues:
 
     def wanted(self) -> dict[Ref, None]:
         """The values that are needed of it, the loss aside."""
+        if not (self.waiting or self.asked):
+            return {}
         found = dict(self.asked)
         for waiting in self.waiting:
             if (computation := waiting()) is not None:

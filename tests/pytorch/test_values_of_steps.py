@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_loops import Kit, beside  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.runtime.roles import loop  # noqa: E402
+from csrun.runtime.roles.cpu import CpuProgram  # noqa: E402
 
 
 def evaluate(kit, each):
@@ -136,6 +138,38 @@ LOOPS = (hits_from_zero, predictions, at_once, held, losses, in_dicts, smoothed)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_values_are_pytorchs(tmp_path, loop):
     beside(loop, tmp_path)
+
+
+def test_values_that_are_kept_in_each_step_of_a_training_come_with_few_orders(
+    tmp_path, monkeypatch
+):
+    """Of each epoch one for every shape of its steps; the first steps are orders of their own."""
+    orders, run = [], CpuProgram.run
+
+    def counted(program, first, count, keeps_all=False):
+        orders.append(count)
+        return run(program, first, count, keeps_all)
+
+    def kept(kit):
+        found, hits, outs = [], 0, []
+        for _ in range(8):
+            for x, y in kit.train:
+                kit.optimizer.zero_grad()
+                out = kit.model(x)
+                loss = kit.criterion(out, y)
+                loss.backward()
+                kit.optimizer.step()
+                found.append(loss)
+                outs.append(out.detach())
+                hits += (out.argmax(1) == y).sum()
+            found.append(hits / len(outs))
+        return [*map(torch.Tensor.detach, found), *torch.cat(outs).flatten()]
+
+    monkeypatch.setattr(CpuProgram, "run", counted)
+    monkeypatch.setattr(loop, "ORDER_S", 1e6)
+    beside(kept, tmp_path)
+    assert sum(orders) == 48
+    assert len(orders) < 16
 
 
 def test_values_of_the_first_steps_may_be_read_behind_the_block(tmp_path):

@@ -238,6 +238,26 @@ def test_a_program_that_takes_its_turn_again_is_ordered_as_before(tmp_path, monk
     assert counts == [1, 1, 3, 5, 3]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_the_outputs_of_all_steps_of_a_training_are_kept_where_they_are_wanted(tmp_path, way):
+    """As those of orders of one step."""
+    train, state = NETWORK.compile(tmp_path, STREAMING, 1), NETWORK.parameters()
+
+    def outputs(machine, count):
+        return [machine.result(slot, 0).outputs for slot in range(count)]
+
+    alone, expected = begun(train, data(NETWORK), state), []
+    for step in range(PART):
+        alone.run(step, 1)
+        expected += outputs(alone, 1)
+    with opened(way, tmp_path, train, [data(NETWORK)], state) as machine:
+        machine.run(0, PART, keeps_all=True)
+        found = outputs(machine, PART)
+    assert len(expected[0]) == 3
+    for one, other in zip(expected, found, strict=True):
+        assert_same(one, other)
+
+
 class Counted(ArrayData):
     """A data set that counts the batches that were made of it."""
 

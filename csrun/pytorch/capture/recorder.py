@@ -53,7 +53,8 @@ class Recorder(TorchDispatchMode):
     The model's parameters stay the user's own Parameter objects: they get traced gradients, and
     lose them in `finish`. draw: what dropout's masks depend on, for values that are read before the
     step is compiled. reader: gives the number of a value after the step, where the interpreter of
-    the recording is not to be asked.
+    the recording is not to be asked. later: what a function of values gives after the step, where
+    that may wait until it is read; None where not.
 
     Raises: CaptureError, with the user's line, for what cannot be recorded
     """
@@ -63,6 +64,7 @@ class Recorder(TorchDispatchMode):
         self.model = model
         self.draw = draw
         self.reader: Callable[[Traced], torch.Tensor] | None = None
+        self.later: Callable[..., Any] | None = None
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
         self.writes = Writes(self)

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.modes import outside
@@ -69,14 +69,21 @@ class Traced(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Operators outside the recording, on what a step left behind: they have its numbers."""
+        """Operators outside the recording, on what a step left behind: they have its numbers.
+
+        What they give waits until it is read, where the recorder knows of a loop.
+        """
         if func._schema.is_mutable and isinstance(args[0], Traced):
             target = args[0]
             written = target.numbers().clone()
             func(written, *tree_map(_number, args[1:]), **tree_map(_number, kwargs or {}))
             target.become(written)
             return target
-        args, kwargs = tree_map(_number, (args, kwargs or {}))
+        kwargs = kwargs or {}
+        later = _recorder_of(args, kwargs).later
+        if later is not None and (found := later(func, args, kwargs)) is not None:
+            return found
+        args, kwargs = tree_map(_number, (args, kwargs))
         return func(*args, **kwargs)
 
     @property
@@ -131,6 +138,10 @@ def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
             made: Any = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
             found: FakeTensor = made
             return found
+
+
+def _recorder_of(args: Any, kwargs: Any) -> Recorder:
+    return next(a.recorder for a in tree_leaves((args, kwargs)) if isinstance(a, Traced))
 
 
 def _number(argument: Any) -> Any:

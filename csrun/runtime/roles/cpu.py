@@ -83,11 +83,11 @@ class CpuProgram:
         """Its next batch is number `first` of its data set."""
         self.fed.own.begin(first, last)
 
-    def run(self, first: int, count: int) -> StepsDone:
+    def run(self, first: int, count: int, keeps_all: bool = False) -> StepsDone:
         """Run up to `count` steps from global step `first`."""
         self._turns.take(self._weights)
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
-            return self._engine.run(first, count)
+            return self._engine.run(first, count, keeps_all)
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""

@@ -24,8 +24,17 @@ class Orders:
         self._most = result_slots(machine.plan)
         self._seconds_per_step = 0.0
 
-    def give(self, step: int, boundaries: tuple[int, ...], most: int = MOST_STEPS) -> StepsDone:
-        """Run from `step` to the nearest multiple of a boundary, or less; `most` steps at most."""
+    def give(
+        self,
+        step: int,
+        boundaries: tuple[int, ...],
+        most: int = MOST_STEPS,
+        keeps_all: bool = False,
+    ) -> StepsDone:
+        """Run from `step` to the nearest multiple of a boundary, or less; `most` steps at most.
+
+        keeps_all: as of `Program.run`
+        """
         count = min([self._most, most, *(every - step % every for every in boundaries)])
         if self._last is not None:
             count = min(count, self._last - step)
@@ -34,7 +43,7 @@ class Orders:
         else:
             count = 1  # nobody knows yet how long a step takes
         started = perf_counter()
-        done = self._machine.run(step, count)
+        done = self._machine.run(step, count, keeps_all)
         self._seconds_per_step = (perf_counter() - started) / max(done.done, 1)
         return done
 

@@ -55,9 +55,10 @@ class Program(Protocol):
         with the batches of another begins with that one.
         """
 
-    def run(self, first: int, count: int) -> StepsDone:
+    def run(self, first: int, count: int, keeps_all: bool = False) -> StepsDone:
         """Run up to `count` ≤ `result_slots(plan)` steps; committed on return.
 
+        keeps_all: the outputs of all steps of a training are wanted, not the last one's alone.
         first: the global step that the first of them is, by which schedules and random draws go.
         Which batch comes next is another matter: the one after the last that was taken.
         """

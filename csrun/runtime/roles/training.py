@@ -158,11 +158,14 @@ class Training:
         """Whether no step comes: it was the last one, the data has ended, or the run is to end."""
         return self.step == self._options.last or self._is_at_end or self._is_asked
 
-    def advance(self, numbers: Sequence[Sequence[float]] = ()) -> StepsDone:
+    def advance(
+        self, numbers: Sequence[Sequence[float]] = (), keeps_all: bool = False
+    ) -> StepsDone:
         """Take some steps, up to the next log line or checkpoint; write what is due after them.
 
         numbers: those of the steps from `step` on, where numbers come with steps; no more steps
-        are taken than there are rows, which are no more than MOST_STEPS.
+        are taken than there are rows, which are no more than MOST_STEPS. keeps_all: their outputs
+        are wanted, not the last one's alone.
 
         Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
         """
@@ -173,7 +176,7 @@ class Training:
         boundaries = options.log_steps, options.checkpoint_steps
         self._ledger.mark(Row.SCRIPT)
         began_ns = perf_counter_ns()
-        done = self._orders[self._program].give(self.step, boundaries, most)
+        done = self._orders[self._program].give(self.step, boundaries, most, keeps_all)
         self._traced(Kind.ORDER, self.step, began_ns, done.done)
         waited_s = sum(use.wait_s for use in done.input)
         self._ledger.mark_steps(

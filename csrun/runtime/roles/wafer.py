@@ -78,8 +78,8 @@ class _Wafer:
     def obey(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
         """Do what the chief says."""
         match order:
-            case messages.RunSteps(first, count, number):
-                self._control.send(self._run(self._programs[number], first, count))
+            case messages.RunSteps():
+                self._control.send(self._run(order))
             case messages.BeginPass(number):
                 if (own := self._programs[number].own) is not None:
                     own.begin(order.first, order.number)
@@ -91,10 +91,11 @@ class _Wafer:
             case _:
                 raise RuntimeError(f"chief: expected LoadWafer, got {type(order).__name__}")
 
-    def _run(self, program: _Program, first: int, count: int) -> messages.StepsDone:
+    def _run(self, order: messages.RunSteps) -> messages.StepsDone:
+        program = self._programs[order.program]
         if self._turns.take(program.weights):
             self._use_threads(program.plan)
-        return program.engine.run(first, count)
+        return program.engine.run(order.first, order.count, order.keeps_all)
 
     def _load(self, request: messages.LoadWafer, store_parts: list[int]) -> None:
         started = perf_counter()

@@ -172,7 +172,8 @@ def _gradient_sums(plan: Plan, arena: Bytes, store: Bytes) -> list[list[_Gradien
 class Engine:
     """Runs steps: takes a batch, computes it, keeps the results.
 
-    The outputs of a training are kept for the last step of an order alone: the chief shows no more.
+    The outputs of a training are kept for the last step of an order alone, as the chief shows no
+    more, where it does not ask for all.
     """
 
     def __init__(
@@ -194,13 +195,16 @@ class Engine:
         self._step = Step()
 
     @np.errstate(all="ignore")  # the step's loss tells what is not finite
-    def run(self, first: int, count: int) -> StepsDone:
+    def run(self, first: int, count: int, keeps_all: bool = False) -> StepsDone:
         """Run up to `count` steps, the first of which is global step `first`.
+
+        keeps_all: keep the outputs of each of them.
 
         Stops early at the end of the data, and before the update of a step whose loss is not
         finite. On return every update is committed.
         """
         started = perf_counter()
+        keeps_all = keeps_all or not self._trains
         step, samples = self._step, 0
         bad_loss: float | None = None
         uncounted: int | None = None
@@ -219,7 +223,7 @@ class Engine:
                 break
             last = done == count - 1
             self._results.record(done, loss_sum, self._counted(), step.rows)
-            if last or not self._trains:
+            if last or keeps_all:
                 self._results.record_outputs(done, self._compute.outputs)
             self._source.release()
             samples += step.rows

@@ -228,11 +228,15 @@ class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
 
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → wafer: run `count` steps, the first of which is global step `first`."""
+    """Chief → wafer: run `count` steps, the first of which is global step `first`.
+
+    keeps_all: the outputs of each of them are wanted, in a training too, not the last one's alone.
+    """
 
     first: int
     count: int
     program: int = 0
+    keeps_all: bool = False
 
 
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
