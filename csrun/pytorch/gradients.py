@@ -6,6 +6,7 @@ noted, so that one which differs from those before is seen at `optimizer.step()`
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,6 +89,7 @@ class Gradient(torch.Tensor):
 
 
 _DATA = torch.Tensor.data.__get__
+_GRAD = attrgetter("grad")
 _CPU = torch.device("cpu")
 
 
@@ -109,6 +111,8 @@ class Gradients:
         self._names: Mapping[str, Any] = {}
         self._made: dict[str, tuple[Parameter, Gradient]] = {}
         self._all: list[tuple[Parameter, Gradient]] = []
+        self._owners: list[Parameter] = []  # of these, each, in two lists
+        self._theirs: list[Gradient] = []
         self._is_cleared = True
         self._zeroed: set[str] = set()
         self.is_open = False  # between backward() and optimizer.step()
@@ -128,6 +132,7 @@ class Gradients:
                 parameter = self._parameters[name]
                 self._made[name] = (parameter, Gradient(parameter, self, name))
         self._names, self._all = names, [self._made[name] for name in names]
+        self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
     def begin(self, names: Mapping[str, Any]) -> None:
         """`backward()` is called in a step that is not recorded: these parameters get gradients.
@@ -137,12 +142,16 @@ class Gradients:
         self.require_cleared()
         if names is not self._names:
             self._of(names)
-        for parameter, gradient in self._all:
-            if parameter.grad is not gradient:
+        if not self._are_in_place():
+            for parameter, gradient in self._all:
                 parameter.grad = gradient
         self._is_cleared, self.is_open = False, True
         self._zeroed.clear()
         self._edits.begin()
+
+    def _are_in_place(self) -> bool:
+        """Whether each is its parameter's. Asked in each step: no line of Python for one."""
+        return all(map(is_, map(_GRAD, self._owners), self._theirs))
 
     def require_cleared(self) -> None:
         """Raises: UsageError where `backward()` would add to gradients that are there"""
@@ -190,6 +199,8 @@ class Gradients:
 
     def _assigned(self) -> dict[str, Place | None]:
         found: dict[str, Place | None] = {}
+        if self._are_in_place():
+            return found
         for parameter, gradient in self._all:
             now = parameter.grad
             if now is gradient:

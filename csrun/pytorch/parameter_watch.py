@@ -92,6 +92,18 @@ class WeightCalls(TorchFunctionMode):
     def __init__(self, called: Callable[..., Any]) -> None:
         super().__init__()
         self._called = called
+        self._is_on = False
+
+    def begin(self) -> None:
+        """It is inside of it from here on."""
+        self.__enter__()
+        self._is_on = True
+
+    def end(self) -> None:
+        """It is outside, if it was inside."""
+        if self._is_on:
+            self._is_on = False
+            self.__exit__(None, None, None)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -24,7 +24,7 @@ from csrun.pytorch.position_check import difference
 from csrun.pytorch.recheck import Recheck
 from csrun.pytorch.replay import GoneError
 from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import Slot, StepValues, leaves_of
+from csrun.pytorch.tokens import Numbers, Slot, StepValues, leaves_of
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,9 @@ class RecordedStep:
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What a function of values gives when it is read; None for one that takes weights, too."""
-        tensors = [leaf for leaf in leaves_of(args, kwargs) if isinstance(leaf, torch.Tensor)]
-        if any(map(self._recorder.name_of, tensors)):
+        leaves, numberless = leaves_of(args, kwargs), (Traced, Numbers)
+        own = [x for x in leaves if isinstance(x, torch.Tensor) and not isinstance(x, numberless)]
+        if any(map(self._recorder.name_of, own)):
             return None
         return self.calls.later(func, args, kwargs)
 

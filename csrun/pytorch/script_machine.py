@@ -83,13 +83,13 @@ class ScriptMachine:
     def training(
         self,
         step: int,
-        names: Mapping[str, str],
+        names: Callable[[], Mapping[str, str]],
         compile_s: float,
         taken: Callable[[int, int], None],
     ) -> Training:
         """What takes steps from global step `step` on, while the Session's block runs.
 
-        names: what checkpoints say of the model's. taken: as of `Training`
+        names: gives what checkpoints say of the model's. taken: as of `Training`
         """
         if self._training is None:
             run = self._run
@@ -100,7 +100,7 @@ class ScriptMachine:
                 run.config.log_steps,
                 run.config.save_checkpoints_steps,
                 run.config.keep_checkpoint_max,
-                {**run.identity(self.machine.plan), **names},
+                {**run.identity(self.machine.plan), **names()},
                 compile_s,
                 run.settings,
                 saves_initial=run.config.save_initial_checkpoint,

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -322,7 +323,7 @@ class ScriptRun:
     def _trainer(self) -> Training:
         machine = self._machine
         assert machine is not None, "begun"
-        names = names_of(self.users.model)
+        names = partial(names_of, self.users.model)
         training = machine.training(self.replay.step, names, self._compile_s, self._keep_losses)
         for name, value in self._summaries:
             training.summarize(name, value)

@@ -1,7 +1,6 @@
 """The steps of a Session's loop: each is recorded, or its batch is tokens and it is queued."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -55,7 +54,7 @@ class SessionLoop:
         self._edited = EditedParts(model, run.compile)
         self._reading = Reading(self, run)
         self._rechecks = Rechecks(model, run.run.config.save_checkpoints_steps, run.replay)
-        self._weight_calls = ExitStack()
+        self._weight_calls = WeightCalls(self._called)
 
     def end(self) -> None:
         """The loop is over: its last step is, too."""
@@ -64,7 +63,7 @@ class SessionLoop:
 
     def stop(self) -> None:
         """The loop has raised: nothing is recorded any more."""
-        self._weight_calls.close()
+        self._weight_calls.end()
         self._is_over = True
         if self._step is not None and self._step.recorded is not None:
             self._step.recorded.close()
@@ -112,7 +111,7 @@ class SessionLoop:
         run.count += 1
         if part is not None and self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS:
             if part.shape.takes_weights:
-                self._weight_calls.enter_context(WeightCalls(self._called))
+                self._weight_calls.begin()
             return part.shape.tokens_of_batch(self, step.values)
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
@@ -134,7 +133,7 @@ class SessionLoop:
         self._reading.settle()
 
     def _leave_step(self) -> None:
-        self._weight_calls.close()
+        self._weight_calls.end()
         step, self._step = self._step, None
         if step is None or step.is_over:
             return
@@ -161,45 +160,44 @@ class SessionLoop:
 
     def optimizer_step(self, closure: Any) -> None:
         """The loop calls `optimizer.step()`."""
-        line, step, optimization = user_line(), self._step, self._optimization
+        step, optimization = self._step, self._optimization
         assert optimization is not None, "taken over of a training"
         if closure is not None:
             raise UsageError(
-                f"{line}: optimizer.step() takes no closure, which would compute the loss anew: "
-                "call loss.backward() before it"
+                f"{user_line()}: optimizer.step() takes no closure, which would compute the loss "
+                "anew: call loss.backward() before it"
             )
         if step is None or step.is_over:
             raise UsageError(
-                f"{line}: optimizer.step() must be called once for each batch, "
+                f"{user_line()}: optimizer.step() must be called once for each batch, "
                 f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
             )
-        numbers = optimization.numbers()
-        recorded = step.recorded
+        numbers, recorded = optimization.numbers(), step.recorded
         if not (recorded.has_loss if recorded is not None else step.is_backward):
-            raise UsageError(f"{line}: optimizer.step() needs a loss.backward() before it")
+            raise UsageError(f"{user_line()}: optimizer.step() needs a loss.backward() before it")
         if recorded is not None:
             self._learn(step, recorded, RunMode.TRAIN)
             assert step.part is not None, "learned"
             self._gradients.appear(step.part.recording.first_gradients)
         else:
-            self._edit(step, line)
+            self._edit(step)
         step.is_over = True
         if step.early is None:
             self._queue(step, numbers)
         elif step.early != numbers:
             raise UsageError(
-                f"{line}: lr or weight_decay changed between the value that was read and "
+                f"{user_line()}: lr or weight_decay changed between the value that was read and "
                 "optimizer.step(), and the step has run: read values after optimizer.step()"
             )
 
-    def _edit(self, step: Step, line: str) -> None:
+    def _edit(self, step: Step) -> None:
         """Have the step be one with the gradients as the loop has edited them."""
         assert step.part is not None, "known by now"
         part = self._edited.part_of(step.part, self._gradients.end())
         if part is not step.part and step.early is not None:
             raise UsageError(
-                f"{line}: gradients are edited in another way than in the steps before, and this "
-                "one has run, as a value of it was read: read values after optimizer.step()"
+                f"{user_line()}: gradients are edited in another way than in the steps before, and "
+                "this one has run, as a value of it was read: read values after optimizer.step()"
             )
         step.part = part
 
@@ -334,7 +332,7 @@ class SessionLoop:
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.part is not None, "it has the loss"
-        self._weight_calls.close()
+        self._weight_calls.end()
         if step.again is not None:
             self._gradients.begin_recorded()
             step.again.backward()

@@ -171,7 +171,7 @@ class Numbers(torch.Tensor):
         if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in _COMPUTED):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        for leaf in leaves_of(args, kwargs):
+        for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
             if isinstance(leaf, Numbers):
                 return leaf._owner.apply(func, args, kwargs)
         raise AssertionError("called for tokens")

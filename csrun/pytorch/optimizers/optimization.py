@@ -120,10 +120,7 @@ class Optimization:
 
     def _options(self) -> list[tuple[Any, ...]]:
         names = self._rule.fixed
-        return [
-            (len(g["params"]), not g["weight_decay"], *(g.get(n) for n in names))
-            for g in self._groups
-        ]
+        return [(len(g["params"]), not g["weight_decay"], *map(g.get, names)) for g in self._groups]
 
     def _changed(self) -> UsageError:
         now, names = self._options(), ("number of params", "weight_decay 0", *self._rule.fixed)

@@ -146,7 +146,8 @@ class Training:
     def use(self, program: Program) -> None:
         """Take the next steps by another program over the machine's store."""
         self._program = program
-        self._orders.setdefault(program, Orders(program, self._options.last))
+        if program not in self._orders:
+            self._orders[program] = Orders(program, self._options.last)
 
     @property
     def has_ended(self) -> bool:
