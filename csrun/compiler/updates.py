@@ -1,20 +1,21 @@
 """The update part of a program: a function a group, over ranges of the store's flat regions.
 
 Consecutive parameters with one optimizer are one range, whose loops are those of the optimizer's
-formulas. Updates are elementwise, so that no range changes a bit.
+formulas. Updates are elementwise, so that no range changes a bit. Those of a large group are two
+functions, of as many elements each, which may run at once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product, zip_longest
+from itertools import count, product, zip_longest
 from math import prod
 
 import numpy as np
 
 from csrun.compiler.array import Array
 from csrun.compiler.lair.dialect import KernelOp
-from csrun.compiler.lair.flat import cut, flat_loop
+from csrun.compiler.lair.flat import TILE_ELEMENTS, cut, flat_loop
 from csrun.compiler.lair.formula import Formula, Values
 from csrun.compiler.lair.loop import Loop
 from csrun.compiler.lair.text import LoopText
@@ -23,6 +24,8 @@ from csrun.compiler.optimizers import Optimizer, PerTensor
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"
+HALVES = "front", "back"
+HALVED_FROM = 4 * TILE_ELEMENTS  # of a group; fewer are updated before a thread is awake
 
 
 @dataclass(frozen=True)
@@ -114,22 +117,47 @@ class Range:
 
 
 def update_functions(layout: Layout, updates: Updates) -> list[str]:
-    """The update part."""
-    lines = ["def bind_update(v, runtime):"]
-    names, squares = [], []
+    """The update part. Groups have their tiles of scratch in common; two halves have their own."""
+    lines: list[str] = []
+    names, squares, halved = [], [], []
     parameters: dict[str, list[Parameter]] = {}
     for p in layout.parameters:
         parameters.setdefault(p.layer, []).append(p)
+    halves: list[_Half] = []
     for group in layout.groups if updates.optimizers or updates.states else ():
         own = [p for layer in group.layers for p in parameters[layer]]
-        lines += [f"    {line}" if line else "" for line in _group_function(group, own, updates)]
+        functions = _group_functions(group, own, updates)
+        halves += functions
+        lines += [line for function in functions for line in function.text()]
         names.append(f"update_{group.index}")
+        if len(functions) > 1:
+            front, back = (function.name for function in functions)
+            lines += [
+                "",
+                f"def update_{group.index}(step):",
+                f"    {front}(step)",
+                f"    {back}(step)",
+            ]
+            halved.append(f"{group.index}: ({front}, {back})")
         if updates.is_clipped:
             squares.append(f"squares_{group.index}")
             gradients = _gradients(group, [p for p in own if p.name in updates.optimizers])
-            lines.append(f"    squares_{group.index} = sums_of_squares([{gradients}])")
-    clipping = f", [{', '.join(squares)}]" if updates.is_clipped else ""
-    return [*lines, f"    return UpdateProgram([{', '.join(names)}]{clipping})"]
+            lines.append(f"squares_{group.index} = sums_of_squares([{gradients}])")
+    found = f"[{', '.join(names)}], [{', '.join(squares)}], {{{', '.join(halved)}}}"
+    return [
+        "def bind_update(v, runtime):",
+        *(f"    {line}" for line in _scratch(halves, updates.dtype)),
+        *(f"    {line}" if line else "" for line in lines),
+        f"    return UpdateProgram({found})",
+    ]
+
+
+def _scratch(halves: Sequence["_Half"], dtype: str) -> Iterator[str]:
+    """Lines that make the tiles which the first halves have in common, and the second ones."""
+    for number in {half.number: None for half in halves if half.ranges}:
+        tiles = [each.scratch for h in halves if h.number == number for each in h.ranges]
+        shape = max(map(len, tiles)), max(map(max, tiles))
+        yield f"scratch_{number} = np.empty({shape}, '{dtype}')"
 
 
 def _next_values(group: Group, states: Sequence[Parameter]) -> list[str]:
@@ -172,21 +200,66 @@ def _ranges(
     return ranges
 
 
-def _group_function(group: Group, parameters: Sequence[Parameter], updates: Updates) -> list[str]:
-    """Tiles of scratch are those that the group's ranges have in common."""
+def _group_functions(
+    group: Group, parameters: Sequence[Parameter], updates: Updates
+) -> list["_Half"]:
+    """A group's function, or both."""
+    ranges = _ranges(group, parameters, updates.optimizers)
     next_values = _next_values(group, [p for p in parameters if p.name in updates.states])
-    ranges = [
-        _RangeUpdate(group.index, number, part, updates.loops[part.optimizer])
-        for number, part in enumerate(_ranges(group, parameters, updates.optimizers))
-    ]
-    bindings = [line for each in ranges for line in each.bindings()]
-    tiles = [each.scratch for each in ranges]
-    if ranges:
-        shape = max(map(len, tiles)), max(map(max, tiles))
-        made = f"np.empty({shape}, '{updates.dtype}')"
-        bindings.insert(0, f"scratch_{group.index} = {made}")
-    body = [*next_values, *(line for each in ranges for line in each.lines())]
-    return ["", *bindings, f"def update_{group.index}(step):", *_indented(body or ["pass"])]
+    elements = sum(part.stop - part.start for part in ranges)
+    parts = [ranges]
+    if elements >= HALVED_FROM:
+        parts = [each for each in _halves(ranges, elements) if each]
+    found, numbers = [], count()
+    for number, part in enumerate(parts):
+        name = f"update_{group.index}" if len(parts) == 1 else f"{HALVES[number]}_{group.index}"
+        each = [
+            _RangeUpdate(group.index, next(numbers), number, r, updates.loops[r.optimizer])
+            for r in part
+        ]
+        found.append(_Half(name, number, each, [] if number else next_values))
+    return found
+
+
+def _halves(ranges: Sequence[Range], elements: int) -> tuple[list[Range], list[Range]]:
+    """The ranges up to the middle, where a tile ends, and those behind it.
+
+    Where an optimizer looks at a whole tensor, that is in the half which it begins in.
+    """
+    front: list[Range] = []
+    back: list[Range] = []
+    left = -(-elements // (2 * TILE_ELEMENTS)) * TILE_ELEMENTS
+    for part in ranges:
+        length = part.stop - part.start
+        if left <= 0:
+            back.append(part)
+        elif length <= left or isinstance(part.optimizer, PerTensor):
+            front.append(part)
+        else:
+            middle = part.start + left
+            front.append(Range(part.start, middle, part.optimizer))
+            back.append(Range(middle, part.stop, part.optimizer))
+        left -= length
+    return front, back
+
+
+@dataclass(frozen=True)
+class _Half:
+    """A function that updates a group, or the first or second half of it.
+
+    first: lines before all ranges.
+    """
+
+    name: str
+    number: int
+    ranges: Sequence["_RangeUpdate"]
+    first: Sequence[str]
+
+    def text(self) -> list[str]:
+        """What it binds, and the function."""
+        bindings = [line for each in self.ranges for line in each.bindings()]
+        body = [*self.first, *(line for each in self.ranges for line in each.lines())]
+        return ["", *bindings, f"def {self.name}(step):", *_indented(body or ["pass"])]
 
 
 def _at(rate: Schedule | StepNumber) -> str:
@@ -202,10 +275,11 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _RangeUpdate:
-    """The text of a range's update: number `number` of a group's."""
+    """The text of a range's update: number `number` of a group's, in one of its halves."""
 
     group: int
     number: int
+    half: int
     part: Range
     loops: UpdateLoops
 
@@ -221,7 +295,7 @@ class _RangeUpdate:
         place = f'/{self.group}"][{self.part.start}:{self.part.stop}]'
         lines = [f'{region}_{own} = v["{region}{place}' for region in self.loops.arrays]
         for number, size in enumerate(self.scratch):
-            lines.append(f"tile_{number}_{own} = scratch_{self.group}[{number}, :{size}]")
+            lines.append(f"tile_{number}_{own} = scratch_{self.half}[{number}, :{size}]")
         lines += [line for text in self._texts for line in text.prepare(self._name)]
         lines.append(f"rate_{own} = {_at(optimizer.learning_rate)}")
         if isinstance(decay := optimizer.weight_decay, StepNumber):

@@ -56,15 +56,20 @@ class WaferProgram:
     visits: list[Callable[[Batch, Step], None]]
 
 
+Halves = tuple[Callable[[Step], None], Callable[[Step], None]]
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateProgram:
     """The learning algorithm's part of a bound program, a function a group.
 
-    squares: where gradients are clipped, the sums of squares of each of a group's.
+    squares: where gradients are clipped, the sums of squares of each of a group's. halves: of large
+    groups, two functions that do together what the group's does, and may run at once.
     """
 
     update: list[Callable[[Step], None]]
     squares: list[Callable[[], list[float]]] = field(default_factory=list)
+    halves: Mapping[int, Halves] = field(default_factory=dict)
 
 
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:

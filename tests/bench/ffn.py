@@ -16,6 +16,7 @@ from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.executable import Executable, Runtime, Step, flat_views
 from csrun.nn.tracer import Tracer
+from csrun.runtime.step.update_threads import UpdateThreads
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.programs import options_of
@@ -56,14 +57,15 @@ class FeedForward:
         """Bias and gelu of the first Dense, forward and backward."""
         return self._call(lambda layer, line: layer == "up" and not _is_product(line))
 
-    def update(self) -> Call:
-        """AdamW's step, of all weights."""
+    def update(self, threads: int = 1) -> Call:
+        """AdamW's step, of all weights, as MemoryX makes it with so many threads."""
         plan = self._executable.plan
         store = np.zeros(plan.store.nbytes, np.uint8)
         for name, region in flat_views(plan, store).items():
             if name.startswith(("weights", "gradients")):
                 region[:] = np.random.default_rng(1).standard_normal(region.size)
-        groups = self._executable.update_program(store, Runtime(seed=0)).update
+        program = self._executable.update_program(store, Runtime(seed=0))
+        groups = UpdateThreads(threads).over(program).update
         step = Step()
 
         def run() -> None:

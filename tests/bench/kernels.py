@@ -272,18 +272,16 @@ def measure_products(block: FeedForward, settings: str) -> None:
 def measure_adamw(block: FeedForward, settings: str) -> None:
     """Print the bytes a second of an update over those of a copy; each byte moved counts once."""
     source, target = np.ones((2, COPY_BYTES), np.uint8)
-    update, nbytes = block.update(), block.weights * ADAMW_BYTES
-    rates = interleaved(
-        {
-            "AdamW": lambda: nbytes / seconds(update),
-            "copy": lambda: 2 * COPY_BYTES / seconds(lambda: np.copyto(target, source)),
-        },
-        ROUNDS,
-    )
-    Result(
-        "kernels", f"update of {block.weights / 1e6:.1f} M weights, {settings}", "AdamW", "GB/s",
-        rates["AdamW"] / 1e9, "np.copyto", rates["AdamW"] / rates["copy"], ROUNDS, at_least=0.6,
-    ).print()  # fmt: skip
+    nbytes = block.weights * ADAMW_BYTES
+    updates = {"AdamW": block.update(), "AdamW, two threads": block.update(threads=2)}
+    sides = {name: lambda call=call: nbytes / seconds(call) for name, call in updates.items()}
+    sides["copy"] = lambda: 2 * COPY_BYTES / seconds(lambda: np.copyto(target, source))
+    rates = interleaved(sides, ROUNDS)
+    for name in updates:
+        Result(
+            "kernels", f"update of {block.weights / 1e6:.1f} M weights, {settings}", name, "GB/s",
+            rates[name] / 1e9, "np.copyto", rates[name] / rates["copy"], ROUNDS, at_least=0.6,
+        ).print()  # fmt: skip
 
 
 def measure(settings: str) -> None:

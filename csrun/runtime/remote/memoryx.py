@@ -11,7 +11,9 @@ from csrun.executable.bind import Array
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
 from csrun.runtime.step.timed import updated
 from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.weights import Updates
+from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.place import Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
@@ -23,9 +25,12 @@ def serve_remote(
 ) -> Results:
     """Make the store, and obey the wafer and the chief until the chief says stop."""
     plan = executable.plan
-    with closing(make_store(plan, request.settings, request.checkpoints)) as store:
+    with (
+        closing(UpdateThreads(own_threads())) as threads,
+        closing(make_store(plan, request.settings, request.checkpoints)) as store,
+    ):
         control.send(messages.StoreReady(plan.store.nbytes, store.disk))
-        return _RemoteStore(control, executable, request, store).serve()
+        return _RemoteStore(control, executable, request, store, threads).serve()
 
 
 class _RemoteStore:
@@ -37,13 +42,15 @@ class _RemoteStore:
         executable: Executable,
         request: messages.LoadStore,
         store: Store,
+        threads: UpdateThreads,
     ) -> None:
+        self._threads = threads
         self._control = control
         self._wafer = control.bulk
         self._store, self._bytes = store, store.memory.bytes
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
-        self._programs = [_Served(executable, store, self._runtime)]
+        self._programs = [_Served(executable, store, self._runtime, threads)]
         (self._turn,) = self._programs
         self._step = Step(index=request.first_step)
         self._recorder = Recorder(request.settings.trace_steps)
@@ -85,7 +92,8 @@ class _RemoteStore:
                     self._control.send(messages.Traced(part))
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
-                self._programs.append(_Served(executable, self._store, self._runtime))
+                served = _Served(executable, self._store, self._runtime, self._threads)
+                self._programs.append(served)
                 self._control.send(messages.UpdatesReady())
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
@@ -117,8 +125,11 @@ class _RemoteStore:
 class _Served:
     """A program's flat ranges of the store, and its learning algorithm."""
 
-    def __init__(self, executable: Executable, store: Store, runtime: Runtime) -> None:
+    def __init__(
+        self, executable: Executable, store: Store, runtime: Runtime, threads: UpdateThreads
+    ) -> None:
         plan, memory = executable.plan, store.memory.bytes
+        program = threads.over(executable.update_program(memory, runtime))
         self.flat = flat_views(plan, memory)
         self.pages = store.pages.of(plan)
-        self.updates = Updates(plan, executable.update_program(memory, runtime), self.pages)
+        self.updates = Updates(plan, program, self.pages)

@@ -12,7 +12,9 @@ from csrun.executable import Executable, Plan, Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.timed import updated
 from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.weights import Updates
+from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.place import make_store
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
@@ -88,6 +90,7 @@ class _Store:
         self._runtime = Runtime(request.settings.seed)
         self._step = Step(index=request.first_step)
         self._recorder = Recorder(request.settings.trace_steps)
+        self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
         self._programs: list[_Updating] = []
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
@@ -97,7 +100,7 @@ class _Store:
 
     def _add(self, executable: Executable) -> tuple[int, int]:
         plan, store = executable.plan, self._store
-        program = executable.update_program(store.memory.bytes, self._runtime)
+        program = self._threads.over(executable.update_program(store.memory.bytes, self._runtime))
         updates = Updates(plan, program, store.pages.of(plan))
         added = _Updating(updates, self._control, self._resources, self._recorder)
         self._programs.append(added)
