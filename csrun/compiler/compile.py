@@ -14,6 +14,7 @@ from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module
 from csrun.cirh.batch_axes import Over
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
+from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
@@ -25,7 +26,7 @@ from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import NOBODY, Stage, Watch, run_passes
+from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
@@ -88,7 +89,8 @@ def compile_model(
     if found is not None:
         return CompileResult(found, cached=True, foreign=foreign)
     replaced = target.exists()
-    stages = run_passes(module, watch=replace(watch, texts=True), trace=text)
+    passes = passes_for(options.part_bytes)
+    stages = run_passes(module, passes, replace(watch, texts=True), trace=text)
     watch.begin(MATCHING)
     model = match_kernels(module)
     _check_dependence(model, options)
@@ -116,8 +118,7 @@ def _back_end(
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
     watch.begin(PLACING)
-    several = options.minibatches > 1
-    layout = lay_out(model, 0 if several else options.group_bytes)  # a stage a layer
+    layout = lay_out(model, _group_bytes(model, options))
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
     placed = place_model(model, layout, options, batch)
@@ -132,8 +133,17 @@ def _back_end(
         HTML_FILE: render(report),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
-        TEXT_FILE: text_report(plan.estimate, plan.replicas, report.limit),
+        TEXT_FILE: text_report(plan.estimate, plan.replicas, report.limit, plan.parameters),
     }
+
+
+def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
+    """Up to how many bytes layers travel together: parts of a matrix do not come as one again."""
+    if options.minibatches > 1:
+        return 0  # a stage a layer
+    is_cut = any(isinstance(op, ParameterOp) and op.part is not None for op in model.parameters)
+    most = options.part_bytes if is_cut else options.max_group_bytes
+    return options.group_bytes if most is None else min(options.group_bytes, most)
 
 
 def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:

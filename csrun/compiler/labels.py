@@ -15,6 +15,7 @@ from csrun.cirh.ops.indexing import IndexingOp
 from csrun.cirh.ops.loss import NllLossForwardOp
 from csrun.cirh.ops.model import InputOp
 from csrun.cirh.ops.shape import SelectOp
+from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossOfSumsOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.executable import Cut, LabelRange, NumberRange
 
@@ -26,8 +27,14 @@ def label_ranges(operations: Sequence[Operation]) -> Ranges:
     """The ranges of the losses whose labels are an input's, each once, for each input."""
     found: Ranges = defaultdict(list)
     for op in operations:
-        if isinstance(op, NllLossForwardOp) and (source := source_of_labels(op.labels)) is not None:
-            classes = shape_of(type_of(op.x))[1]
+        match op:
+            case NllLossForwardOp():
+                classes = shape_of(type_of(op.x))[1]
+            case NllLossOfSumsOp():
+                classes = op.classes.value.data
+            case _:
+                continue
+        if (source := source_of_labels(op.labels)) is not None:
             one = LabelRange(classes, op.ignore_index.value.data, _cuts(source))
             if one not in found[source.input]:
                 found[source.input].append(one)
@@ -44,6 +51,8 @@ def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
                 count = shape_of(type_of(op.weight))[0]
             case IndexingOp():
                 count = shape_of(type_of(op.x))[op.dim.value.data]
+            case EmbeddingPartOp():
+                count = op.num_weights.value.data
             case _:
                 continue
         source = source_of_labels(op.indices)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from csrun.cirh.ops.model import StateOp, StoredOp
+from csrun.cirh.ops.model import ParameterOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph import GRADIENT
 from csrun.compiler.groups import group_layers
@@ -19,6 +19,7 @@ from csrun.executable import (
     InitializerKind,
     Layer,
     Parameter,
+    Part,
     Visit,
     aligned,
     nbytes_of,
@@ -74,8 +75,10 @@ def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
     functions = functions_of(model.kernels, use_of, trained)
     homes = homes_of(model.kernels, layer_of, next(iter(group_of), ""))
     loads = loads_of([function.visit for function in functions])
+    parameters = tuple(placed[op.symbol.data] for op in model.parameters)
+    _check_parts(parameters)
     return Layout(
-        tuple(placed[op.symbol.data] for op in model.parameters),
+        parameters,
         _layers(model, placed, group_of, homes, loads),
         groups,
         functions,
@@ -123,6 +126,16 @@ def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
         op.symbol.data: _parameter(op, offset)
         for op, offset in zip(operations, offsets, strict=False)
     }
+
+
+def _check_parts(parameters: Sequence[Parameter]) -> None:
+    """A checkpoint has the parts of a tensor as one: they lie so in the store."""
+    ends: dict[str, int] = {}
+    for p in parameters:
+        if p.part is not None:
+            end = ends.get(p.part.tensor, p.offset_bytes)
+            assert p.offset_bytes == end, f"{p.name} lies apart from the rows before it"
+            ends[p.part.tensor] = end + nbytes_of(p.shape, p.dtype)
 
 
 def _layers(
@@ -185,4 +198,12 @@ def _parameter(operation: StoredOp, offset: int) -> Parameter:
         offset,
         Initializer(InitializerKind(first.distribution.data), first.scale.value.data),
         isinstance(operation, StateOp),
+        _part(operation),
     )
+
+
+def _part(operation: StoredOp) -> Part | None:
+    part = operation.part if isinstance(operation, ParameterOp) else None
+    if part is None:
+        return None
+    return Part(part.tensor.data, part.rows.value.data, part.first.value.data)

@@ -8,6 +8,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.site.model import System
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+SHARE = 8  # of the wafer's memory, as much as weights of one matrix may take of it at a time
 GROUP_BYTES = 1 << 20  # layers of less weight than this travel together: fewer handoffs a step
 
 
@@ -15,19 +16,30 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Options of one compile; equal options and an equal model give an equal Executable.
 
     `system` is the CS system whose memory the model must fit. `blas_threads` belongs to the
-    arithmetic: a matrix product on more threads may sum in another order. Each of the model's
-    `replicas` on the fabric has `minibatches_in_flight`; where their number was chosen, it was so
-    `chosen_for` the model of that checksum.
+    arithmetic: a matrix product on more threads may sum in another order. A matrix of more than
+    `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
+    it takes more than its share of the wafer. Each of the model's `replicas` on the fabric has
+    `minibatches_in_flight`; where their number was chosen, it was so `chosen_for` the model of that
+    checksum.
     """
 
     mode: ExecutionMode
     run_mode: RunMode
     system: System
     group_bytes: Positive = GROUP_BYTES
+    max_group_bytes: Positive | None = None
     blas_threads: Positive = 1
     replicas: Positive = 1
     minibatches_in_flight: Positive = 1
     chosen_for: str = ""
+
+    @property
+    def part_bytes(self) -> int | None:
+        """The most that a matrix may take and still travel whole; None where all do."""
+        if self.max_group_bytes is not None:
+            return self.max_group_bytes
+        streams = self.mode is ExecutionMode.WEIGHT_STREAMING
+        return self.system.sram_bytes // SHARE if streams else None
 
     @property
     def minibatches(self) -> int:

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
+from csrun.base.sizes import bytes_in
 from csrun.compiler import (
     Choice,
     CompileOptions,
@@ -112,10 +113,12 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
             "whole wafer in turn: run the script with python on a PIPELINED system, or leave "
             "--multireplica out"
         )
+    most = config.max_group_bytes
     return CompileOptions(
         mode=target.mode,
         run_mode=run_mode,
         system=target.system,
+        max_group_bytes=None if most is None else bytes_in(most),
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
     )
 

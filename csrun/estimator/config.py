@@ -10,7 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.base.typed_yaml import NOT_THERE_YET
 from csrun.executable import RunMode
 from csrun.nn import Tensor, TrainOp
-from csrun.runtime.wire.messages import RunSettings
+from csrun.runtime.wire.messages import RunSettings, Size
 
 NO_HALF_PRECISION = "half precision is not there yet; leave precision out to train in float32"
 HALF_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "cbfloat16")
@@ -46,6 +46,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     on the wafer; None leaves it to the compiler, which takes 1.
     multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
     the batch; a step is that of the whole batch.
+    max_group_bytes: a larger matrix of weights comes to the wafer in parts, as bytes or 8MiB; None
+    cuts, in weight streaming, what takes more than an eighth of the wafer's memory.
     warm_start: part of another training's weights, for a training that starts at step 0.
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
     weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
@@ -60,6 +62,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
     multireplica: bool = False
+    max_group_bytes: Size | None = None
     precision: Precision = "float32"
     warm_start: WarmStart | None = None
 

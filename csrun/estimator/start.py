@@ -16,7 +16,7 @@ from csrun.estimator.config import WarmStart
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.place import Target
 from csrun.estimator.run import Run
-from csrun.executable import Plan
+from csrun.executable import Plan, tensors_of
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
 from csrun.runtime.roles.machine import Machine
@@ -86,9 +86,10 @@ class WarmTensors:
     """The tensors that a warm start takes, found and checked before anything runs."""
 
     def __init__(self, start: WarmStart, plan: Plan) -> None:
-        self._names = _chosen(start.tensors, [p.name for p in plan.parameters])
+        tensors = tensors_of(plan)
+        self._names = _chosen(start.tensors, [p.name for p in tensors])
         self.checkpoint: Checkpoint = open_checkpoint(Path(start.checkpoint_path))
-        shapes = {p.name: (p.shape, p.dtype) for p in plan.parameters}
+        shapes = {p.name: (p.shape, p.dtype) for p in tensors}
         if lines := self.checkpoint.unlike({name: shapes[name] for name in self._names}):
             raise UsageError(
                 f"warm start from {self.checkpoint.path}: {'; '.join(lines)}; choose the tensors "

@@ -6,8 +6,9 @@ from math import fsum, inf, prod
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from csrun.executable.plan import MOST_STEPS, Group, Plan
+from csrun.executable.plan import MOST_STEPS, Group, Parameter, Plan
 
 ALIGNMENT_BYTES = 64
 
@@ -136,6 +137,18 @@ def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
     return {name: view(store, *place) for name, place in state_layout(plan).items()}
 
 
+def tensors_of(plan: Plan) -> list[Parameter]:
+    """The tensors of the model: parameters, those that come in parts as a whole."""
+    found = []
+    for p in plan.parameters:
+        if p.part is None:
+            found.append(p)
+        elif p.part.first == 0:
+            shape = (p.part.rows, *p.shape[1:])
+            found.append(replace(p, name=p.part.tensor, shape=shape, part=None))
+    return found
+
+
 def state_layout(plan: Plan) -> dict[str, tuple[int, tuple[int, ...], str]]:
     """Where in the store each tensor of the state lies: byte offset, shape and type."""
     regions = [("", plan.store.weights_offset)]
@@ -143,7 +156,7 @@ def state_layout(plan: Plan) -> dict[str, tuple[int, tuple[int, ...], str]]:
     return {
         f"{prefix}{p.name}": (base + p.offset_bytes, p.shape, p.dtype)
         for prefix, base in regions
-        for p in plan.parameters
+        for p in tensors_of(plan)
         if not (prefix and p.is_state)
     }
 

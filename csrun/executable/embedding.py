@@ -30,6 +30,47 @@ def lookup(table: Array, indices: Array, out: Array) -> None:
     np.take(table, indices, axis=0, out=out, mode="clip")
 
 
+def lookup_part(
+    table: Array, indices: Array, out: Array, first: int, places: Array, inside: Array, rows: Array
+) -> None:
+    """out[n] = table[indices[n] - first], where the table has that row; others stay.
+
+    Shapes: table [R, D], indices [N], out [N, D]; scratch: places int64 [N], inside bool [N],
+    rows [N, D]
+    """
+    _places_in(len(table), indices, first, places, inside)
+    np.take(table, places, axis=0, out=rows, mode="clip")
+    np.copyto(out, rows, where=inside[:, None])
+
+
+def add_up_part(
+    grad: Array,
+    indices: Array,
+    out: Array,
+    scratch: Scratch,
+    positions: Array,
+    padding: int,
+    first: int,
+    places: Array,
+    inside: Array,
+) -> None:
+    """As `add_up`, of the numbers from `first` on that `out` has rows for.
+
+    Shapes: scratch besides: places int64 [N], inside bool [N]
+    """
+    _places_in(len(out), indices, first, places, inside)
+    np.logical_not(inside, out=inside)
+    np.copyto(places, len(out), where=inside)
+    padding -= first
+    add_up(grad, places, out, scratch, positions, padding if padding < len(out) else -1)
+
+
+def _places_in(rows: int, indices: Array, first: int, places: Array, inside: Array) -> None:
+    """Which row of the part each index is, if any: as numbers without sign all others are more."""
+    np.subtract(indices, first, out=places)
+    np.less(places.view(np.uint64), rows, out=inside)
+
+
 def add_up(
     grad: Array,
     indices: Array,
@@ -42,6 +83,8 @@ def add_up(
 
     The gradients are brought into the order of their rows, and each run of equal ones is added up.
     With `scratch.sums` they are added to what is there.
+
+    What stands for row V, which is none, is left out.
 
     Shapes: grad [N, D], indices, positions (0, 1, …) [N], out [V, D]; row `padding` gets none, -1
     for no such
@@ -61,10 +104,12 @@ def add_up(
     starts, found = _runs(rows, scratch, positions)
     sums = scratch.ordered[: len(starts)]
     np.add.reduceat(scratch.ordered, starts, axis=0, out=sums)
+    if found[-1] == len(out):
+        sums, found = sums[:-1], found[:-1]
     if padding >= 0:
         sums[found == padding] = 0
     if scratch.sums is not None:
-        present = np.take(out, found, axis=0, out=scratch.sums[: len(starts)], mode="clip")
+        present = np.take(out, found, axis=0, out=scratch.sums[: len(found)], mode="clip")
         np.add(sums, present, out=sums)
     out[found] = sums
 

@@ -28,6 +28,7 @@ __all__ = [
     "Layer",
     "Output",
     "Parameter",
+    "Part",
     "Plan",
     "RunMode",
     "Slot",
@@ -107,11 +108,20 @@ class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float = 0.0
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which of a tensor's `rows` a parameter is: as many as it has, from `first` on."""
+
+    tensor: str
+    rows: int
+    first: int
+
+
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A weight tensor. `offset_bytes` is relative to the start of each flat region of the store.
 
     is_state: the program writes its next value where it writes gradients of others, and no
-    optimizer has slots for it.
+    optimizer has slots for it. part: of which tensor it is a part, if it is one; all parts of a
+    tensor lie one behind the other, in each region.
     """
 
     name: str
@@ -121,6 +131,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset_bytes: int
     initializer: Initializer
     is_state: bool = False
+    part: Part | None = None
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable.bind import aligned, nbytes_of
+from csrun.executable.bind import aligned, nbytes_of, tensors_of
 from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, Store, Visit
 
 
@@ -26,7 +26,7 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     Raises: CsrunError where the store does not have what the program needs
     """
     _require_alike(owner, plan)
-    theirs = {p.name: p for p in owner.parameters}
+    theirs = _theirs(owner, plan)
     shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
     parameters, layers, groups, visits = _regrouped(plan, shift)
     more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
@@ -45,12 +45,26 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     )
 
 
+def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
+    """What the owner has of the plan's parameters, by their names, whichever have parts."""
+    there = {p.name: p for p in (*tensors_of(owner), *owner.parameters)}
+    found = {p.name: there[p.name] for p in plan.parameters if p.name in there}
+    for p in plan.parameters:
+        if p.name not in found and p.part is not None and p.part.tensor in there:
+            whole = there[p.part.tensor]
+            rows = min(p.shape[0], whole.shape[0] - p.part.first)
+            before = nbytes_of((p.part.first, *whole.shape[1:]), whole.dtype)
+            shape, offset = (rows, *whole.shape[1:]), whole.offset_bytes + before
+            found[p.name] = replace(whole, name=p.name, shape=shape, offset_bytes=offset)
+    return found
+
+
 def _require_alike(owner: Plan, plan: Plan) -> None:
     for name in ("mode", "precision", "store_in_arena"):
         ours, its = getattr(plan, name), getattr(owner, name)
         if ours != its:
             raise _unlike(plan, f"its {name} is {ours}, and that of the run's first is {its}")
-    kinds = {p.name: (p.shape, p.dtype) for p in owner.parameters}
+    kinds = {name: (p.shape, p.dtype) for name, p in _theirs(owner, plan).items()}
     for p in plan.parameters:
         found = kinds.get(p.name)
         if found is None:

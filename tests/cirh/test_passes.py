@@ -15,6 +15,7 @@ from csrun.cirh.ops.model import InputOp, StoredOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
+from csrun.compiler.passes.cutting import Cutting
 from csrun.compiler.passes.rewrite import (
     Canonicalization,
     ConstantFolding,
@@ -36,6 +37,7 @@ PASSES = {
         DeadCode(),
         Fusion(),
         Splitting(),
+        Cutting(most_bytes=64),
     )
 }
 
@@ -68,8 +70,10 @@ def values_of(text, kind):
 OTHERS = {
     "canonical_dropout_predict",
     "canonical_attention_predict",
-    "canonical_batch_norm_eval",
-}  # what training alone does
+    "canonical_batch_norm_eval",  # what training alone does
+    "cutting_a_tied_table",  # its parts have names of their own: tests/compiler/test_cutting.py
+    "cutting_a_kernel",
+}
 SAME = [path for path in CASES if path.stem not in OTHERS]
 
 

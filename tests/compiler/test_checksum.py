@@ -64,7 +64,7 @@ def another(value):
     """A value unlike this one, of its kind."""
     if isinstance(value, Enum):
         return next(member for member in type(value) if member is not value)
-    return f"{value}0" if isinstance(value, str) else value + 1
+    return f"{value}0" if isinstance(value, str) else (value or 0) + 1
 
 
 @pytest.mark.parametrize("name", sorted({*CompileOptions.__struct_fields__} - {"system"}))

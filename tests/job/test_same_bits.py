@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.fc_mnist import FcMnist, losses
 from support.jobs import gone, until
+from support.sites import SHIPPED
 
 STEPS = 120
 EVERY = 20  # steps between two checkpoints
@@ -79,3 +80,27 @@ def test_another_seed_is_another_run(place: FcMnist, reference: Path) -> None:
     place.configure(runconfig__seed=2, runconfig__max_steps=1, runconfig__log_steps=1)
     assert place.cpu("-o", "seed").returncode == 0
     assert losses(place.path / "seed")[1] != losses(reference)[1]
+
+
+SMALL = "usable_cores: 16"  # 768 KiB: the first kernel, 784 x 50, is more than an eighth
+
+
+def test_a_wafer_too_small_for_a_matrix_cuts_it_as_any_run_may(tmp_path: Path) -> None:
+    """The CPU run that is told to cut has its bits; one that cuts nothing goes on from it."""
+    site = tmp_path / "small.yaml"
+    site.write_text(SHIPPED.read_text().replace("usable_cores: 745500", SMALL))
+    place, short = FcMnist(tmp_path), {"runconfig__max_steps": 10, "runconfig__log_steps": 1}
+    place.configure(**short)
+    done = place.wse("-o", "cut", layout=("--site", str(site), *LAYOUTS[1], "--cpus-per-task", "1"))
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "compile_report.txt").read_text()
+    assert "fc_0/kernel (156.8 KB) is more than may travel at once" in report
+    place.configure(**short, runconfig__max_group_bytes="96KiB")
+    assert place.cpu("-o", "told").returncode == 0
+    name = "model-ckpt-10.safetensors"
+    assert losses(tmp_path / "cut") == losses(tmp_path / "told")
+    assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "told" / name).read_bytes()
+    place.configure(runconfig__max_steps=12, runconfig__log_steps=1)
+    done = place.cpu("-o", "cut")
+    assert "Restoring parameters from cut/model-ckpt-10" in done.stderr
+    assert sorted(losses(tmp_path / "cut")) == list(range(1, 13))

@@ -33,7 +33,15 @@ from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.machine import Feed
 
 
-def forked(folder, run_mode, mode, kernels=("body", "side", "head"), units=8, group_bytes=1 << 20):
+def forked(
+    folder,
+    run_mode,
+    mode,
+    kernels=("body", "side", "head"),
+    units=8,
+    group_bytes=1 << 20,
+    most=None,
+):
     """A network with a side branch, or parts of it."""
     with Tracer("float32") as tracer:
         x = tracer.input("features", (16, 12), "float32")
@@ -46,7 +54,7 @@ def forked(folder, run_mode, mode, kernels=("body", "side", "head"), units=8, gr
                 losses.append(nn.softmax_cross_entropy(nn.Dense(5)(x), labels))
         loss = losses[0] + losses[1] if len(losses) > 1 else losses[0]
         module = tracer.finish(run_mode, loss, nn.SGD(0.05, 0.9).minimize(loss), [])
-    options = options_of(mode, run_mode, group_bytes=group_bytes)
+    options = options_of(mode, run_mode, group_bytes=group_bytes, max_group_bytes=most)
     return compile_model(module, folder, options).executable
 
 
@@ -72,6 +80,27 @@ def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp
             evaluate.begin()
             alone = begun(evaluation, flat_data(SAMPLES), copied(machine))
             assert losses_of(evaluate, 0, SAMPLES) == losses_of(alone, 0, SAMPLES)
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize("most", [(64, None), (None, 64), (64, 128)])
+def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, most):
+    """Which of its rows are parts is a program's own; the store has all of them in a row."""
+    train, evaluation = (
+        forked(tmp_path, run_mode, mode, most=bound)
+        for run_mode, bound in zip((RunMode.TRAIN, RunMode.EVAL), most, strict=True)
+    )
+    names = [{p.name for p in executable.plan.parameters} for executable in (train, evaluation)]
+    assert names[0] != names[1]
+    uncut = forked(tmp_path, RunMode.EVAL, mode)
+    with opened("in process", tmp_path, train, [flat_data()], {}) as machine:
+        machine.initialize()
+        evaluate = machine.load(evaluation, Feed(flat_data(SAMPLES)))
+        machine.run(0, PART)
+        evaluate.begin()
+        alone = begun(uncut, flat_data(SAMPLES), copied(machine))
+        found, expected = losses_of(evaluate, 0, SAMPLES), losses_of(alone, 0, SAMPLES)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 REFUSED = {

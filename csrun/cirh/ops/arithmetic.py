@@ -22,6 +22,7 @@ from csrun.cirh.ops.base import (
     Types,
     UnaryOp,
     require_rank,
+    require_same,
     require_same_dtype,
 )
 from csrun.cirh.ops.reductions import SumOp
@@ -267,6 +268,28 @@ class MmOp(CirhOp):
 
 
 @irdl_op_definition
+class AddProductOp(CirhOp):
+    """before + lhs x rhs: a product of long matrices, a part of them after the other."""
+
+    name = "cirh.add_product"
+    before = operand_def(TensorType)
+    lhs = operand_def(TensorType)
+    rhs = operand_def(TensorType)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """[m, n] + [m, k] x [k, n] -> [m, n]."""
+        out = product_type(types[1], types[2])
+        require_same(types[0], out)
+        return out
+
+    def compute(self, before: Any, lhs: Any, rhs: Any) -> Any:
+        return before + np.matmul(lhs, rhs)
+
+
+@irdl_op_definition
 class AddmmOp(CirhOp):
     """bias + lhs x rhs, the bias added to each row."""
 
@@ -367,6 +390,7 @@ OPS = (
     SqrtOp,
     ToCopyOp,
     MmOp,
+    AddProductOp,
     AddmmOp,
     MatmulOp,
 )

@@ -9,15 +9,18 @@ import numpy as np
 from xdsl.dialects.builtin import (
     Float64Type,
     FloatAttr,
+    IntegerAttr,
     StringAttr,
     TensorType,
     f64,
+    i64,
 )
 from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     result_def,
 )
@@ -74,6 +77,21 @@ class LeafOp(CirhOp):
         """The declared type is the type."""
 
 
+@irdl_attr_definition
+class PartAttr(ParametrizedAttribute):
+    """Which rows of a tensor of the model a parameter is: as many as it has, from `first` on."""
+
+    name = "cirh.part"
+    tensor: StringAttr
+    rows: IntegerAttr
+    first: IntegerAttr
+
+    @classmethod
+    def of(cls, tensor: str, rows: int, first: int) -> "PartAttr":
+        """Of a tensor of so many rows."""
+        return cls(StringAttr(tensor), IntegerAttr(rows, i64), IntegerAttr(first, i64))
+
+
 @irdl_op_definition
 class InputOp(LeafOp):
     """One array of a batch, by name."""
@@ -104,9 +122,10 @@ class StoredOp(LeafOp):
 
 @irdl_op_definition
 class ParameterOp(StoredOp):
-    """A weight tensor, which is trained by its gradient."""
+    """A weight tensor, which is trained by its gradient; or a part of one."""
 
     name = "cirh.parameter"
+    part = opt_prop_def(PartAttr)
 
 
 @irdl_op_definition
@@ -193,4 +212,4 @@ def require_scalar(kind: Tensor) -> None:
 
 
 OPS = (InputOp, ParameterOp, StateOp, FullOp, ConstantOp, LossOp, OutputOp)
-ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr,)
+ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr, PartAttr)

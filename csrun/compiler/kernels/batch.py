@@ -6,9 +6,15 @@ from xdsl.ir import Operation
 
 from csrun.cirh.ops.batch import LabelCountOp, MaskPaddingOp
 from csrun.cirh.ops.loss import NllLossBackwardOp, NllLossForwardOp
+from csrun.cirh.ops.table_parts import LogSumExpPartOp, NllLossOfSumsOp, NllLossPartBackwardOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase, UnaryKernel
+
+#: Operators that know which labels do not count.
+OfLabels = (
+    NllLossForwardOp | NllLossBackwardOp | NllLossOfSumsOp | NllLossPartBackwardOp | LabelCountOp
+)
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,7 @@ def first_of_padding(rows: int) -> str:
     return "step.valid" if rows == 1 else f"step.valid * {rows}"
 
 
-def labels_of(
-    op: NllLossForwardOp | NllLossBackwardOp | LabelCountOp, graph: Graph
-) -> tuple[Array, int | None]:
+def labels_of(op: OfLabels | LogSumExpPartOp, graph: Graph) -> tuple[Array, int | None]:
     """An operator's labels as they come, and how many rows a sample has when padding is ignored.
 
     The kernel ignores it itself: labels are not written again for it.
@@ -94,8 +98,8 @@ def is_of_labels(mask: MaskPaddingOp) -> bool:
     """Whether all that it does is to have labels ignored by their readers."""
     readers = [use.operation for use in mask.out.uses]
     return mask.dim.value.data == 0 and all(
-        isinstance(op, NllLossForwardOp | NllLossBackwardOp | LabelCountOp)
-        and op.ignore_index.value.data == mask.value.value.data
+        isinstance(op, LogSumExpPartOp)  # it computes of rows whatever their labels are
+        or (isinstance(op, OfLabels) and op.ignore_index.value.data == mask.value.value.data)
         for op in readers
     )
 

@@ -13,6 +13,7 @@ from csrun.cirh.ops.loss import (
     smoothing_of,
 )
 from csrun.cirh.ops.model import LossOp
+from csrun.cirh.ops.table_parts import NllLossOfSumsOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import LOSS, Graph
 from csrun.compiler.kernels.base import Kernel, Matcher
@@ -39,35 +40,35 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
     softmax = operation.x.owner
     if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
         return None
+    if is_all_in_losses(softmax, graph):
+        graph.take(softmax)
+    parts = _parts(softmax, operation, graph)
+    kind = WideForward if parts.logits.shape[1] >= WIDE else NarrowForward
+    return kind(graph.layer_of(softmax), parts, *ending_of(operation, parts.stem, graph))
+
+
+def ending_of(
+    operation: NllLossForwardOp | NllLossOfSumsOp, stem: str, graph: Graph
+) -> tuple[Array, Array | None, Array | str]:
+    """Where a loss's sum is, where its mean, if that is read, and the count that it is over.
+
+    Takes the operators that make the mean. A sum is the mean over one.
+    """
+    total = Array(f"{stem}/sum", LOSS.shape, LOSS.dtype)
     mean = graph.only_user(operation.out)
     if not (isinstance(mean, DivOp) and isinstance(mean.rhs.owner, LabelCountOp)):
-        return _sum(operation, softmax, graph)
+        graph.take(operation)
+        return total, graph.array(operation.out), "1"
     count = graph.number(mean.rhs)
     readers = graph.users(mean.out)
     is_the_mean = count == f"step.counts[{graph.loss_count()}]"
     marks = [op for op in readers if isinstance(op, LossOp) and is_the_mean]
     graph.take(operation, mean, *marks)
-    if is_all_in_losses(softmax, graph):
-        graph.take(softmax)
-    parts = _parts(softmax, operation, graph)
-    kind = WideForward if parts.logits.shape[1] >= WIDE else NarrowForward
-    return kind(
-        graph.layer_of(softmax),
-        parts,
-        LOSS if marks else Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype),
+    return (
+        LOSS if marks else total,
         graph.array(mean.out) if len(readers) > len(marks) else None,
         graph.array(mean.rhs) if count is None else count,
     )
-
-
-def _sum(operation: NllLossForwardOp, softmax: LogSoftmaxOp, graph: Graph) -> Kernel:
-    graph.take(operation)
-    if is_all_in_losses(softmax, graph):
-        graph.take(softmax)
-    parts = _parts(softmax, operation, graph)
-    kind = WideForward if parts.logits.shape[1] >= WIDE else NarrowForward
-    total = Array(f"{parts.stem}/sum", LOSS.shape, LOSS.dtype)
-    return kind(graph.layer_of(softmax), parts, total, graph.array(operation.out), "1")
 
 
 def match_backward(operation: Operation, graph: Graph) -> Kernel | None:

@@ -1,5 +1,6 @@
 """Embedding: rows of a table, and the gradient of the table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self
@@ -105,7 +106,11 @@ class LookupBackward(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         """The places of the numbers, and the scratch arrays together."""
-        arrays = ", ".join(map(name, self.scratch))
+        return self.prepared(self.scratch, name)
+
+    def prepared(self, scratch: Sequence[Array], name: Name) -> list[str]:
+        """The lines for these scratch arrays."""
+        arrays = ", ".join(map(name, scratch))
         return [
             IMPORT,
             f"{self._positions} = np.arange({self.indices.shape[0]})",
@@ -127,8 +132,8 @@ def match_lookup(operation: Operation, graph: Graph) -> Kernel:
     return Lookup(
         graph.layer_of(operation),
         graph.array(operation.weight),
-        _rows(graph.array(operation.indices), ()),
-        _rows(graph.array(operation.out), graph.array(operation.weight).shape[1:]),
+        rows_of(graph.array(operation.indices), ()),
+        rows_of(graph.array(operation.out), graph.array(operation.weight).shape[1:]),
         source_of_labels(operation.indices) is not None,
     )
 
@@ -139,14 +144,14 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel:
     out = graph.array(operation.out)
     return LookupBackward(
         graph.layer_of(operation),
-        _rows(graph.array(operation.grad), out.shape[1:]),
-        _rows(graph.array(operation.indices), ()),
+        rows_of(graph.array(operation.grad), out.shape[1:]),
+        rows_of(graph.array(operation.indices), ()),
         out,
         operation.padding_idx.value.data,
     )
 
 
-def _rows(array: Array, row: tuple[int, ...]) -> Array:
+def rows_of(array: Array, row: tuple[int, ...]) -> Array:
     """All leading axes as one; a copy stands before what does not lie so."""
     size = prod(array.shape) // max(prod(row), 1) if prod(row) else prod(array.shape[:-1])
     found = array.reshaped((size, *row))

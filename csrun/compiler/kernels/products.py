@@ -1,12 +1,12 @@
 """Matrix products of any two operands, read and written as they lie in memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Self
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.arithmetic import MatmulOp, MmOp
+from csrun.cirh.ops.arithmetic import AddProductOp, MatmulOp, MmOp
 from csrun.compiler.accumulate import add_product, tile_of
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
@@ -73,4 +73,38 @@ def match_product(operation: Operation, graph: Graph) -> Kernel:
     )
 
 
-MATCHERS: dict[str, Matcher] = {MmOp.name: match_product, MatmulOp.name: match_product}
+@dataclass(frozen=True)
+class AddedProduct(Product):
+    """out = before + a b, mostly where the other lies: then it is added there, a tile at a time."""
+
+    before: Array = field(kw_only=True)
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.a, self.b, self.before
+
+    def emit(self, name: Name) -> list[str]:
+        copied = self.before != self.out
+        copy = [f"copyto({name(self.out)}, {name(self.before)})"] if copied else []
+        return [*copy, *super().emit(name)]
+
+
+def match_added(operation: Operation, graph: Graph) -> Kernel:
+    assert isinstance(operation, AddProductOp)
+    graph.take(operation)
+    return AddedProduct(
+        graph.layer_of(operation),
+        a=graph.array(operation.lhs),
+        b=graph.array(operation.rhs),
+        out=graph.array(operation.out),
+        phase=graph.phase_of(operation),
+        adds=True,
+        before=graph.array(operation.before),
+    )
+
+
+MATCHERS: dict[str, Matcher] = {
+    MmOp.name: match_product,
+    MatmulOp.name: match_product,
+    AddProductOp.name: match_added,
+}

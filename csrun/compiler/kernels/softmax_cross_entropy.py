@@ -79,15 +79,18 @@ class CrossEntropyForward(Kernel):
 
     @cached_property
     def loop(self) -> Loop:
-        parts = self.parts
-        reads = {"logits": parts.logits, "labels": parts.labels}
         writes = {**self.kept, "losses": self._losses}
-        return formula_loop(f"{parts.stem}/forward", reads, writes, self.formula)
+        return formula_loop(f"{self.parts.stem}/forward", self.of_rows, writes, self.formula)
+
+    @property
+    def of_rows(self) -> dict[str, Array]:
+        """The arrays that the formula reads."""
+        return {"logits": self.parts.logits, "labels": self.parts.labels}
 
     @property
     def reads(self) -> tuple[Array, ...]:
         count = () if self.mean is None or isinstance(self.count, str) else (self.count,)
-        return self.parts.logits, self.parts.labels, *count
+        return *dict.fromkeys((*self.of_rows.values(), self.parts.labels)), *count
 
     @property
     def writes(self) -> tuple[Array, ...]:

@@ -7,6 +7,7 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.ops import comparison, powers
 from csrun.cirh.ops.arithmetic import (
     AddOp,
+    AddProductOp,
     DivOp,
     ExpOp,
     LogOp,
@@ -21,6 +22,7 @@ from csrun.cirh.ops.batch import MaskPaddingOp
 from csrun.cirh.ops.random import MaskedScaleOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
+from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossPartBackwardOp
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.kernels.activation import activation_of
 
@@ -123,8 +125,12 @@ def changeable_operands(op: Operation) -> list[SSAValue]:
     match op:
         case SumOp() | CloneOp() | ToCopyOp():
             return []
-        case MaskPaddingOp():
+        case MaskPaddingOp() | NllLossPartBackwardOp():
             return [op.x]
+        case AddProductOp():
+            return [op.before]
+        case EmbeddingPartOp():
+            return list(op.before)
         case comparison.WhereOp():
             return operands[1:2]
         case _ if activation_of(op):

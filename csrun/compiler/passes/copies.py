@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
+from csrun.cirh.ops.arithmetic import AddmmOp, AddProductOp, MatmulOp, MmOp
 from csrun.cirh.ops.batch import MaskPaddingOp
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
 from csrun.cirh.ops.learning import UpdatingOp
@@ -16,6 +16,7 @@ from csrun.cirh.ops.loss import NllLossBackwardOp
 from csrun.cirh.ops.model import LossOp, OutputOp
 from csrun.cirh.ops.rotary import RotaryEmbeddingOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
+from csrun.cirh.ops.table_parts import NllLossPartBackwardOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
 from csrun.compiler.kernels import DENSE
@@ -132,7 +133,7 @@ def _is_written(update: UpdatingOp) -> bool:
 
 def _takes_array(op: Operation, array: Array) -> bool:
     """Whether an operator takes an array as it lies."""
-    if isinstance(op, MmOp | AddmmOp | MatmulOp):
+    if isinstance(op, MmOp | AddmmOp | AddProductOp | MatmulOp):
         return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
     if isinstance(op, DENSE):
         return array.is_contiguous
@@ -147,4 +148,4 @@ def _takes_text(op: Operation, index: int) -> bool:
         return True
     if isinstance(op, NativeBatchNormOp | NativeBatchNormBackwardOp):
         return index == len(op.operands) - 1  # how many samples count
-    return isinstance(op, NllLossBackwardOp) and index == 0
+    return isinstance(op, NllLossBackwardOp | NllLossPartBackwardOp) and index == 0

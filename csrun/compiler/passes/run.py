@@ -10,6 +10,7 @@ from csrun.cirh import print_module
 from csrun.compiler.passes import rewrite
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
+from csrun.compiler.passes.cutting import Cutting
 from csrun.compiler.passes.gradient import Gradient
 from csrun.compiler.passes.learning import LearningAlgorithm
 
@@ -26,8 +27,15 @@ PASSES: tuple[rewrite.Pass, ...] = (
     CommonSubexpressions(),
     rewrite.DeadCode(),
     rewrite.Splitting(),
+    Cutting(),
     Copies(),
 )
+
+
+def passes_for(part_bytes: int | None) -> tuple[rewrite.Pass, ...]:
+    """The passes, where matrices of more than so many bytes come in parts."""
+    cutting = Cutting(part_bytes)
+    return tuple(cutting if isinstance(step, Cutting) else step for step in PASSES)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """compile_report.txt: the estimate, in the form that the original's users know."""
 
+from collections.abc import Iterator, Sequence
 from math import floor, log10
 from textwrap import wrap
 
+from csrun.base.sizes import size_text
 from csrun.compiler.report.limit import Limit
-from csrun.executable import Estimate, LayerEstimate
+from csrun.executable import Estimate, LayerEstimate, Parameter, nbytes_of
 
 TEXT_FILE = "compile_report.txt"
 DIGITS = 4  # significant, so that nothing but zero reads as zero
@@ -12,8 +14,13 @@ LABEL_WIDTH = 30
 WIDTH = 100  # of what is prose
 
 
-def text_report(estimate: Estimate, replicas: int, limit: Limit) -> str:
-    """The whole file: the model and what limits it, a row a layer, and what the two differ by."""
+def text_report(
+    estimate: Estimate, replicas: int, limit: Limit, parameters: Sequence[Parameter] = ()
+) -> str:
+    """The whole file: the model and what limits it, a row a layer, and what the two differ by.
+
+    And of the parameters the tensors that come in parts.
+    """
     lines = [
         "Estimated Overall Performance",
         "",
@@ -25,8 +32,22 @@ def text_report(estimate: Estimate, replicas: int, limit: Limit) -> str:
         "",
         f" Replicas of the model: {replicas}. A row is its kernel alone, in all of them.",
         *_paragraph(limit.total),
+        *(line for text in _cut_tensors(parameters) for line in _paragraph(text)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _cut_tensors(parameters: Sequence[Parameter]) -> Iterator[str]:
+    parts: dict[str, list[Parameter]] = {}
+    for p in parameters:
+        if p.part is not None:
+            parts.setdefault(p.part.tensor, []).append(p)
+    for tensor, own in parts.items():
+        size = size_text(sum(nbytes_of(p.shape, p.dtype) for p in own))
+        yield (
+            f"{tensor} ({size}) is more than may travel at once: it comes in {len(own)} parts of "
+            f"up to {max(p.shape[0] for p in own):,} rows, each a layer."
+        )
 
 
 def _paragraph(text: str) -> list[str]:

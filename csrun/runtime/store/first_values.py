@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable import Initializer, InitializerKind, Plan
+from csrun.executable import Initializer, InitializerKind, Plan, tensors_of
 from csrun.executable.bind import Array
 
 CHUNK = 1 << 16  # values drawn at once: they stay in the cache until they are rounded
@@ -63,7 +63,7 @@ def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) ->
     def constant_of(name: str, value: float) -> Fill:
         return name, lambda: state[name].__setitem__(..., value)
 
-    parameters = sorted(plan.parameters, key=lambda p: -prod(p.shape))
+    parameters = sorted(tensors_of(plan), key=lambda p: -prod(p.shape))
     found = [
         fill_of(p.name, p.initializer)
         for p in parameters

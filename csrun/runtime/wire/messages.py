@@ -17,6 +17,11 @@ _StepNumber = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 TraceSteps = tuple[_StepNumber, _StepNumber]
 
 
+Size = (  # bytes, or a text such as 8GiB
+    Annotated[int, msgspec.Meta(ge=1, le=MOST)] | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN)]
+)
+
+
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the tasks of a run go by of `runconfig`, passed whole from the chief to who needs it.
 
@@ -34,11 +39,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     check_numerics: bool = False
     weight_store: Literal["memory", "disk"] | None = None
     weight_store_dir: str | None = None
-    weight_store_memory: (
-        Annotated[int, msgspec.Meta(ge=1, le=MOST)]
-        | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN)]
-        | None
-    ) = None
+    weight_store_memory: Size | None = None
     trace_steps: TraceSteps | None = None
 
 

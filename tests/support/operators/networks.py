@@ -5,7 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from support.operators.cases import LABELS, Case, X, Y, case, cases, normal
 
-from csrun.cirh.ops import attention, embedding, loss, normalization, rotary
+from csrun.cirh.ops import (
+    arithmetic,
+    attention,
+    embedding,
+    loss,
+    normalization,
+    rotary,
+    table_parts,
+)
 from csrun.cirh.ops.loss import IGNORE_INDEX
 
 
@@ -53,6 +61,32 @@ def _turned(torch, x, size, base, pairs, position):
 
 
 INDICES = np.array([[4, 0, 4], [1, 4, 1]])
+
+
+def _part_looked_up(torch, weight, indices, before):
+    """Rows 1, 2, … of a table that is zero elsewhere, over what was before."""
+    table = torch.zeros(5, 3, dtype=weight.dtype)
+    table[1 : 1 + len(weight)] = weight
+    has = (indices >= 1) & (indices < 1 + len(weight))
+    return torch.where(has[..., None], torch.nn.functional.embedding(indices, table), before)
+
+
+def _sums_and_picked(torch, x, labels, sums, picked):
+    """Of classes 1, 2, 3: with those before."""
+    mine = torch.gather(x, 1, (labels - 1).clamp(0, 2)[:, None])[:, 0]
+    has = (labels >= 1) & (labels < 4)
+    return torch.stack([sums, x.logsumexp(1)]).logsumexp(0), torch.where(has, mine, picked)
+
+
+def _loss_of_part(torch, grad, x, sums, labels):
+    """Of classes 1, 2, 3: what autograd says of log(sum(exp)) less the label's logit, of all."""
+    others = (sums.exp() - x.exp().sum(1)).log()
+    x = x.clone().requires_grad_()
+    logits = torch.cat([others[:, None], x], 1)
+    loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    return torch.autograd.grad(loss, x, grad)[0]
+
+
 Q, K, V = normal(2, 3, 4, 5), normal(2, 3, 6, 5), normal(2, 3, 6, 2)
 KEPT = normal(2, 1, 4, 6) > -0.5
 KEPT[0, 0, 1] = False  # a row with nothing to attend to
@@ -240,6 +274,60 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         *attended(),
         is_causal=True,
         scale=0.5,
+    ),
+    case(
+        arithmetic.AddProductOp,
+        lambda torch, before, a, b: torch.addmm(before, a, b),
+        normal(2, 3),
+        normal(2, 4),
+        normal(4, 3),
+    ),
+    case(
+        table_parts.EmbeddingPartOp,
+        _part_looked_up,
+        normal(3, 3),
+        INDICES,
+        normal(2, 3, 3),
+        num_weights=5,
+        first=1,
+    ),
+    case(
+        table_parts.EmbeddingPartBackwardOp,
+        lambda torch, g, i: torch.ops.aten.embedding_dense_backward(g, i, 5, 4, False)[1:],
+        normal(2, 3, 2),
+        INDICES,
+        rows=4,
+        first=1,
+        padding_idx=4,
+    ),
+    *cases(
+        table_parts.LogSumExpPartOp,
+        _sums_and_picked,
+        2,
+        30 * X,
+        LABELS,
+        normal(4),
+        normal(4),
+        first=1,
+    ),
+    case(
+        table_parts.NllLossOfSumsOp,
+        lambda torch, sums, picked, labels: (sums - picked)[labels != IGNORE_INDEX].sum(),
+        normal(4),
+        normal(4),
+        LABELS,
+        classes=3,
+        ignore_index=IGNORE_INDEX,
+    ),
+    case(
+        table_parts.NllLossPartBackwardOp,
+        _loss_of_part,
+        normal(),
+        X,
+        np.log(np.exp(X).sum(1) + 2),
+        LABELS,
+        first=1,
+        ignore_index=IGNORE_INDEX,
     ),
     case(
         loss.LogSoftmaxBackwardOp,

@@ -1,0 +1,390 @@
+"""What is computed with a part of a table: rows looked up, a cross entropy over its classes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes.labels import source_of_labels
+from csrun.cirh.ops.table_parts import (
+    EmbeddingPartBackwardOp,
+    EmbeddingPartOp,
+    LogSumExpPartOp,
+    NllLossOfSumsOp,
+    NllLossPartBackwardOp,
+)
+from csrun.compiler.array import Array
+from csrun.compiler.graph import Graph
+from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.kernels.batch import first_of_padding, labels_of
+from csrun.compiler.kernels.cross_entropy import ending_of
+from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of
+from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, Parts
+from csrun.compiler.lair.formula import Values, formula_loop
+from csrun.compiler.lair.loop import Loop
+
+#: Rows are taken as they lie.
+DENSE = (EmbeddingPartOp, EmbeddingPartBackwardOp)
+
+
+def _places(stem: str, labels: Array) -> Array:
+    """Scratch: of each label or index, which of the part's it is; others are none of them."""
+    return Array(f"{stem}/places", labels.shape, "int64")
+
+
+def _inside(stem: str, labels: Array) -> Array:
+    """Scratch: whether it is one of the part's."""
+    return Array(f"{stem}/inside", labels.shape, "bool")
+
+
+@dataclass(frozen=True)
+class LookupPart(Kernel):
+    """out = before, mostly where that lies, with the rows of the part; without it, over zeros.
+
+    count: rows of the table, where nobody has seen that the indices are some of them.
+
+    Shapes: weight [R, D], indices [N], before [N, D] -> out [N, D]
+    """
+
+    weight: Array
+    indices: Array
+    before: Array | None
+    out: Array
+    first: int
+    count: int | None
+
+    kind = "embedding"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        before = () if self.before is None else (self.before,)
+        return self.weight, self.indices, *before
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return (self.out,)
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        """Which row of the part each is, whether it is one, and the rows."""
+        stem = self.out.name
+        rows = Array(f"{stem}/rows", self.out.shape, self.out.dtype)
+        return _places(stem, self.indices), _inside(stem, self.indices), rows
+
+    def prepare(self, name: Name) -> list[str]:
+        return [IMPORT]
+
+    def emit(self, name: Name) -> list[str]:
+        """What is to be there before, then a call."""
+        indices, out = name(self.indices), name(self.out)
+        lines = []
+        if self.before is None and self.count is not None:
+            checked = f"{indices}, {self.count}, {f'layer {self.layer}'!r}"
+            lines.append(f"indexing.require_inside({checked})")
+        if self.before is None:
+            lines.append(f"{out}.fill(0)")
+        elif self.before != self.out:
+            lines.append(f"copyto({out}, {name(self.before)})")
+        scratch = ", ".join(map(name, self.scratch))
+        call = f"{name(self.weight)}, {indices}, {out}, {self.first}, {scratch}"
+        return [*lines, f"embedding.lookup_part({call})"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupPartBackward(LookupBackward):
+    """As of a whole table, of the indices that the part has rows for."""
+
+    first: int
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        stem = self.grad.name
+        return *super().scratch, _places(stem, self.indices), _inside(stem, self.indices)
+
+    def prepare(self, name: Name) -> list[str]:
+        """The places of the numbers, and the scratch arrays together."""
+        return self.prepared(super().scratch, name)
+
+    def emit(self, name: Name) -> list[str]:
+        arrays = ", ".join(map(name, (self.grad, self.indices, self.out)))
+        own = f"{self._own(name)}, {self._positions}, {self.padding}, {self.first}"
+        return [
+            f"embedding.add_up_part({arrays}, {own}, {', '.join(map(name, self.scratch[-2:]))})"
+        ]
+
+
+@dataclass(frozen=True)
+class LogSumExpPart(Kernel):
+    """Of each row, with what came of the classes before: log(sum(exp)), and the label's logit.
+
+    Shapes: logits [N, C], labels [N], before sums [N], picked [N] -> sums [N], picked [N]
+    """
+
+    logits: Array
+    labels: Array
+    before: tuple[Array, ...]
+    sums: Array
+    picked: Array
+    first: int
+
+    kind = "softmax_cross_entropy"
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.logits, self.labels, *self.before
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return self.sums, self.picked
+
+    @cached_property
+    def loop(self) -> Loop:
+        reads = {"logits": self.logits, "labels": _places(self.sums.name, self.labels)}
+        writes = {"sums": column_of(self._own_sums), "picked": column_of(self._own_picked)}
+        return formula_loop(f"{self.sums.name}/part", reads, writes, self.formula)
+
+    def formula(self, old: Values) -> Values:
+        """Those of the part alone."""
+        x = old["logits"]
+        top = x.largest()
+        sums = (x - top).exp().total().log() + top
+        return {"sums": sums, "picked": x.pick(old["labels"])}
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        stem = self.sums.name
+        own = (self._own_sums,) if self.before else ()
+        places = _places(stem, self.labels), _inside(stem, self.labels)
+        return *places, *own, self._own_picked, *self.loop.scratch
+
+    @property
+    def flops(self) -> int:
+        return self.loop.flops
+
+    def prepare(self, name: Name) -> list[str]:
+        return self.loop.text.prepare(name)
+
+    def emit(self, name: Name) -> list[str]:
+        """Places of the labels, the loop over rows, and both put together."""
+        stem = self.sums.name
+        places, inside = name(_places(stem, self.labels)), name(_inside(stem, self.labels))
+        sums, picked = name(self.sums), name(self.picked)
+        lines = [
+            f"subtract({name(self.labels)}, {self.first}, out={places})",
+            f"less({places}.view('uint64'), {self.logits.shape[1]}, out={inside})",
+            *self.loop.text.emit(name),
+        ]
+        if self.before:
+            before, picked_before = map(name, self.before)
+            lines.append(f"np.logaddexp({before}, {name(self._own_sums)}, out={sums})")
+            lines.append(f"copyto({picked}, {picked_before})")
+        else:
+            lines.append(f"{picked}.fill(0)")
+        return [*lines, f"copyto({picked}, {name(self._own_picked)}, where={inside})"]
+
+    @property
+    def _own_sums(self) -> Array:
+        return self._like("own_sums") if self.before else self.sums
+
+    @property
+    def _own_picked(self) -> Array:
+        return self._like("own_picked")
+
+    def _like(self, what: str) -> Array:
+        return Array(f"{self.sums.name}/{what}", self.sums.shape, self.sums.dtype)
+
+
+@dataclass(frozen=True)
+class LossOfSums(CrossEntropyForward):
+    """A cross entropy whose log(sum(exp)) and labels' logits are there.
+
+    Shapes: sums, picked, labels [N], count [] -> loss float64[1], mean []
+    """
+
+    sums: Array
+    picked: Array
+
+    @property
+    def kept(self) -> dict[str, Array]:
+        """What backward reads is there already."""
+        return {}
+
+    def formula(self, old: Values) -> Values:
+        return {"losses": old["sums"] - old["picked"]}
+
+    @property
+    def of_rows(self) -> dict[str, Array]:
+        return {"sums": column_of(self.sums), "picked": column_of(self.picked)}
+
+
+@dataclass(frozen=True)
+class LossPartBackward(Kernel):
+    """gradient = (exp(logits - sums) - 1 at the label) scale, zero in rows that do not count.
+
+    padding: rows that a sample has, where rows of padding are to be ignored.
+
+    Shapes: logits [N, C], sums, labels [N], scale [] -> gradient [N, C], mostly over the logits
+    """
+
+    logits: Array
+    sums: Array
+    labels: Array
+    scale: Array | str
+    gradient: Array
+    first: int
+    ignore_index: int
+    padding: int | None
+
+    kind = "softmax_cross_entropy"
+    phase = Phase.BACKWARD
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        scale = () if isinstance(self.scale, str) else (self.scale,)
+        return self.logits, self.sums, self.labels, *scale
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return (self.gradient,)
+
+    @cached_property
+    def loop(self) -> Loop:
+        scale = {} if isinstance(self.scale, str) else {"scale": self.scale}
+        own = {"places": _places(self._stem, self.labels), "ignored": self._ignored}
+        reads = {"logits": self.logits, "sums": column_of(self.sums), **own, **scale}
+        return formula_loop(self._stem, reads, {"gradient": self.gradient}, self.formula)
+
+    def formula(self, old: Values) -> Values:
+        scale = self.scale if isinstance(self.scale, str) else old["scale"]
+        softmax = (old["logits"] - old["sums"]).exp()
+        return {"gradient": softmax.of_label(1, old["places"], old["ignored"], scale)}
+
+    @property
+    def scratch(self) -> tuple[Array, ...]:
+        return _places(self._stem, self.labels), self._ignored, *self.loop.scratch
+
+    @property
+    def flops(self) -> int:
+        return self.loop.flops
+
+    def prepare(self, name: Name) -> list[str]:
+        return self.loop.text.prepare(name)
+
+    def emit(self, name: Name) -> list[str]:
+        """Places of the labels, rows that do not count, and the loop over rows."""
+        labels, ignored = name(self.labels), name(self._ignored)
+        lines = [
+            f"subtract({labels}, {self.first}, out={name(_places(self._stem, self.labels))})",
+            f"equal({labels}, {self.ignore_index}, out={ignored})",
+        ]
+        if self.padding is not None:
+            lines.append(f"{ignored}[{first_of_padding(self.padding)}:] = True")
+        return [*lines, *self.loop.text.emit(name)]
+
+    @property
+    def _stem(self) -> str:
+        return f"{self.gradient.name}/backward"
+
+    @property
+    def _ignored(self) -> Array:
+        return Array(f"{self._stem}/ignored", self.labels.shape, "bool")
+
+
+def column_of(array: Array) -> Array:
+    """A number a row, as the loops have it: [N] -> [N, 1]."""
+    found = array.reshaped((*array.shape, 1))
+    assert found is not None, "any strides give it"
+    return found
+
+
+def match_lookup(operation: Operation, graph: Graph) -> Kernel:
+    assert isinstance(operation, EmbeddingPartOp)
+    graph.take(operation)
+    weight = graph.array(operation.weight)
+    out = rows_of(graph.array(operation.out), weight.shape[1:])
+    before = [rows_of(graph.array(each), weight.shape[1:]) for each in operation.before]
+    is_checked = source_of_labels(operation.indices) is not None
+    return LookupPart(
+        graph.layer_of(operation),
+        weight,
+        rows_of(graph.array(operation.indices), ()),
+        before[0] if before else None,
+        out,
+        operation.first.value.data,
+        None if is_checked else operation.num_weights.value.data,
+    )
+
+
+def match_lookup_backward(operation: Operation, graph: Graph) -> Kernel:
+    assert isinstance(operation, EmbeddingPartBackwardOp)
+    graph.take(operation)
+    out = graph.array(operation.out)
+    return LookupPartBackward(
+        graph.layer_of(operation),
+        rows_of(graph.array(operation.grad), out.shape[1:]),
+        rows_of(graph.array(operation.indices), ()),
+        out,
+        operation.padding_idx.value.data,
+        first=operation.first.value.data,
+    )
+
+
+def match_sums(operation: Operation, graph: Graph) -> Kernel:
+    assert isinstance(operation, LogSumExpPartOp)
+    graph.take(operation)
+    return LogSumExpPart(
+        graph.layer_of(operation),
+        graph.array(operation.x),
+        labels_of(operation, graph)[0],
+        tuple(map(graph.array, operation.before)),
+        graph.array(operation.sums),
+        graph.array(operation.picked),
+        operation.first.value.data,
+    )
+
+
+def match_loss(operation: Operation, graph: Graph) -> Kernel:
+    assert isinstance(operation, NllLossOfSumsOp)
+    labels, padding = labels_of(operation, graph)
+    sums, layer = graph.array(operation.sums), graph.layer_of(operation)
+    shape = prod(sums.shape), operation.classes.value.data
+    stem = f"{sums.name}/loss"
+    parts = Parts(
+        Array(f"{stem}/logits", shape, sums.dtype),
+        labels,
+        operation.ignore_index.value.data,
+        0.0,
+        padding,
+        source_of_labels(operation.labels) is not None,
+        layer,
+        stem,
+    )
+    ending = ending_of(operation, stem, graph)
+    return LossOfSums(layer, parts, *ending, sums, graph.array(operation.picked))
+
+
+def match_loss_backward(operation: Operation, graph: Graph) -> Kernel:
+    assert isinstance(operation, NllLossPartBackwardOp)
+    graph.take(operation)
+    labels, padding = labels_of(operation, graph)
+    return LossPartBackward(
+        graph.layer_of(operation),
+        graph.array(operation.x),
+        graph.array(operation.sums),
+        labels,
+        graph.number(operation.grad) or graph.array(operation.grad),
+        graph.array(operation.out),
+        operation.first.value.data,
+        operation.ignore_index.value.data,
+        padding,
+    )
+
+
+MATCHERS: dict[str, Matcher] = {
+    EmbeddingPartOp.name: match_lookup,
+    EmbeddingPartBackwardOp.name: match_lookup_backward,
+    LogSumExpPartOp.name: match_sums,
+    NllLossOfSumsOp.name: match_loss,
+    NllLossPartBackwardOp.name: match_loss_backward,
+}

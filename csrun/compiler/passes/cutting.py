@@ -1,0 +1,317 @@
+"""Matrices that are too large to travel whole are cut into parts, each some of their rows."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import gcd
+from typing import ClassVar
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.cirh.builder import Builder
+from csrun.cirh.ops.arithmetic import AddOp, AddProductOp, MmOp
+from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.model import LossOp, ParameterOp, PartAttr
+from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.shape import SliceOp, TransposeOp
+from csrun.cirh.ops.table_parts import (
+    EmbeddingPartBackwardOp,
+    EmbeddingPartOp,
+    LogSumExpPartOp,
+    NllLossOfSumsOp,
+    NllLossPartBackwardOp,
+)
+from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
+from csrun.compiler.passes.rewrite import DeadCode, Done, Pass
+from csrun.compiler.passes.rules import replace_by_value
+from csrun.compiler.passes.uses import Loss, Term, Uses, base_of_turned, uses_of
+from csrun.executable import ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True)
+class Cutting(Pass):
+    """Before: any valid module whose products have no biases.
+
+    After: one that computes the same, where no matrix of more than `most_bytes` is a parameter:
+    its rows come in parts, each of which is one. A product with it is a sum over the parts, one
+    with its transpose lies side by side; a cross entropy of nothing but such a product goes over
+    the classes part by part, and its logits are never there as a whole. What uses a part on the way
+    back stands together, and the last part comes first: it is on the wafer yet.
+
+    A matrix stays whole that is used otherwise, or that Lamb trains, by a norm of all of it.
+    """
+
+    most_bytes: int | None = None  # None: all stay whole
+
+    name: ClassVar[str] = "cutting"
+
+    def apply(self, module: ModuleOp) -> Done:
+        """Cut what is too large, and say into how many parts."""
+        lines = []
+        for op in [op for op in module.ops if isinstance(op, ParameterOp)]:
+            rows = None if self.most_bytes is None else rows_of_part(op, self.most_bytes)
+            if rows is None or (uses := uses_of(op)) is None:
+                continue
+            parts = parts_of(op, rows)
+            _Cut(uses, parts).run(module)
+            DeadCode().apply(module)
+            Rewriter.erase_op(op)
+            lines.append(f"{op.symbol.data}: {len(parts)} parts of up to {rows} rows")
+        return Done(bool(lines), tuple(lines))
+
+
+def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:
+    """The rows of a part, if the parameter is a matrix and too large: nearly equally many.
+
+    Parts lie one behind the other in the store, and each begins where an array may.
+    """
+    shape, itemsize = shape_of(type_of(op.out)), np.dtype(dtype_of(type_of(op.out))).itemsize
+    if len(shape) != 2 or shape[0] * shape[1] * itemsize <= most_bytes:
+        return None
+    row_bytes = shape[1] * itemsize
+    step = ALIGNMENT_BYTES // gcd(ALIGNMENT_BYTES, row_bytes)
+    most = max(most_bytes // (row_bytes * step), 1) * step
+    count = -(-shape[0] // most)
+    rows = -(-shape[0] // (count * step)) * step
+    return rows if rows < shape[0] else None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a matrix; `name` is that of the parameter, and of a layer of its own."""
+
+    name: str
+    out: SSAValue
+    first: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.first
+
+
+def parts_of(op: ParameterOp, rows: int) -> list[Part]:
+    """A matrix's parts of so many rows, in its place."""
+    name, kind = op.symbol.data, type_of(op.out)
+    count, columns = shape_of(kind)
+    builder, found = _before(op), []
+    for first in range(0, count, rows):
+        stop = min(first + rows, count)
+        own = f"{name}[{first}:{stop}]"
+        with builder.in_scope(own):
+            out = builder.leaf(
+                ParameterOp,
+                tensor_type((stop - first, columns), dtype_of(kind)),
+                symbol=own,
+                initializer=op.initializer,
+                part=PartAttr.of(name, count, first),
+            )
+        found.append(Part(own, out, first, stop))
+    return found
+
+
+def _before(op: Operation) -> Builder:
+    """Writes before an operator, in its scope."""
+    assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+    return Builder(InsertPoint.before(op), op.scope.data if op.scope else "", lambda: op.location)
+
+
+class _Cut:
+    """What uses one matrix, made to use its parts.
+
+    beside: for operators of the way back, the terms of the gradient that are computed there.
+    """
+
+    def __init__(self, uses: Uses, parts: list[Part]) -> None:
+        self._uses = uses
+        self._parts = parts
+        self._beside: dict[Operation, list[Term]] = {}
+        self._gradients: dict[Term, dict[Part, SSAValue]] = {term: {} for term in uses.terms}
+        self._sums: dict[Loss, SSAValue] = {}
+        self._is_back = False
+
+    def run(self, module: ModuleOp) -> None:
+        """Cut all uses, in program order."""
+        makers, operations = self._makers(), list(module.ops)
+        self._put_beside(operations)
+        for op in operations:
+            self._is_back = self._is_back or isinstance(op, LossOp)
+            if op.parent is not None and op in makers:
+                makers[op]()
+
+    def _makers(self) -> dict[Operation, Callable[[], None]]:
+        uses, found = self._uses, dict[Operation, Callable[[], None]]()
+        found |= {op: partial(self._look_up, op) for op in uses.lookups}
+        found |= {op: partial(self._add, op) for op in uses.sums}
+        found |= {op: partial(self._side_by_side, op) for op in uses.sides}
+        for loss in uses.losses:
+            del found[loss.logits]
+            found[loss.forward] = partial(self._loss, loss)
+            if loss.gradient is not None:
+                found[loss.gradient] = partial(self._loss_backward, loss)
+        found |= {term.op: partial(self._alone, term) for term in uses.terms}
+        if uses.update is not None:
+            found[uses.update] = partial(self._update, uses.update)
+        return found
+
+    def _put_beside(self, operations: list[Operation]) -> None:
+        """Find for each term what on the way back reads the same gradient, and the matrix."""
+        places = {op: place for place, op in enumerate(operations)}
+        loss = next((places[op] for op in operations if isinstance(op, LossOp)), len(operations))
+        found = dict[SSAValue, Operation]()
+        for op in (*self._uses.sums, *self._uses.sides):
+            if places[op] > loss:
+                found[base_of_turned(op.lhs)[0]] = op
+        for one in self._uses.losses:
+            if one.gradient is not None:
+                found[one.gradient.out] = one.gradient
+        made: dict[SSAValue, int] = {x: place for op, place in places.items() for x in op.results}
+        for term in self._uses.terms:
+            bases = [base_of_turned(value)[0] for value in term.op.operands]
+            anchors = (found[base] for base in bases if base in found)
+            for anchor in anchors:
+                if all(made[base] <= places[anchor] for base in bases):
+                    self._beside.setdefault(anchor, []).append(term)
+                    break
+
+    def _in_turn(self) -> list[Part]:
+        return self._parts[::-1] if self._is_back else self._parts
+
+    def _each(self, builder: Builder) -> Iterator[Part]:
+        """The parts, each a scope of the builder's."""
+        for part in self._in_turn():
+            with builder.in_scope(part.name):
+                yield part
+
+    def _look_up(self, op: EmbeddingOp) -> None:
+        builder, found = _before(op), list[SSAValue]()
+        for part in self._each(builder):
+            place = {"num_weights": self._parts[-1].stop, "first": part.first}
+            found = [builder.emit(EmbeddingPartOp, part.out, op.indices, *found, **place)]
+        replace_by_value(op, *found)
+
+    def _add(self, op: MmOp) -> None:
+        builder, total = _before(op), None
+        for part in self._each(builder):
+            total = _plus(builder, total, _slice(builder, op.lhs, 1, part), part.out)
+            self._make_beside(builder, op, part)
+        assert total is not None, "there are parts"
+        replace_by_value(op, total)
+
+    def _side_by_side(self, op: MmOp) -> None:
+        builder, found = _before(op), dict[Part, SSAValue]()
+        for part in self._each(builder):
+            found[part] = builder.emit(MmOp, op.lhs, builder.emit(TransposeOp, part.out))
+            self._make_beside(builder, op, part)
+        replace_by_value(op, builder.emit(CatOp, *map(found.__getitem__, self._parts), dim=1))
+
+    def _loss(self, loss: Loss) -> None:
+        op, found = loss.forward, tuple[SSAValue, ...]()
+        builder = _before(op)
+        for part in self._each(builder):
+            logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
+            operands = logits, op.labels, *found
+            found = builder.emit_all(LogSumExpPartOp, *operands, first=part.first)
+        self._sums[loss] = found[0]
+        classes, ignored = self._parts[-1].stop, op.ignore_index
+        with builder.in_scope(self._parts[-1].name):
+            total = builder.emit(
+                NllLossOfSumsOp, *found, op.labels, classes=classes, ignore_index=ignored
+            )
+        replace_by_value(op, total)
+
+    def _loss_backward(self, loss: Loss) -> None:
+        """The logits again, part by part, and what their gradient is read for."""
+        gradient, back = loss.gradient, loss.backward
+        assert gradient is not None, "it has a way back"
+        assert back is not None, "it has a way back"
+        reader = next((op for op in self._uses.sums if op.lhs is gradient.out), None)
+        builder, total = _before(gradient), None
+        for part in self._each(builder):
+            logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
+            operands = back.grad, logits, self._sums[loss], back.labels
+            own = builder.emit(
+                NllLossPartBackwardOp, *operands, first=part.first, ignore_index=back.ignore_index
+            )
+            if reader is not None:
+                total = _plus(builder, total, own, part.out)
+            self._make_beside(builder, gradient, part, own)
+        if reader is not None and total is not None:
+            replace_by_value(reader, total)
+
+    def _make_beside(
+        self, builder: Builder, op: Operation, part: Part, own: SSAValue | None = None
+    ) -> None:
+        for term in self._beside.get(op, ()):
+            whole = None if own is None else op.results[0]
+            self._gradients[term][part] = _term(builder, term, part, whole, own)
+
+    def _alone(self, term: Term) -> None:
+        """A term that nothing else stands beside."""
+        if not self._gradients[term]:
+            builder = _before(term.op)
+            for part in self._each(builder):
+                self._gradients[term][part] = _term(builder, term, part)
+
+    def _update(self, op: UpdatingOp) -> None:
+        builder = _before(op)
+        properties = {name: value for name, value in op.properties.items() if name != "scope"}
+        for part in self._each(builder):
+            terms = [self._gradients[term][part] for term in self._uses.terms]
+            gradient = reduce(partial(builder.emit, AddOp), terms)
+            builder.effect(type(op), part.out, gradient, **properties)
+        Rewriter.erase_op(op)
+
+
+def _plus(builder: Builder, total: SSAValue | None, lhs: SSAValue, rhs: SSAValue) -> SSAValue:
+    if total is None:
+        return builder.emit(MmOp, lhs, rhs)
+    return builder.emit(AddProductOp, total, lhs, rhs)
+
+
+def _slice(builder: Builder, value: SSAValue, dim: int, part: Part) -> SSAValue:
+    return builder.emit(SliceOp, value, dim=dim, start=part.first, end=part.stop, step=1)
+
+
+def _term(
+    builder: Builder,
+    term: Term,
+    part: Part,
+    whole: SSAValue | None = None,
+    own: SSAValue | None = None,
+) -> SSAValue:
+    """A part's rows of a summand of the gradient; `own` are the part's columns of `whole`."""
+    op = term.op
+    if isinstance(op, EmbeddingDenseBackwardOp):
+        operands, padding = (op.grad, op.indices), op.padding_idx
+        return builder.emit(
+            EmbeddingPartBackwardOp,
+            *operands,
+            rows=part.rows,
+            first=part.first,
+            padding_idx=padding,
+        )
+    lhs, rhs = (_here(builder, value, whole, own) for value in op.operands)
+    if term.is_turned:
+        columns = rhs if _is_of(op.rhs, whole) else _slice(builder, rhs, 1, part)
+        return builder.emit(TransposeOp, builder.emit(MmOp, lhs, columns))
+    rows = lhs if _is_of(op.lhs, whole) else _slice(builder, lhs, 0, part)
+    return builder.emit(MmOp, rows, rhs)
+
+
+def _here(
+    builder: Builder, value: SSAValue, whole: SSAValue | None, own: SSAValue | None
+) -> SSAValue:
+    """A matrix, whose transpose may stand further down; in the place of `whole` the part's own."""
+    base, is_turned = base_of_turned(value)
+    found = own if own is not None and base is whole else base
+    return builder.emit(TransposeOp, found) if is_turned else found
+
+
+def _is_of(value: SSAValue, whole: SSAValue | None) -> bool:
+    return base_of_turned(value)[0] is whole

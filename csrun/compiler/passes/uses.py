@@ -1,0 +1,151 @@
+"""What uses a matrix, and whether it can be cut by the matrix's rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from xdsl.ir import Operation, SSAValue
+
+from csrun.cirh.algorithms import LambAttr
+from csrun.cirh.ops.arithmetic import AddOp, MmOp
+from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.loss import (
+    LogSoftmaxBackwardOp,
+    LogSoftmaxOp,
+    NllLossBackwardOp,
+    NllLossForwardOp,
+    smoothing_of,
+)
+from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.ops.shape import TransposeOp
+from csrun.cirh.types import type_of
+
+
+@dataclass(frozen=True)
+class Term:
+    """A summand of a gradient; `is_turned`: its transpose is one."""
+
+    op: MmOp | EmbeddingDenseBackwardOp
+    is_turned: bool
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A cross entropy whose logits nobody else reads, and its way back, if it has one."""
+
+    logits: MmOp
+    forward: NllLossForwardOp
+    backward: NllLossBackwardOp | None = None
+    gradient: LogSoftmaxBackwardOp | None = None
+
+
+@dataclass
+class Uses:
+    """What reads a matrix.
+
+    sums: products with it, over its rows; sides: with its transpose, of which each row is a column;
+    losses: of those, the logits of cross entropies; terms: what the gradient is the sum of.
+    """
+
+    lookups: list[EmbeddingOp] = field(default_factory=list)
+    sums: list[MmOp] = field(default_factory=list)
+    sides: list[MmOp] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    update: UpdatingOp | None = None
+    terms: list[Term] = field(default_factory=list)
+
+
+def uses_of(parameter: ParameterOp) -> Uses | None:
+    """What reads a matrix, in program order; None where some of it cannot be cut."""
+    found = Uses()
+    for op, index, is_turned in _readers(parameter.out):
+        match op:
+            case EmbeddingOp() if not is_turned:
+                found.lookups.append(op)
+            case MmOp() if index == 1:
+                (found.sides if is_turned else found.sums).append(op)
+            case UpdatingOp() if not isinstance(op.properties.get("algorithm"), LambAttr):
+                terms = _terms(op.grad, is_turned=False)
+                if index or terms is None or found.update is not None:
+                    return None
+                found.update, found.terms = op, terms
+            case _:
+                return None
+    found.losses = [loss for op in found.sides if (loss := _loss_of(op, found)) is not None]
+    return found
+
+
+def base_of_turned(value: SSAValue) -> tuple[SSAValue, bool]:
+    """What a matrix is, or is the transpose of; and whether it is the transpose."""
+    is_turned = False
+    while isinstance(value.owner, TransposeOp):
+        value, is_turned = value.owner.x, not is_turned
+    return value, is_turned
+
+
+def _readers(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Operation, int, bool]]:
+    """Operators that read a matrix, as which operand, and whether transposed."""
+    for use in list(value.uses):
+        if isinstance(use.operation, TransposeOp):
+            yield from _readers(use.operation.out, not is_turned)
+        else:
+            yield use.operation, use.index, is_turned
+
+
+def _terms(value: SSAValue, is_turned: bool) -> list[Term] | None:
+    """What a gradient is the sum of; None where a summand cannot be cut, or others read it."""
+    op = value.owner
+    if value.uses.get_length() != 1:
+        return None
+    match op:
+        case TransposeOp():
+            return _terms(op.x, not is_turned)
+        case AddOp() if type_of(op.lhs) == type_of(op.rhs):
+            left, right = (_terms(operand, is_turned) for operand in op.operands)
+            return None if left is None or right is None else [*left, *right]
+        case MmOp():
+            return [Term(op, is_turned)]
+        case EmbeddingDenseBackwardOp() if not is_turned:
+            return [Term(op, is_turned)]
+        case _:
+            return None
+
+
+def _loss_of(logits: MmOp, uses: Uses) -> Loss | None:
+    """The cross entropy that a product has the logits of, if that is all that becomes of it."""
+    softmax = _only_reader(logits.out)
+    if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
+        return None
+    readers = [use.operation for use in softmax.out.uses]
+    losses = [op for op in readers if isinstance(op, NllLossForwardOp | NllLossBackwardOp)]
+    if any(smoothing_of(op.properties) for op in losses):
+        return None
+    match sorted(readers, key=lambda op: _ORDER.get(type(op), 0)):
+        case [NllLossForwardOp() as forward]:
+            return Loss(logits, forward)
+        case [NllLossForwardOp() as forward, NllLossBackwardOp() as back, gradient]:
+            is_its = (back.labels, back.ignore_index) == (forward.labels, forward.ignore_index)
+            if not isinstance(gradient, LogSoftmaxBackwardOp) or not is_its:
+                return None
+            if _only_reader(back.out) is not gradient or not _is_read_by(gradient.out, uses):
+                return None
+            return Loss(logits, forward, back, gradient)
+        case _:
+            return None
+
+
+_ORDER: dict[type[Operation], int] = {
+    NllLossForwardOp: 1,
+    NllLossBackwardOp: 2,
+    LogSoftmaxBackwardOp: 3,
+}
+
+
+def _is_read_by(gradient: SSAValue, uses: Uses) -> bool:
+    """Whether the logits' gradient goes on through this matrix alone, and to its own gradient."""
+    own = {*uses.sums, *(term.op for term in uses.terms)}
+    return all(op in own for op, *_ in _readers(gradient))
+
+
+def _only_reader(value: SSAValue) -> Operation | None:
+    return next(iter(value.uses)).operation if value.uses.get_length() == 1 else None

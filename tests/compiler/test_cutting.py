@@ -1,0 +1,235 @@
+"""Matrices that come in parts: what is computed, what the store has, what the wafer needs."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+from support.programs import SYSTEM, Machine, TiedNetwork, options_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.loss import IGNORE_INDEX
+from csrun.compiler import CompileError, compile_model
+from csrun.compiler.options import SHARE
+from csrun.executable import tensors_of
+from csrun.nn.tracer import Tracer
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cut")
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+B, T, V, D, UNITS = 4, 6, 61, 8, 40
+MOST = 1024  # bytes: of float64, the table comes in four parts, both kernels in three
+ADAMW = nn.AdamW(0.01, weight_decay=0.1)
+
+
+@dataclass(frozen=True)
+class Language:
+    """Embedding, two dense layers, and a head: the table again, or a kernel of its own."""
+
+    tied: bool = True
+    optimizer: nn.Optimizer = ADAMW
+    precision: str = "float64"
+    padding: int | None = None
+
+    def trace(self, run_mode=RunMode.TRAIN, outputs=False):
+        with Tracer(self.precision) as tracer:
+            ids = tracer.input("ids", (B, T), "int32")
+            labels = tracer.input("labels", (B, T), "int32")
+            table = nn.Embedding(V, D, name="wte", padding_idx=self.padding)
+            x = table(ids)
+            x = nn.Dense(UNITS, "relu", name="up")(x)
+            x = nn.Dense(D, name="down")(x)
+            logits = table.attend(x) if self.tied else nn.Dense(V, name="head")(x)
+            loss = nn.softmax_cross_entropy(logits, labels)
+            own = [("logits", logits)] if outputs else []
+            return tracer.finish(run_mode, loss, self.optimizer.minimize(loss), own)
+
+    def compile(self, root, mode=STREAMING, run_mode=RunMode.TRAIN, outputs=False, **options):
+        options = options_of(mode, run_mode, group_bytes=1, **options)
+        return compile_model(self.trace(run_mode, outputs), root, options).executable
+
+    def weights(self, plan):
+        random = np.random.default_rng(4)
+        return {
+            p.name: (0.3 * random.standard_normal(p.shape)).astype(p.dtype)
+            for p in tensors_of(plan)
+        }
+
+    def batches(self, count, rows=B):
+        """Some labels are ignored; of each batch only the first `rows` samples are valid."""
+        random = np.random.default_rng(6)
+        for _ in range(count):
+            ids, labels = random.integers(0, V, (2, B, T)).astype("i")
+            labels[random.random((B, T)) < 0.2] = IGNORE_INDEX
+            labels[:, 0] = V - 1
+            labels[rows:], ids[rows:] = IGNORE_INDEX, 0
+            yield ids, labels
+
+
+class Peer:
+    """The same in PyTorch, trained by AdamW."""
+
+    def __init__(self, network, weights):
+        self.network = network
+        self.tensors = {n: torch.from_numpy(v.copy()).requires_grad_() for n, v in weights.items()}
+        rate, decay = network.optimizer.learning_rate, network.optimizer.weight_decay
+        self.optimizer = torch.optim.AdamW([*self.tensors.values()], rate, weight_decay=decay)
+
+    def train(self, batch):
+        ids, labels = (torch.from_numpy(a).long() for a in batch)
+        w, functional = self.tensors, torch.nn.functional
+        x = functional.embedding(ids, w["wte/embeddings"], self.network.padding)
+        x = (x @ w["up/kernel"] + w["up/bias"]).relu() @ w["down/kernel"] + w["down/bias"]
+        tied = self.network.tied
+        logits = x @ w["wte/embeddings"].T if tied else x @ w["head/kernel"] + w["head/bias"]
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        self.optimizer.zero_grad()
+        loss.backward()
+        gradients = {name: tensor.grad.numpy().copy() for name, tensor in w.items()}
+        self.optimizer.step()
+        return loss.item(), gradients
+
+
+def whole(plan, gradients):
+    """Gradients of the model's tensors, those of parts put together."""
+    found = {}
+    for p in plan.parameters:
+        found.setdefault(p.name if p.part is None else p.part.tensor, []).append(gradients[p.name])
+    return {name: np.concatenate(own) for name, own in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("network", "mode", "rows"),
+    [
+        (Language(), STREAMING, B),
+        (Language(), PIPELINED, B - 1),
+        (Language(padding=V - 1), STREAMING, B),
+        (Language(tied=False), STREAMING, B - 1),
+    ],
+)
+def test_steps_are_pytorchs(tmp_path, network, mode, rows):
+    executable = network.compile(tmp_path, mode, max_group_bytes=MOST)
+    weights = network.weights(executable.plan)
+    assert len(executable.plan.parameters) > len(weights) + 6
+    machine, peer = Machine(executable, weights), Peer(network, weights)
+    for batch in network.batches(5, rows):
+        loss, gradients = machine.train(batch)
+        their_loss, their_gradients = peer.train(batch)
+        assert loss == pytest.approx(their_loss, rel=1e-11)
+        gradients = whole(executable.plan, gradients)
+        assert gradients.keys() == their_gradients.keys()
+        for name, value in their_gradients.items():
+            np.testing.assert_allclose(gradients[name], value, rtol=1e-8, atol=1e-12)
+    for name, tensor in peer.tensors.items():
+        np.testing.assert_allclose(machine.state[name], tensor.detach(), rtol=1e-7, atol=1e-10)
+
+
+def test_a_matrix_that_is_multiplied_both_ways_gives_the_steps_of_the_whole_one(tmp_path):
+    """Of one-hot rows: a sum over the parts; of the head: side by side; clipped together."""
+    sizes = (60, 8, 8, 60)
+    network = TiedNetwork(sizes, precision="float64", optimizer=nn.Adam(0.01, clip_norm=0.1))
+    options = [{}, {"max_group_bytes": MOST}]
+    cut, uncut = (
+        Machine(
+            compile_model(network.trace(), tmp_path, options_of(STREAMING, **own)).executable,
+            network.parameters(),
+        )
+        for own in reversed(options)
+    )
+    assert len(cut.plan.parameters) == len(uncut.plan.parameters) + 3
+    for batch in network.batches(4):
+        assert cut.train(batch)[0] == pytest.approx(uncut.train(batch)[0], rel=1e-11)
+    assert cut.state.keys() == uncut.state.keys()
+    for name, value in uncut.state.items():
+        np.testing.assert_allclose(cut.state[name], value, rtol=1e-7, atol=1e-10)
+
+
+def test_first_values_are_those_of_the_whole_tensors(tmp_path):
+    network = Language(precision="float32")
+    uncut = Machine(network.compile(tmp_path), {})
+    cut = Machine(network.compile(tmp_path, max_group_bytes=MOST), {})
+    assert list(cut.state) == list(uncut.state)
+    for name, value in uncut.state.items():
+        np.testing.assert_array_equal(cut.state[name], value, strict=True)
+
+
+def test_a_small_wafer_cuts_as_a_large_one_that_is_told_to(tmp_path):
+    """The programs are one text but for its checksum: so are their bits."""
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=30)
+    executables = [
+        Language().compile(tmp_path, system=small),
+        Language().compile(tmp_path, max_group_bytes=small.sram_bytes // SHARE),
+    ]
+    texts = [(e.directory / "program.py").read_text().splitlines()[1:] for e in executables]
+    assert texts[0] == texts[1]
+    here, there = (e.plan for e in executables)
+    assert here.arena_bytes == there.arena_bytes <= small.sram_bytes
+    assert here.parameters == there.parameters
+    assert max(group.nbytes for group in here.groups) <= 1.25 * small.sram_bytes // SHARE
+    with pytest.raises(CompileError, match=r"needs [\d,]+ bytes of [\d,]+ on the wafer"):
+        Language().compile(tmp_path, system=small, max_group_bytes=1 << 20)
+    report = (executables[0].directory / "compile_report.txt").read_text()
+    assert "wte/embeddings (3.9 KB) is more than may travel at once: it comes in 2 parts" in report
+
+
+def test_what_no_part_fits_names_the_part(tmp_path):
+    tiny = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=1)
+    with pytest.raises(CompileError, match=r"layer \w+/\w+\[\d+:\d+\] needs [\d,]+ bytes"):
+        Language().compile(tmp_path, system=tiny)
+
+
+def test_logits_are_never_there_whole_unless_somebody_reads_them(tmp_path):
+    def largest(outputs):
+        plan = Language().compile(tmp_path, outputs=outputs, max_group_bytes=MOST).plan
+        return max(np.prod(buffer.shape) for buffer in plan.buffers)
+
+    assert largest(outputs=True) == B * T * V
+    assert largest(outputs=False) == B * T * UNITS
+
+
+def test_parts_are_visited_one_after_the_other_and_back(tmp_path):
+    plan = Language().compile(tmp_path, max_group_bytes=MOST).plan
+    place = {g.index: g.layers[0] for g in plan.groups}
+    visited = [place[group] for visit in plan.visits for group in visit.groups]
+    table = [f"wte/embeddings[{first}:{min(first + 16, V)}]" for first in range(0, V, 16)]
+    head = [name for name in visited if name.startswith("wte")][len(table) : -len(table)]
+    assert visited[: len(table)] == table
+    assert head == [*table, *reversed(table)]
+    assert visited[-len(table) :] == [*reversed(table)]
+
+
+@pytest.mark.parametrize("optimizer", [nn.Lamb(0.01), nn.SGD(0.01)], ids=["lamb", "sgd"])
+def test_a_matrix_stays_whole_that_lamb_trains_or_is_used_otherwise(tmp_path, optimizer):
+    is_lamb = isinstance(optimizer, nn.Lamb)
+    with Tracer("float32") as tracer:
+        x = tracer.input("x", (4, 40), "float32")
+        labels = tracer.input("labels", (4,), "int32")
+        with nn.scope("w"):
+            kind = (40, 64)
+            kernel = tracer.parameter("kernel", kind, nn.initializers.glorot_uniform(kind))
+        loss = nn.softmax_cross_entropy(tracer.emit(MmOp, x, kernel), labels)
+        if not is_lamb:
+            loss = loss + nn.mean(kernel * kernel, axis=(0, 1))
+        module = tracer.finish(RunMode.TRAIN, loss, optimizer.minimize(loss), [])
+    executable = compile_model(module, tmp_path, options_of(max_group_bytes=MOST)).executable
+    assert [p.name for p in executable.plan.parameters] == ["w/kernel"]
+
+
+def test_numbers_that_no_part_has_are_refused_on_the_wafer(tmp_path):
+    """The streamers do not see them: they are made there."""
+    with Tracer("float32") as tracer:
+        x = tracer.input("x", (4, 90), "float32")
+        labels = tracer.input("labels", (4,), "int32")
+        x = nn.Embedding(V, D, name="wte")(nn.argmax(x))
+        loss = nn.softmax_cross_entropy(nn.Dense(3)(x), labels)
+        module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
+    executable = compile_model(module, tmp_path, options_of(max_group_bytes=MOST)).executable
+    machine, labels = Machine(executable, {}), np.zeros(4, np.int32)
+    rows = np.zeros((4, 90), np.float32)
+    rows[:, V - 1] = 1
+    machine.train((rows, labels))
+    rows[2, V] = 2
+    with pytest.raises(Exception, match=rf"wte.*{V}"):
+        machine.train((rows, labels))
