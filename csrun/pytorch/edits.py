@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
 from csrun.pytorch.given_tensors import Given
 from csrun.pytorch.loop_shape import ancestors
-from csrun.pytorch.tokens import leaves_of
+from csrun.pytorch.tokens import Slot, StepValues, Token, leaves_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Place:
 
 
 class Edit:
-    """A call on gradients. A gradient of a parameter stands for itself, a result has its Place.
+    """A call on gradients. A gradient of a parameter stands for itself, a result has its Place, and
+    a value of the step its Slot.
 
     value: what it gives; None where it writes into the argument numbered `target`.
     """
@@ -53,10 +54,11 @@ class Edits:
         self._kept = KeptEdits(())
         self._made = 0
         self._is_other = False
+        self.step: StepValues | None = None
 
-    def begin(self) -> None:
+    def begin(self, step: StepValues) -> None:
         """Another step's edits begin."""
-        self._made, self._is_other = 0, False
+        self._made, self._is_other, self.step = 0, False, step
 
     def end(self, assigned: dict[str, Place | None]) -> "KeptEdits":
         """All edits of the step are made: the same object while steps make the same ones.
@@ -87,6 +89,8 @@ class Edits:
             return self.all[known.edit].result(known.leaf) is leaf
         if type(known) is Given:
             return known.is_still(leaf)
+        if type(known) is Slot:
+            return isinstance(leaf, Token) and leaf.slot is known and leaf.step is self.step
         if isinstance(known, torch.Tensor) or isinstance(leaf, torch.Tensor):
             return False
         return type(known) is type(leaf) and bool(known == leaf)
@@ -143,6 +147,8 @@ class KeptEdits:
                 return results[leaf.edit][leaf.leaf]
             if isinstance(leaf, Given):
                 return leaf.tensor
+            if isinstance(leaf, Slot):
+                return recorder.known(leaf.value)
             return of.get(getattr(leaf, "of", ""), leaf)
 
         with recorder, torch.no_grad():

@@ -51,12 +51,24 @@ class GivenBack:
         self.are_current = True
         self._optimizer_was: list[tuple[int, int]] | None = None
         self._trained = frozenset[str]()
+        self._written: frozenset[str] | None = None
         self._counters: dict[str, tuple[torch.Tensor, int]] = {}
         self.is_on_meta = is_on_meta(model)
         self.before: WeakSet[Before] = WeakSet()
 
     def learn(self, recording: Recording) -> None:
-        """A step that trains is compiled."""
+        """A step that trains is compiled.
+
+        Raises: UsageError where it writes other statistics of norms than the first one
+        """
+        written = frozenset(recording.written)
+        self._written = written if self._written is None else self._written
+        if odd := sorted(written ^ self._written):
+            raise UsageError(
+                f"{user_line()}: {', '.join(odd)} are written in some steps that train and not in "
+                "others: the train() and eval() of a norm stay in training as they are in its "
+                "first step; or train in another Session, behind initialize with a new model_dir"
+            )
         self._trained |= set(recording.gradients)
         buffers = dict(self.model.named_buffers())
         for name, by in recording.counters.items():

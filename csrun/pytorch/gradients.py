@@ -19,7 +19,7 @@ from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.given_tensors import Given
 from csrun.pytorch.loop_shape import is_write
-from csrun.pytorch.tokens import leaves_of
+from csrun.pytorch.tokens import Numbers, Slot, StepValues, Token, leaves_of
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -134,7 +134,7 @@ class Gradients:
         self._names, self._all = names, [self._made[name] for name in names]
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
-    def begin(self, names: Mapping[str, Any]) -> None:
+    def begin(self, names: Mapping[str, Any], step: StepValues) -> None:
         """`backward()` is called in a step that is not recorded: these parameters get gradients.
 
         Raises: UsageError where gradients are there already
@@ -147,7 +147,7 @@ class Gradients:
                 parameter.grad = gradient
         self._is_cleared, self.is_open = False, True
         self._zeroed.clear()
-        self._edits.begin()
+        self._edits.begin(step)
 
     def _are_in_place(self) -> bool:
         """Whether each is its parameter's. Asked in each step: no line of Python for one."""
@@ -250,9 +250,23 @@ class Gradients:
                 f"{user_line()}: what is computed of gradients must be of this step's, got a value "
                 "of an earlier one: use the optimizer's momentum"
             )
+        if isinstance(leaf, Numbers):
+            return self._slot_of(leaf)
         if type(leaf) is torch.Tensor:
             return Given(leaf, self._name_of(leaf))
         return leaf
+
+    def _slot_of(self, value: Numbers) -> Slot:
+        """The place of a value of this step, which the program has.
+
+        Raises: UsageError for another one
+        """
+        if isinstance(value, Token) and value.step is self._edits.step:
+            return value.slot
+        raise UsageError(
+            f"{user_line()}: gradients are edited with what the loop computes of values of steps: "
+            "use the loss or an output of this step as it is, or a number of the loop's own"
+        )
 
     def _another(self, value: Any) -> Any:
         return Gradient(value, self) if isinstance(value, Gradient) else value
@@ -285,6 +299,8 @@ class Gradients:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
 
         def fake(leaf: Any) -> Any:
+            if isinstance(leaf, Numbers):
+                return torch.empty(tuple(leaf.shape), dtype=leaf.dtype)
             if not isinstance(leaf, Gradient):
                 return leaf
             if id(leaf) not in fakes:

@@ -1,5 +1,6 @@
 """The parts of a loop: a step of each is a program, and takes its batches from a loader."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,8 @@ class Batches:
 
     number: of the loader in the script. next: the batch that comes next, if the streamers know of
     the order that it is in. fed: the program that they are made for, while there is one; those of
-    the other parts take them from it. parts: those that are compiled.
+    the other parts take them from it. parts: those that are compiled. most: so many the loop has of
+    a pass.
     """
 
     loader: Loader
@@ -35,6 +37,7 @@ class Batches:
     next: int | None = 0
     fed: Program | None = None
     parts: list["Part"] = field(default_factory=list)
+    most: int = sys.maxsize
 
     def begin(self) -> None:
         """Another pass begins."""

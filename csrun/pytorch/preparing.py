@@ -1,7 +1,7 @@
 """A script that only compiles or validates: its first program, and no step."""
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from csrun.base.errors import UsageError
 from csrun.context import Preparation, analysis_dir
@@ -9,21 +9,24 @@ from csrun.estimator.compilation import compile_options
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.parts import Part
+from csrun.pytorch.parts import Batches, Part, Queued
 from csrun.pytorch.replay import Replay
 from csrun.pytorch.script_run import ScriptRun
+from csrun.pytorch.user import Loader
 from csrun.runtime.wire.rendezvous import announce_done
 
 
 @dataclass
 class Prepared(ScriptRun):
-    """A run that ends when the first program of its loop is compiled, or its kernels are matched.
+    """A run that ends when the program of its loop is compiled, or its kernels are matched.
 
     No system is leased, and no checkpoint is read. Where the launcher analyses the input, the
-    program's DataLoader is measured before.
+    program's DataLoader is measured before. In a training, evaluations that come first are prepared
+    as well; the loop has one batch of each, whose values PyTorch computes.
     """
 
     only: Preparation = Preparation.COMPILE_ONLY
+    _prepared: set[Part] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._target = compile_target(self.run.context, self.run.config.cs_ip)
@@ -33,13 +36,30 @@ class Prepared(ScriptRun):
         """A Session's block begins; nobody else is kept from model_dir."""
         self.run, self.is_open = replace(self.run, folder=self.folder()), True
 
+    def batches_of(self, loader: Loader) -> Batches:
+        """A loader's batches: one."""
+        batches = super().batches_of(loader)
+        batches.most = 1
+        return batches
+
+    def queue(self, step: Queued) -> None:
+        """A step is made, and not run."""
+        if step.part not in self._prepared:
+            self.compile(step.part)
+
     def compile(self, part: Part) -> None:
-        """Compile or validate a part of the loop, and end the script, with exit code 0."""
+        """Compile or validate a part of the loop; end the script with exit code 0 at what it is of.
+
+        That is the training's first part, or an evaluation where there is no training.
+        """
+        self._prepared.add(part)
         data = part.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
         options = compile_options(run.config, part.run_mode, self._target)
         prepare_traced(run, part.traced(self.users.optimization), options, self.only)
         say_prepared(self.only, part.run_mode)
+        if self.users.optimization is not None and not part.trains:
+            return
         if run.folder is not None:
             announce_done(run.folder, {})
         sys.exit(0)

@@ -69,13 +69,15 @@ class RecordedStep:
         self.modes: tuple[bool, ...] = ()  # in which the model was called
         self._recorder = Recorder(model, draw)
         self.calls = Calls(self._recorder, later)
-        self._modes = ExitStack()
         self._before = before
         self._recorder.reader = self._number_so_far
         self._recorder.backward.require_cleared = require_cleared
-        self._modes.enter_context(self._recorder)
-        self.batch = self._recorder.batch(batch)
-        self._modes.enter_context(self.calls)
+        _require_samples(batch)
+        with ExitStack() as opened:
+            opened.enter_context(self._recorder)
+            self.batch = self._recorder.batch(batch)
+            opened.enter_context(self.calls)
+            self._modes = opened.pop_all()
 
     def _number_so_far(self, traced: Traced) -> torch.Tensor:
         """A value that is read before the step is over."""
@@ -264,6 +266,18 @@ def _are_numbered_alike(one: Recording, other: Recording) -> bool:
     results = ([op.results for op in each.operators] for each in (one, other))
     leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
     return next(results) == next(results) and next(leaves) == next(leaves)
+
+
+def _require_samples(batch: Any) -> None:
+    """Raises: UsageError for a batch whose tensors do not have a row for each sample"""
+    rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+    if len(set(rows)) > 1:
+        said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
+        raise UsageError(
+            f"{user_line()}: each tensor of a batch must have a row for each of its samples, got "
+            f"tensors of {said}: give each sample its own in the dataset, and make what all "
+            "samples share a buffer of the model"
+        )
 
 
 def _require_evaluation(recording: Recording) -> None:

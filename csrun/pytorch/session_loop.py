@@ -10,7 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import Traced, user_line
 from csrun.pytorch.edited_parts import EditedParts
-from csrun.pytorch.gradients import Gradients
+from csrun.pytorch.gradients import Gradient, Gradients
 from csrun.pytorch.later import later, now
 from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.masks import Draw
@@ -86,7 +86,7 @@ class SessionLoop:
         batches = self._run.batches_of(loader)
         batches.begin()
         epoch, length = loader.orders.begun - 1, len(loader)
-        for position in range(length):
+        for position in range(min(length, batches.most)):
             rows = loader.orders.rows(epoch, position)
             yield self._begin_step(batches, epoch * length + position, rows)
         self._end_step()
@@ -292,7 +292,10 @@ class SessionLoop:
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What a function will give when it is read; now, where it writes into the loop's own."""
-        if self.watch.has_of_model(leaves_of(args, kwargs)):
+        leaves = leaves_of(args, kwargs)
+        if any(isinstance(leaf, Gradient) for leaf in leaves):
+            return Gradient.__torch_function__(func, (), args, kwargs)
+        if self.watch.has_of_model(leaves):
             raise UsageError(
                 f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
                 "or not as in steps 1 to 3: have forward return it"
@@ -336,7 +339,7 @@ class SessionLoop:
         if step.again is not None:
             self._gradients.begin_recorded()
             step.again.backward()
-        self._gradients.begin(step.part.recording.first_gradients)
+        self._gradients.begin(step.part.recording.first_gradients, step.values)
         step.is_backward = True
 
     def read(self, step: StepValues, slot: Slot) -> torch.Tensor:

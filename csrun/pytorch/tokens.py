@@ -8,7 +8,7 @@ torch.Tensors that know their shape and type.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from weakref import ReferenceType
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
@@ -38,7 +38,8 @@ class StepValues:
 
     number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
     run has taken it (is_taken). waiting: what is to be computed of its values, while anybody has
-    that. asked: values that are read. batch: gives it as the loader does.
+    that. asked: values that are read. kept: values that the loop has detached, which it may have
+    for later. batch: gives it as the loader does.
     """
 
     number: int
@@ -48,13 +49,15 @@ class StepValues:
     is_taken: bool = False
     waiting: list["ReferenceType[Waiting]"] = field(default_factory=list)
     asked: dict[Ref, None] = field(default_factory=dict)
+    kept: list["ReferenceType[Token]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
 
     def wanted(self) -> dict[Ref, None]:
         """The values that are needed of it, the loss aside."""
-        if not (self.waiting or self.asked):
+        if not (self.waiting or self.asked or self.kept):
             return {}
         found = dict(self.asked)
+        found.update((t.slot.value, None) for each in self.kept if (t := each()) is not None)
         for waiting in self.waiting:
             if (computation := waiting()) is not None:
                 places = (p for p in computation.own_places() if p.step is self)
@@ -291,7 +294,12 @@ class Token(Numbers):
 
     def detach(self) -> "Token":
         """The value, apart from autograd."""
-        return Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
+        if not self.requires_grad:
+            return self
+        made = Token(self._owner, self.step, self.slot, False)
+        if not self.slot.is_loss:
+            self.step.kept.append(ref(made))
+        return made
 
     def item(self) -> Any:
         """The number; of a loss without a tensor of PyTorch's, whose making takes longer."""

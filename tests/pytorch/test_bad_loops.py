@@ -130,6 +130,31 @@ def test_a_backward_that_is_another_one_in_step_six_is_refused(tmp_path, step, s
         script.loop(step)
 
 
+def test_batches_of_two_loaders_in_one_step_are_refused(tmp_path):
+    script = Script()
+    said = r"a batch that was left .* as the first of zip\(a, b\) is: .*StackDataset"
+    with (
+        pytest.raises(UsageError, match=r"test_bad_loops\.py:\d+: " + said),
+        script.session(tmp_path),
+    ):
+        other = cbtorch.dataloader(DataLoader(TensorDataset(torch.zeros(64, 2)), 8))
+        for number, ((x, y), _) in enumerate(zip(script.loader, other, strict=True)):
+            plain(script, number, x, y)
+
+
+def test_a_batch_with_a_tensor_that_all_samples_share_is_refused(tmp_path):
+    def collate(samples):
+        return *torch.utils.data.default_collate(samples), torch.ones(20, dtype=torch.float64)
+
+    script = Script()
+    script.loader = DataLoader(script.loader.dataset, 8, collate_fn=collate)
+    said = r"a row for each of its samples, got tensors of 8, 8, 20: .* a buffer of the model"
+    with pytest.raises(UsageError, match=r"bad_loops.py:\d+: .*" + said), script.session(tmp_path):
+        for x, y, scale in script.loader:
+            script.loss(x, y).mul(scale[0]).backward()
+            script.optimizer.step()
+
+
 def test_batches_that_change_their_shape_are_refused_by_the_loaders_line(tmp_path):
     script = Script()
     script.loader = DataLoader(Ragged(), 8)

@@ -69,6 +69,10 @@ def reductions(x, w):
     return y + w.std() + x.norm(dim=(1, 2)) + x.max(2)[0][:, 1] + (w * w).mean()
 
 
+def places_from_the_end(x, w):
+    return x[:, torch.tensor([-1, 0, -3])] + w[[-2, -1, 1]] + x.index_select(2, torch.arange(6))
+
+
 def softmaxes(x, w):
     return f.softmax(x, 1) * f.log_softmax(x + w, -1)
 
@@ -116,6 +120,7 @@ FUNCTIONS = (
     arithmetic,
     activations,
     reductions,
+    places_from_the_end,
     softmaxes,
     products,
     norms,
@@ -131,6 +136,33 @@ def test_a_family_is_pytorchs(tmp_path, function):
     model = Function(function, (4, 3, 6)).double()
     batch = torch.randn(4, 3, 6).double(), torch.randn(100).double()
     Beside(model, batch, step, tmp_path, ExecutionMode.WEIGHT_STREAMING).check(1e-12, 1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value)")
+def test_the_logarithm_of_a_sum_of_nothing_is_minus_infinity(tmp_path):
+    class Hidden(nn.Linear):
+        def forward(self, x):
+            rows = torch.arange(4)[:, None]
+            hidden = (
+                super()
+                .forward(x)
+                .masked_fill(rows == 1, -torch.inf)
+                .masked_fill(rows == 2, torch.inf)
+            )
+            return torch.logsumexp(hidden, 1).clamp(-3, 5)
+
+    torch.manual_seed(0)
+    batch = torch.randn(4, 3).double(), torch.randn(4).double()
+    model = Hidden(3, 3).double()
+    assert model(batch[0])[1:3].tolist() == [-3, 5]
+
+    def step(model, batch):
+        model.zero_grad()
+        loss = (model(batch[0]) * batch[1]).sum()
+        loss.backward()
+        return loss
+
+    Beside(model, batch, step, tmp_path).check(1e-12, 1e-11)
 
 
 def test_a_choice_by_one_number_is_not_made_over_what_is_chosen_last(tmp_path):

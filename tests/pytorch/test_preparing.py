@@ -60,6 +60,32 @@ def test_the_run_that_follows_takes_the_compile(tmp_path, monkeypatch, caplog):
     assert not any("Compiled in" in line for line in caplog.messages)
 
 
+def test_an_evaluation_that_comes_first_is_compiled_beside_the_training(tmp_path, caplog):
+    cbtorch.initialize(model_dir=tmp_path, compile_only=True)
+    model = cbtorch.module(nn.Linear(6, 4))
+    optimizer, criterion = torch.optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss()
+    data = TensorDataset(torch.randn(32, 6), torch.randint(4, (32,)))
+    train, validation = (cbtorch.dataloader(DataLoader(data, size)) for size in (8, 4))
+    losses = []
+    with (
+        caplog.at_level("INFO", "csrun"),
+        pytest.raises(SystemExit),
+        cbtorch.Session(model, optimizer, criterion),
+    ):
+        for _ in range(2):
+            with torch.no_grad():
+                losses += [criterion(model.eval()(x), y).item() for x, y in validation]
+        for x, y in train:
+            optimizer.zero_grad()
+            criterion(model.train()(x), y).backward()
+            optimizer.step()
+    expected = criterion(model(data[:4][0]), data[:4][1]).item()
+    assert losses == pytest.approx([expected] * 2, rel=1e-6)
+    said = [line for line in caplog.messages if line.startswith("compile_only: ")]
+    assert [line.split()[6] for line in said] == ["eval;", "train;"]
+    assert len(list(tmp_path.glob("tfcs_*/program.py"))) == 2
+
+
 def test_both_at_once_are_refused(tmp_path):
     with pytest.raises(UsageError, match="give validate_only or compile_only, not both"):
         cbtorch.initialize(model_dir=tmp_path, compile_only=True, validate_only=True)

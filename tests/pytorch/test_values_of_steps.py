@@ -10,8 +10,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.user import Loader  # noqa: E402
 from csrun.runtime.roles import loop  # noqa: E402
 from csrun.runtime.roles.cpu import CpuProgram  # noqa: E402
 
@@ -170,6 +174,34 @@ def test_values_that_are_kept_in_each_step_of_a_training_come_with_few_orders(
     beside(kept, tmp_path)
     assert sum(orders) == 48
     assert len(orders) < 16
+
+
+def test_outputs_that_are_kept_detached_may_be_read_in_the_end(tmp_path):
+    """Also of an inner layer, with a short last batch, where the loop computes nothing of them."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 9), nn.Linear(9, 4)
+
+        def forward(self, x):
+            inner = self.first(x).tanh()
+            return self.last(inner), inner
+
+    def kept(kit):
+        found = []
+        loader = DataLoader(kit.train.dataset, 7, shuffle=False)
+        kit.train = cbtorch.dataloader(loader) if isinstance(kit.train, Loader) else loader
+        for _ in range(2):
+            for x, y in kit.train:
+                kit.optimizer.zero_grad()
+                out, inner = kit.model(x)
+                kit.criterion(out, y).backward()
+                kit.optimizer.step()
+                found.append(inner.detach())
+        return torch.cat(found).flatten()
+
+    beside(kept, tmp_path, Inner())
 
 
 def test_values_of_the_first_steps_may_be_read_behind_the_block(tmp_path):

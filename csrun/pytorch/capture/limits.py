@@ -39,3 +39,18 @@ def _is_by_places(func: Any, given: Sequence[torch.Tensor]) -> bool:
     truths = (torch.bool, torch.uint8)
     is_index = func is torch.ops.aten.index.Tensor
     return is_index and all(x.dtype not in truths for x in given[1:])
+
+
+def refusal_of_another(is_left: bool) -> str:
+    """Why a tensor of another step is not recorded. is_left: nothing was done with that one."""
+    if is_left:
+        return (
+            "a batch that was left for another one, as the first of zip(a, b) is: each step has "
+            "the batch of one loader; have one of both data sets, as over "
+            "torch.utils.data.StackDataset(a, b)"
+        )
+    return (
+        "a tensor of an earlier step, of which a step can read numbers alone, not tensors "
+        "(gradients that are accumulated over steps among them): use .item(), and call "
+        "optimizer.zero_grad() in each step"
+    )

@@ -14,7 +14,11 @@ from csrun.pytorch.capture.backward import Backward
 from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.functions import Functions
 from csrun.pytorch.capture.inplace import Writes
-from csrun.pytorch.capture.limits import refusal_of, refusal_of_constant
+from csrun.pytorch.capture.limits import (
+    refusal_of,
+    refusal_of_another,
+    refusal_of_constant,
+)
 from csrun.pytorch.capture.modes import onednn, outside
 from csrun.pytorch.capture.owned import OwnedTensors
 from csrun.pytorch.capture.recording import (
@@ -252,11 +256,7 @@ class Recorder(TorchDispatchMode):
         """
         if isinstance(tensor, Traced):
             if tensor.recorder is not self:
-                raise self.refused(
-                    "a tensor of an earlier step, of which a step can read numbers alone, not "
-                    "tensors (gradients that are accumulated over steps among them): use .item(), "
-                    "and call optimizer.zero_grad() in each step"
-                )
+                raise self.refused(refusal_of_another(is_left=not tensor.recorder.operators))
             return tensor
         if id(tensor) in self._known:
             return self._known[id(tensor)]

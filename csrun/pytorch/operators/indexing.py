@@ -135,7 +135,7 @@ def index_select(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAVa
 
 def index(e: Emission, x: SSAValue, indices: Any) -> SSAValue:
     """By one tensor of places, along one axis."""
-    dim, places = _only(indices)
+    dim, places = _only(e, x, indices)
     flat = e.view(places, (prod(shape(places)),))
     return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=dim), e.sizes)
 
@@ -158,14 +158,15 @@ def index_put(
     _require_zeros(x)
     if not accumulate:
         raise unsupported("values are added by an index, not put", "index_put")
-    dim, places = _only(indices)
+    dim, places = _only(e, x, indices)
     sizes, count = shape(x), prod(shape(places))
     flat = e.view(values, (*sizes[:dim], count, *sizes[dim + 1 :]))
     flat_places = e.view(places, (count,))
     return e.emit(ops.IndexSelectBackwardOp, flat, flat_places, input_sizes=sizes, dim=dim)
 
 
-def _only(indices: Any) -> tuple[int, SSAValue]:
+def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
+    """The axis, and the places along it; constant ones below zero count from the end."""
     given = [(d, x) for d, x in enumerate(indices) if x is not None]
     if len(given) != 1 or dtype(given[0][1]) == "bool":
         kinds = ", ".join(dtype(x) for _, x in given)
@@ -174,7 +175,11 @@ def _only(indices: Any) -> tuple[int, SSAValue]:
             "torch.where for a mask",
             f"{len(given)} of {kinds}",
         )
-    return given[0]
+    dim, places = given[0]
+    values = known(places)
+    if values is not None and values.min(initial=0) < 0:
+        places = e.constant(np.where(values < 0, values + shape(x)[dim], values))
+    return dim, places
 
 
 def gather(

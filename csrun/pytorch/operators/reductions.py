@@ -7,6 +7,7 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
 from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.comparison import EqOp, WhereOp
 from csrun.cirh.ops.indexing import GatherOp
 from csrun.cirh.ops.powers import AbsOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
@@ -124,8 +125,12 @@ def norm(
 
 
 def logsumexp(e: Emission, x: SSAValue, dims: Any, keepdim: bool = False) -> SSAValue:
+    """A largest of infinity is not taken off: the difference of two has no value."""
     found = axes(dims, x)
     top = e.emit(AmaxOp, x, dims=found, keepdim=True)
+    zero = e.full(0, dtype(x))
+    is_infinite = e.emit(EqOp, e.emit(AbsOp, top), e.full(inf, dtype(x)))
+    top = e.emit(WhereOp, is_infinite, zero, top)
     total = e.emit(SumOp, e.emit(ExpOp, e.emit(SubOp, x, top)), dims=found, keepdim=True)
     return e.view(e.emit(AddOp, e.emit(LogOp, total), top), e.sizes)
 

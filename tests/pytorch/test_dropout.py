@@ -1,0 +1,64 @@
+"""Dropout in a Session: as much is dropped as asked for, anew in each step, alike in each run."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import nn, optim  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+
+STEPS, BATCH, WIDTH, RATE = 100, 8, 50, 0.25
+
+
+class Dropping(nn.Module):
+    """Its second result is zero where a value was dropped, and nowhere else."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.dropout, self.last = (
+            nn.Linear(6, WIDTH),
+            nn.Dropout(RATE),
+            nn.Linear(WIDTH, 4),
+        )
+
+    def forward(self, x):
+        dropped = self.dropout(self.first(x).tanh() + 2)
+        return self.last(dropped), dropped
+
+
+def trained(folder, **options):
+    """How many values each step has dropped, and the weights in the end."""
+    torch.manual_seed(3)
+    cbtorch.initialize(model_dir=folder, **options)
+    model = cbtorch.module(Dropping())
+    optimizer, criterion = optim.SGD(model.parameters(), 0.05), nn.CrossEntropyLoss()
+    data = TensorDataset(torch.randn(STEPS * BATCH, 6), torch.randint(4, (STEPS * BATCH,)))
+    loader, counts = cbtorch.dataloader(DataLoader(data, BATCH)), []
+    with cbtorch.Session(model, optimizer, criterion):
+        for x, y in loader:
+            optimizer.zero_grad()
+            out, dropped = model(x)
+            criterion(out, y).backward()
+            optimizer.step()
+            counts.append((dropped == 0).sum())
+        found = torch.stack(counts).tolist()
+    return found, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_the_dropped_share_is_the_rate_and_a_second_run_drops_the_same(tmp_path):
+    counts, weights = trained(tmp_path / "one")
+    assert len(counts) == STEPS
+    values = STEPS * BATCH * WIDTH
+    sigma = math.sqrt(values * RATE * (1 - RATE))
+    assert abs(sum(counts) - values * RATE) < 3 * sigma
+    of_a_step = BATCH * WIDTH * RATE * (1 - RATE)
+    variance = sum((count - BATCH * WIDTH * RATE) ** 2 for count in counts) / STEPS
+    assert abs(variance / of_a_step - 1) < 3 * math.sqrt(2 / STEPS)  # each step draws its own
+    again, weights_again = trained(tmp_path / "two")
+    assert again == counts
+    assert all(torch.equal(value, weights_again[name]) for name, value in weights.items())
+    assert trained(tmp_path / "three", seed=5)[0] != counts
