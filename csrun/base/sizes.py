@@ -5,6 +5,7 @@ import re
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)? ?([KMGT]i?B)?$"
+BYTES_WORDS, SIZE_WORDS = "a number of bytes", "a size such as 8GiB or 1.5 GB"
 
 
 def bytes_in(size: int | str) -> int:

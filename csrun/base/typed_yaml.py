@@ -17,12 +17,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 NOT_THERE_YET = "not_there_yet"  # in msgspec.Meta(extra=…): words for each such value
+WORDS = "words"  # in msgspec.Meta(extra=…): what such a value is, for people
 _ANY_KEY = "[...]"  # how msgspec names a value of a mapping whose keys are free
 _LONGEST_VALUE = 80
 
 
-def convert(raw: Any, kind: type[S], path: Path) -> S:
-    """Plain values as a struct.
+def convert(raw: Any, kind: type[S], path: Path | str) -> S:
+    """Plain values as a struct; `path`: of their file, or who has given them.
 
     Raises: UsageError with the file, the path of the key, the rule and the value; for an unknown
     key or choice with a guess at what was meant
@@ -124,6 +125,8 @@ def _wanted(kind: Type) -> str:
 
 
 def _words(part: Type) -> str:
+    if isinstance(part, inspect.Metadata):
+        return str((part.extra or {}).get(WORDS) or _words(part.type))
     if choices := _choices(part):
         return f"{'one of ' * (len(choices) > 1)}{', '.join(map(str, choices))}"
     match part:

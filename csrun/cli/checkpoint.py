@@ -88,15 +88,11 @@ def verify(path: Path, output: str) -> int:
 
 def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
     """The folder, those of its checkpoints that a path names, and what is wrong with the index."""
-    from csrun.base.errors import CsrunError, UsageError
+    from csrun.base.errors import UsageError
     from csrun.records import checkpoints
 
     if path.is_dir():
-        try:
-            checkpoints.kept_steps(path)
-        except CsrunError as error:
-            return path, checkpoints.listing(path), str(error)
-        return path, checkpoints.listing(path), None
+        return path, checkpoints.listing(path), checkpoints.index_problem(path)
     name = checkpoints.name_at(path)
     try:
         listed = checkpoints.listing(path.parent)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from csrun.base import typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Preparation, Role, TaskContext, current, interpreter_mode, preparation
@@ -73,10 +74,8 @@ def initialize(
             near = get_close_matches(name, _OPTIONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
             raise UsageError(f"{user_line()}: initialize: unknown option {name}: {hint}")
-    try:
-        config = msgspec.convert({"cs_ip": cs_ip, **options}, CSRunConfig)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{user_line()}: initialize: {error}") from error
+    given = {"cs_ip": cs_ip, **options}
+    config = typed_yaml.convert(given, CSRunConfig, f"{user_line()}: initialize")
     if compile_only and validate_only:
         raise UsageError(
             f"{user_line()}: initialize: give validate_only or compile_only, not both: the first "

@@ -6,7 +6,7 @@ Source: the safetensors format, github.com/huggingface/safetensors, README, sect
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from math import prod
@@ -52,19 +52,23 @@ def write(
     tensors: Mapping[str, Array | Blocks],
     metadata: Mapping[str, str] | None = None,
     copied: Callable[[str], None] = lambda name: None,
+    order: Iterable[str] | None = None,
 ) -> dict[str, int]:
     """Write a new file, flushed to the disk; the checksum of each tensor, CRC-32.
 
-    copied: is told of each tensor, by name, that may change from then on.
+    copied: is told of each tensor, by name, that may change from then on. order: in which they are
+    taken, which leaves the file as it is.
 
     Raises: OSError
     """
-    checksums = {}
+    checksums = dict.fromkeys(tensors, 0)
+    header = _header(tensors, metadata)
+    offsets = dict(zip(tensors, _offsets(tensors.values(), len(header)), strict=True))
     with FileIO(files.create_new(path), "wb") as file:
-        _write_all(file, memoryview(_header(tensors, metadata)))
-        for name, tensor in tensors.items():
-            checksums[name] = 0
-            for part in _parts(tensor):
+        _write_all(file, memoryview(header))
+        for name in order or tensors:
+            file.seek(offsets[name])
+            for part in _parts(tensors[name]):
                 _write_all(file, part)
                 checksums[name] = zlib.crc32(part, checksums[name])
             copied(name)
@@ -84,17 +88,22 @@ def _parts(tensor: Array | Blocks) -> Iterator[memoryview]:
             yield memory[start : start + CHUNK_BYTES]
 
 
+def _offsets(tensors: Iterable[Array | Blocks], first: int) -> Iterator[int]:
+    """Where each of them begins, one behind the other."""
+    for tensor in tensors:
+        yield first
+        first += tensor.nbytes
+
+
 def _header(tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] | None) -> bytes:
     """The head of a file: the length of the JSON, and the JSON, padded to 8 bytes."""
     head: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    offset = 0
-    for name, tensor in tensors.items():
+    for (name, tensor), offset in zip(tensors.items(), _offsets(tensors.values(), 0), strict=True):
         head[name] = {
             "dtype": _CODES[tensor.dtype.name],
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + tensor.nbytes],
         }
-        offset += tensor.nbytes
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

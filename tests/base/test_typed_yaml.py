@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from csrun.base.errors import UsageError
-from csrun.base.typed_yaml import convert
+from csrun.base.typed_yaml import WORDS, convert
 
 
 class Circle(msgspec.Struct, frozen=True, tag_field="shape", tag="circle"):
@@ -44,6 +44,11 @@ class Outer(msgspec.Struct, frozen=True):
     shapes: list[Circle | Square] = []
     noted: Annotated[int, msgspec.Meta(description="a note", extra_json_schema={"x": 1})] = 1
     data: bytes = b""
+    limit: (
+        Annotated[int, msgspec.Meta(ge=1, extra={WORDS: "a number of bytes"})]
+        | Annotated[str, msgspec.Meta(pattern="^[0-9]+GB$", extra={WORDS: "a size such as 8GB"})]
+        | None
+    ) = None
     only: Circle | None = None
 
 
@@ -97,6 +102,8 @@ def test_values_become_structs() -> None:
         ({"shapes": [{}]}, "shapes[0]: missing required field shape, one of circle, square"),
         ({"size": {"shape": "circle"}}, "size: missing required field radius"),
         ({"noted": "a"}, "noted: must be a whole number, got 'a'"),
+        ({"limit": "8 gb"}, "limit: must be a number of bytes or a size such as 8GB, got '8 gb'"),
+        ({"limit": 0}, "limit: must be a number of bytes or a size such as 8GB, got 0"),
         ({"data": 1}, "data: must be of type bytes, got 1"),
         (3, "must be a mapping, got 3"),
         ({"xxx": 1}, "xxx: unknown key; the known ones are count, size, kind, colour, names, "),

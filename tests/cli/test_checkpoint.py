@@ -100,6 +100,19 @@ def test_verify_reads_manifests_and_the_index_too(
     assert f"{nowhere}: no checkpoint" in capsys.readouterr().err
 
 
+def test_verify_says_what_the_index_names_and_is_not_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in folder.glob("model-ckpt-300.*"):
+        path.unlink()
+    said_of_it = "index: it names model-ckpt-300, of which there is no file"
+    assert said(capsys, 1, "verify", folder).splitlines() == [
+        "model-ckpt-200: good, 4 tensors, 72 bytes",
+        said_of_it,
+        "newest good one: model-ckpt-200",
+    ]
+
+
 def test_verify_takes_no_checkpoint_for_damaged_that_a_training_removes(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

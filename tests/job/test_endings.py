@@ -18,23 +18,26 @@ SLOW = """
     import importlib, time
     checkpoint = importlib.import_module("csrun.records.checkpoints.write")
     write, written = checkpoint._write_tensors, []
-    def slowly(path, tensors, copied):
+    def slowly(path, tensors, *others):
         path.touch()
         time.sleep({seconds} if written else 0)
         path.unlink()
         written.append(path)
-        return write(path, tensors, copied)
+        return write(path, tensors, *others)
     checkpoint._write_tensors = slowly
 """
 
 
 SLOW_STEPS = """
-    import time
+    import pathlib, time
     from csrun.runtime.roles import loop
-    give = loop.Orders.give
+    give, index = loop.Orders.give, pathlib.Path("model_dir", "checkpoint")
     def slowly(orders, step, *limits):
         time.sleep(0.5 if step == 5 else 0)
-        return give(orders, step, *limits)
+        done = give(orders, step, *limits)
+        while step == 4 and "model-ckpt-4" not in index.read_text():
+            time.sleep(0.01)
+        return done
     loop.Orders.give = slowly
 """
 

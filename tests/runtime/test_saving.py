@@ -47,6 +47,10 @@ def saving_in(folder: Path) -> Saving:
     return Saving(folder, checkpoints.Writer(folder, {}, 5), DeferredEnding(), 0, "be careful")
 
 
+def at_once() -> None:
+    """No update waits: all is copied before `begin` returns."""
+
+
 def state_of(value: float) -> dict[str, np.ndarray]:
     return {name: np.full(1000, value, np.float32) for name in ("kernel", "momentum/kernel")}
 
@@ -60,7 +64,7 @@ def assert_holds(folder: Path, step: int, value: float) -> None:
 
 def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Disk) -> None:
     saving, state = saving_in(tmp_path), state_of(1)
-    saving.begin(7, state)
+    saving.begin(7, state, at_once)
     assert disk.waits.wait(WAIT_S)
     for tensor in state.values():
         tensor[...] = 2
@@ -69,7 +73,7 @@ def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Di
     disk.may_go_on.set()
     saving.wait()
     assert_holds(tmp_path, 7, 1)
-    saving.begin(9, state)
+    saving.begin(9, state, at_once)
     saving.end(None)
     assert_holds(tmp_path, 9, 2)
     assert checkpoints.kept_steps(tmp_path) == (7, 9)
@@ -78,21 +82,21 @@ def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Di
 def test_a_disk_that_fails_behind_the_training_is_told_of(tmp_path: Path, disk: Disk) -> None:
     saving = saving_in(tmp_path)
     disk.fails = True
-    saving.begin(7, state_of(1))
+    saving.begin(7, state_of(1), at_once)
     disk.may_go_on.set()
     with pytest.raises(CsrunError, match=r"model-ckpt-7\.safetensors: cannot be written"):
         saving.wait()
     saving.wait()  # told once
     assert not list(tmp_path.iterdir())
     disk.fails = False
-    saving.begin(7, state_of(3))  # as by a script that has caught it
+    saving.begin(7, state_of(3), at_once)  # as by a script that has caught it
     saving.wait()
     assert_holds(tmp_path, 7, 3)
 
 
 def test_another_error_of_the_run_waits_for_what_is_copied(tmp_path: Path, disk: Disk) -> None:
     saving = saving_in(tmp_path)
-    saving.begin(7, state_of(1))
+    saving.begin(7, state_of(1), at_once)
     threading.Timer(0.05, disk.may_go_on.set).start()
     saving.end(RuntimeError("the wafer is gone"))
     assert_holds(tmp_path, 7, 1)
@@ -103,7 +107,7 @@ def test_an_end_at_once_discards_what_does_not_count_yet(
 ) -> None:
     monkeypatch.setattr("csrun.runtime.roles.saving.STOPPED_S", 0.01)
     saving = saving_in(tmp_path)
-    saving.begin(7, state_of(1))
+    saving.begin(7, state_of(1), at_once)
     assert disk.waits.wait(WAIT_S)
     with caplog.at_level("INFO", "csrun"):
         saving.end(KeyboardInterrupt())
@@ -118,10 +122,10 @@ def test_an_end_at_once_discards_what_does_not_count_yet(
 
 def test_what_is_not_finite_is_no_checkpoint(tmp_path: Path) -> None:
     saving = saving_in(tmp_path)
-    saving.begin(5, state_of(1))
+    saving.begin(5, state_of(1), at_once)
     broken = state_of(1)
     broken["momentum/kernel"][-1] = np.nan
     with pytest.raises(CsrunError, match=r"tensor momentum/kernel is not finite after step 6: .*"
                        "the last good checkpoint is model-ckpt-5; be careful"):  # fmt: skip
-        saving.begin(6, broken)
+        saving.begin(6, broken, at_once)
     assert_holds(tmp_path, 5, 1)

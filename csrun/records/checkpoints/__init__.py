@@ -6,7 +6,7 @@ the newest checkpoint that the index names whole.
 """
 
 from csrun.records.checkpoints.comparing import Comparison, compare
-from csrun.records.checkpoints.listing import Listed, Verified, listing, verify
+from csrun.records.checkpoints.listing import Listed, Verified, index_problem, listing, verify
 from csrun.records.checkpoints.parts import (
     Index,
     Manifest,
@@ -33,6 +33,7 @@ __all__ = [
     "compare",
     "converted_identity",
     "has_any",
+    "index_problem",
     "is_there",
     "kept_steps",
     "latest",

@@ -54,6 +54,20 @@ def listing(model_dir: Path) -> list[Listed]:
     return [_listed(model_dir, name, index) for name in names]
 
 
+def index_problem(model_dir: Path) -> str | None:
+    """What is wrong with a folder's index: it cannot be read, or names what is not there."""
+    try:
+        index = parts.read_index(model_dir)
+        gone = [
+            name for name in (index.kept if index else ()) if not parts.is_there(model_dir, name)
+        ]
+        if not gone or parts.read_index(model_dir) != index:  # a training that goes on removes some
+            return None
+    except CsrunError as error:
+        return str(error)
+    return f"it names {', '.join(gone)}, of which there is no file"
+
+
 def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:
     paths = (parts.tensors_path(model_dir, name), parts.manifest_path(model_dir, name))
     found: list[stat_result] = []

@@ -43,10 +43,12 @@ class Writer:
         step: int,
         tensors: Mapping[str, Array | Blocks],
         copied: Callable[[str], None] = lambda name: None,
+        order: Iterable[str] | None = None,
     ) -> Path:
         """Write the checkpoint of a global step, and let go of the oldest one.
 
         copied: is told of each tensor that may change from then on, though it is not on the disk.
+        order: in which they are taken.
 
         Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
         whole. StoppedError
@@ -61,7 +63,7 @@ class Writer:
             self._go_on()
 
         try:
-            entries = _write_tensors(temporary, tensors, told)
+            entries = _write_tensors(temporary, tensors, told, order)
             with self._placing:
                 self._go_on()
                 self._drop(name)
@@ -126,9 +128,12 @@ def write(
 
 
 def _write_tensors(
-    path: Path, tensors: Mapping[str, Array | Blocks], copied: Callable[[str], None]
+    path: Path,
+    tensors: Mapping[str, Array | Blocks],
+    copied: Callable[[str], None],
+    order: Iterable[str] | None,
 ) -> dict[str, parts.TensorEntry]:
-    checksums = tensor_files.write(path, tensors, copied=copied)
+    checksums = tensor_files.write(path, tensors, copied=copied, order=order)
     return {name: parts.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
 
 

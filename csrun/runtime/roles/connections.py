@@ -23,7 +23,8 @@ from csrun.runtime.store.first_values import initialize, own_threads
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of, ring_slots_for
-from csrun.runtime.wire.shared import SharedMemory
+from csrun.runtime.wire.shared import Counter, SharedMemory
+from csrun.runtime.wire.tcp import TcpChannel
 
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
 REMOTE_DESCRIPTORS = 4  # channel, bulk, and the counters of the ring that is made for it here
@@ -164,6 +165,14 @@ class Cluster:
     ) -> messages.StepsDone:
         """Give an order to the wafer and wait for its answer; `awaited` hears what it waits for."""
         return self._peers.order(self._wafer, order, awaited)
+
+    def hold_updates(self) -> Counter | None:
+        """Have MemoryX, or the wafer that has the store, hold its updates back."""
+        owner = MEMORYX if self._store else self._wafer
+        if isinstance(self._peers[owner], TcpChannel):
+            return None
+        self._peers[owner].send(messages.HoldUpdates())
+        return Counter(self._peers.expect(owner, messages.UpdatesHeld, 1)[1][0])
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each peer has traced, by its name."""

@@ -1,5 +1,6 @@
 """The CPU run: every role in this process, the same Executable, the same bits."""
 
+import threading
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -12,6 +13,7 @@ from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, s
 from csrun.executable.bind import Bytes, store_of
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.machine import Feed, Program, over_store
+from csrun.runtime.step.copying import Held, UpdateGate, copying_order
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
@@ -37,6 +39,7 @@ class _Memory:
     store: Bytes
     runtime: Runtime
     recorder: Recorder
+    gate: UpdateGate
     turns: Turns = field(default_factory=Turns)
 
 
@@ -64,7 +67,8 @@ class CpuProgram:
         plan = self.plan = executable.plan
         self.fed, self.feeding = fed, fed.feeding
         arena, store = memory.arena, memory.store
-        updates = Updates(plan, executable.update_program(store, memory.runtime))
+        program = executable.update_program(store, memory.runtime)
+        updates = Updates(plan, program, gate=memory.gate)
         weights: Weights = ResidentWeights(updates)
         if not plan.store_in_arena:
             weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), updates)
@@ -125,7 +129,8 @@ class CpuMachine(CpuProgram):
         self.arena_bytes = plan.arena_bytes
         self.state = state_views(plan, store)
         self.numbers = numbers_view(plan, store)
-        self._memory = _Memory(arena, store, Runtime(settings.seed), Recorder(settings.trace_steps))
+        recorder, gate = Recorder(settings.trace_steps), UpdateGate(plan)
+        self._memory = _Memory(arena, store, Runtime(settings.seed), recorder, gate)
         self._settings, self._sram_bytes = settings, sram_bytes
         super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
         self.programming_time_s = perf_counter() - started
@@ -157,6 +162,12 @@ class CpuMachine(CpuProgram):
     def initialize(self) -> None:
         """Give all of the state its first values."""
         initialize(self.plan, self.state, self._settings.seed, own_threads(), is_fresh=True)
+
+    def hold_updates(self) -> Held:
+        """Have updates wait for what is copied of the state."""
+        copied = threading.Semaphore(0)
+        self._memory.gate.hold(copied.acquire)
+        return Held(copying_order(self.plan), copied.release, lambda: None)
 
     def close(self, results: Results) -> None:
         """Nothing runs elsewhere."""

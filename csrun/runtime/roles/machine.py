@@ -14,6 +14,7 @@ from csrun.data import Dataset
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array
 from csrun.runtime.input_log import Feeding
+from csrun.runtime.step.copying import Held
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire.messages import Results, StepsDone
@@ -104,6 +105,12 @@ class Machine(Program, Protocol):
         """Give all of the state its first values, by the run's seed, where the store is.
 
         Once, before anything is written into it: zeros are taken to be there.
+        """
+
+    def hold_updates(self) -> Held | None:
+        """Have updates wait for what is copied of the state, between two calls of `run`.
+
+        None where they cannot, so that no step may be taken until all of it is copied.
         """
 
     def traced(self) -> list[tuple[str, Spans]]:

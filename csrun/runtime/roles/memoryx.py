@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from csrun.executable import Executable, Plan, Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
+from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.timed import updated
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.update_threads import UpdateThreads
@@ -18,6 +19,7 @@ from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.place import make_store
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
+    HoldUpdates,
     InitializeStore,
     LoadStore,
     LoadUpdates,
@@ -29,7 +31,7 @@ from csrun.runtime.wire.messages import (
     Traced,
     UpdatesReady,
 )
-from csrun.runtime.wire.shared import Counter, Interrupted, Mail, Waiter
+from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, Mail, Waiter
 from csrun.runtime.wire.tcp import TcpChannel
 
 
@@ -91,6 +93,8 @@ class _Store:
         self._step = Step(index=request.first_step)
         self._recorder = Recorder(request.settings.trace_steps)
         self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
+        self._gate = UpdateGate(self._owner)
+        self._held_back = resources.enter_context(closing(HeldBack(control)))
         self._programs: list[_Updating] = []
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
@@ -101,7 +105,7 @@ class _Store:
     def _add(self, executable: Executable) -> tuple[int, int]:
         plan, store = executable.plan, self._store
         program = self._threads.over(executable.update_program(store.memory.bytes, self._runtime))
-        updates = Updates(plan, program, store.pages.of(plan))
+        updates = Updates(plan, program, store.pages.of(plan), self._gate)
         added = _Updating(updates, self._control, self._resources, self._recorder)
         self._programs.append(added)
         self._poll.register(added.parts[0], select.POLLIN)
@@ -130,6 +134,8 @@ class _Store:
             case InitializeStore():
                 self._store.initialize(self._owner, self._runtime.seed)
                 self._control.send(StoreInitialized())
+            case HoldUpdates():
+                self._gate.hold(self._held_back.begin())
             case ReadTrace():
                 for part in self._recorder.parts():
                     self._control.send(Traced(part))

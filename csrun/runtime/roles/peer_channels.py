@@ -14,13 +14,14 @@ from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.shared import StallWatch, peer_overdue
 
 M = TypeVar("M", bound=messages.AnyMessage)
-_TASKS: dict[type, str] = {  # what a peer is asked for before the first step, in words
+_TASKS: dict[type, str] = {  # what a peer is asked for between orders, in words
     messages.RingReady: "make its ring",
     messages.StoreReady: "make its store",
     messages.WaferReady: "load the program",
     messages.Primed: "make its first batch",
     messages.Traced: "tell what it has traced",
     messages.UpdatesReady: "load another program's updates",
+    messages.UpdatesHeld: "hold its updates back",
     messages.StoreInitialized: "draw the first weights",
 }
 

@@ -10,10 +10,12 @@ from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.machine import Feed, Program, over_store
+from csrun.runtime.step.copying import Held, copying_order
 from csrun.runtime.step.results import ResultSlots, StepResult
 from csrun.runtime.step.source import require_first_rows
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire import messages
+from csrun.runtime.wire.shared import Counter
 
 log = logging.getLogger("csrun")
 Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says of its own waits
@@ -46,6 +48,9 @@ class Peers(Protocol):
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
+
+    def hold_updates(self) -> Counter | None:
+        """Have updates wait for what is copied of the state; the counter of its tensors."""
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each of them has traced, by its name."""
@@ -149,6 +154,13 @@ class ClusterMachine(ClusterProgram):
     def initialize(self) -> None:
         """Give all of the state its first values."""
         self._peers.initialize(self.state)
+
+    def hold_updates(self) -> Held | None:
+        """Have updates wait for what is copied of the state."""
+        counter = self._peers.hold_updates()
+        if counter is None:
+            return None
+        return Held(copying_order(self.plan), counter.raise_by, counter.close)
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each process but the chief's has traced, by its name."""

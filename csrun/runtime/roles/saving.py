@@ -1,8 +1,9 @@
-"""Checkpoints beside a training: copied while its updates wait, then flushed and named in a thread.
+"""Checkpoints beside a training: a thread copies the state, brings it to the disk, and names it.
 
-What is copied lies in the page cache; the steps go on while it is brought to the disk. A checkpoint
-counts once the index names it, as `csrun.records.checkpoints` says, whenever that is: a run that is
-killed before goes on from the one before.
+The steps go on meanwhile: what an update changes has been copied before it, or the update waits. A
+store on another machine is copied before the next step. A checkpoint counts once the index names
+it, as `csrun.records.checkpoints` says, whenever that is: a run that is killed before goes on from
+the one before.
 """
 
 import logging
@@ -16,6 +17,7 @@ from csrun.base.errors import CsrunError
 from csrun.context.ending import DeferredEnding
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, log_lines
+from csrun.runtime.step.copying import Held
 from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")
@@ -44,18 +46,21 @@ class Saving:
         self._step = 0  # whose it is
         self.newest, self.seconds = newest, 0.0
 
-    def begin(self, step: int, state: Mapping[str, Array]) -> None:
-        """Save what the state is now; on return it may change.
+    def begin(self, step: int, state: Mapping[str, Array], hold: Callable[[], Held | None]) -> None:
+        """Save what the state is now; on return steps may be taken.
+
+        hold: has the updates wait for what is copied; it gives None where they cannot.
 
         Raises: CsrunError when it is not finite, or a disk fails, be it of the one before
         """
         self.wait()
         log.info(log_lines.saving_checkpoint(step))
         self.newest = self._step = step
-        copied = _Countdown(len(state))
-        self._under_way = _in_thread(lambda: self._write(step, state, copied.count))
-        self._under_way.add_done_callback(lambda _: copied.end())
-        self._guarded(copied.wait)
+        held, all_copied = hold(), threading.Event()
+        copies = _Copies(held or Held(tuple(state), lambda count: None, lambda: None), all_copied)
+        self._under_way = _in_thread(lambda: self._write(step, state, copies))
+        if held is None:
+            self._guarded(all_copied.wait)
         self.look()
 
     def wait(self) -> None:
@@ -97,18 +102,20 @@ class Saving:
         place = f", checkpoint_path {self._model_dir / name}" if good < max(kept) else ""
         return f"the last good checkpoint is {name}{place}; {remedy}"
 
-    def _write(self, step: int, state: Mapping[str, Array], copied: Callable[[str], None]) -> None:
+    def _write(self, step: int, state: Mapping[str, Array], copies: "_Copies") -> None:
         """In the thread. A state that is not finite must not push a good checkpoint out."""
         started = perf_counter()
         try:
-            self._writer.write(step, finite(state), copied)
+            self._writer.write(step, finite(state), copies.count, copies.order)
         except NotFiniteError as error:
             raise CsrunError(
                 f"{error} after step {step}: training stopped; {self.last_good(step)}"
             ) from error
+        finally:
+            copies.end()
         self.seconds = perf_counter() - started
 
-    def _guarded(self, wait: Callable[[], None]) -> None:
+    def _guarded(self, wait: Callable[[], object]) -> None:
         """Wait; where that ends by an error or a signal, say what has become of the checkpoint."""
         try:
             wait()
@@ -128,23 +135,26 @@ class Saving:
             log.warning(f"The grace of {self._ending.grace_s:g} s is over (grace_s of the site)")
 
 
-class _Countdown:
-    """Until so many tensors are copied, or no more will be."""
+class _Copies:
+    """Tells who waits of each tensor that is copied, and of all of them when no more will be."""
 
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._is_over = threading.Event()
+    def __init__(self, held: Held, all_copied: threading.Event) -> None:
+        self.order, self._held, self._all_copied = held.order, held, all_copied
+        self._left = len(held.order)
 
     def count(self, name: str) -> None:
-        self._left -= 1
-        if not self._left:
-            self._is_over.set()
+        self._release(1)
 
     def end(self) -> None:
-        self._is_over.set()
+        self._release(self._left)
+        self._held.end()
 
-    def wait(self) -> None:
-        self._is_over.wait()
+    def _release(self, count: int) -> None:
+        self._left -= count
+        if count:
+            self._held.copied(count)
+        if not self._left:
+            self._all_copied.set()
 
 
 def _in_thread(work: Callable[[], None]) -> "Future[None]":

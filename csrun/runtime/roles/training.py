@@ -289,7 +289,7 @@ class Training:
         step = self.step
         self._ledger.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
-        self._saving.begin(step, self._machine.state)
+        self._saving.begin(step, self._machine.state, self._machine.hold_updates)
         self._ledger.mark(Row.CHECKPOINT)
         self._traced(Kind.CHECKPOINT, step - 1, began_ns)
 

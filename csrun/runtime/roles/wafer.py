@@ -18,6 +18,7 @@ from csrun.executable import Executable, Plan, RunMode, Runtime, load
 from csrun.executable.bind import Bytes, store_of
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
+from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
@@ -38,7 +39,7 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of
-from csrun.runtime.wire.shared import Counter, Interrupted, SharedMemory, Waiter
+from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, SharedMemory, Waiter
 
 
 def serve(control: Channel) -> Results:
@@ -73,6 +74,7 @@ class _Wafer:
         self._control, self._resources = control, resources
         self._programs: list[_Program] = []
         self._turns = Turns()
+        self._held_back = resources.enter_context(closing(HeldBack(control)))
         self._blas_threads = 0  # as many as BLAS chooses
 
     def obey(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
@@ -86,6 +88,8 @@ class _Wafer:
             case messages.ReadTrace():
                 for part in self._recorder.parts():
                     self._control.send(messages.Traced(part))
+            case messages.HoldUpdates():
+                self._memory.gate.hold(self._held_back.begin())
             case messages.LoadWafer():
                 self._load(order, descriptors)
             case _:
@@ -155,7 +159,7 @@ class _Wafer:
             return memory.remote.weights(plan, arena, len(self._programs))
         if plan.store_in_arena:
             program = executable.update_program(memory.store, memory.runtime)
-            return ResidentWeights(Updates(plan, program))
+            return ResidentWeights(Updates(plan, program, gate=memory.gate))
         opened = self._resources.enter_context
         delivered, updates = (opened(closing(Counter(part))) for part in store_parts[-2:])
         return StreamedWeights(
@@ -191,6 +195,7 @@ class _Memory:
         resources: ExitStack,
     ) -> None:
         self.owner, self.runtime = owner, Runtime(request.seed)
+        self.gate = UpdateGate(owner)  # of a store in the arena
         self.remote: _RemoteStore | None = None
         self.pages = StorePages()
         self._opened = resources.enter_context

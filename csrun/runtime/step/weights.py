@@ -10,6 +10,7 @@ from csrun.executable import Plan, Step, UpdateProgram, flat_views
 from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
+from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.store.pages import GroupPages
 from csrun.runtime.wire.shared import Counter, Waiter
 
@@ -57,10 +58,19 @@ class Updates:
     """The learning algorithm: gradients in, updates out, in the order of the plan's deliveries.
 
     A group's weights are not read again in a step once its gradients are complete, so its update
-    follows at once; or, where the gradients are clipped to a global norm, when all are there.
+    follows at once, or as soon as a checkpoint has its old values; or, where the gradients are
+    clipped to a global norm, when all are there.
     """
 
-    def __init__(self, plan: Plan, program: UpdateProgram, pages: GroupPages | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        program: UpdateProgram,
+        pages: GroupPages | None = None,
+        gate: UpdateGate | None = None,
+    ) -> None:
+        self._gate = gate or UpdateGate(plan)
+        self._last_copied = self._gate.last_of_groups(plan)
         self.order = plan.deliveries
         following = (*self.order[1:], *self.order[:1])
         self._following = dict(zip(self.order, following, strict=True))
@@ -82,6 +92,7 @@ class Updates:
             groups = self.order
         for each in groups:
             self._pages.fetch_state(self._following[each])
+            self._gate.wait(self._last_copied[each])
             self._program.update[each](step)
             self._pages.has_updated(each)
         return groups

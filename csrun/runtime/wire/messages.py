@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from csrun.base.sizes import SIZE_PATTERN
+from csrun.base.sizes import BYTES_WORDS, SIZE_PATTERN, SIZE_WORDS
+from csrun.base.typed_yaml import WORDS
 from csrun.executable import InputSpec
 
 MOST = 2**63 - 1  # of a number in a message
@@ -17,8 +18,9 @@ _StepNumber = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 TraceSteps = tuple[_StepNumber, _StepNumber]
 
 
-Size = (  # bytes, or a text such as 8GiB
-    Annotated[int, msgspec.Meta(ge=1, le=MOST)] | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN)]
+Size = (
+    Annotated[int, msgspec.Meta(ge=1, le=MOST, extra={WORDS: BYTES_WORDS})]
+    | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN, extra={WORDS: SIZE_WORDS})]
 )
 
 
@@ -148,6 +150,17 @@ class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """MemoryX → chief, with descriptors: gradients, weights; none from another machine."""
+
+
+class HoldUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → MemoryX, or a wafer that has the store: a checkpoint is copied from here on.
+
+    An update waits until what it changes is copied.
+    """
+
+
+class UpdatesHeld(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Their answer, with a descriptor: the counter of the tensors that are copied."""
 
 
 class InitializeStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -303,6 +316,8 @@ AnyMessage = (
     | StoreReady
     | LoadUpdates
     | UpdatesReady
+    | HoldUpdates
+    | UpdatesHeld
     | InitializeStore
     | StoreInitialized
     | ReadState

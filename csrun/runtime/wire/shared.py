@@ -22,7 +22,7 @@ import psutil
 from csrun.base.errors import CsrunError
 from csrun.executable.bind import Bytes
 from csrun.runtime.wire.channel import Channel
-from csrun.runtime.wire.messages import AnyMessage, Stop
+from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesHeld
 
 GIVEN_AWAY = -1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -222,6 +222,25 @@ class StallWatch:
         while True:
             if ready := poll.poll(max(1.0, self.look() * 1000)):
                 return ready
+
+
+class HeldBack:
+    """What the chief has held back: a counter, anew each time, and who waits for it."""
+
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self._counter: Counter | None = None
+
+    def begin(self) -> Callable[[], None]:
+        """Answer the chief with a counter; what waits for one more in it."""
+        self.close()
+        self._counter = Counter.create()
+        self._control.send(UpdatesHeld(), (self._counter.descriptor,))
+        return Waiter(self._counter, self._control).take
+
+    def close(self) -> None:
+        if self._counter is not None:
+            self._counter.close()
 
 
 class Waiter:

@@ -1,0 +1,67 @@
+"""A checkpoint is copied beside the next step: an update waits until what it changes is copied.
+
+The tensors are copied in the order in which a step updates them, the chief's side counts them, and
+who updates takes from that count. In a step the forward pass and most of the backward pass lie
+before the first update, so that there is rarely anything to wait for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+from csrun.executable import Plan, state_layout
+
+
+@dataclass(frozen=True)
+class Held:
+    """The copying side. order: of the tensors. copied: so many more are; end: no more will be."""
+
+    order: tuple[str, ...]
+    copied: Callable[[int], None]
+    end: Callable[[], None]
+
+
+class UpdateGate:
+    """The updating side, one for all programs over a store. owner: the plan that it is laid out by.
+
+    Its tensors are numbered from 1 on, in the order of their copying.
+    """
+
+    def __init__(self, owner: Plan) -> None:
+        self._numbers = {name: number for number, name in enumerate(copying_order(owner), 1)}
+        self._copied = len(self._numbers)
+        self._take: Callable[[], object] | None = None
+
+    def hold(self, take: Callable[[], object]) -> None:
+        """From here on nothing is copied yet; `take` waits for one more tensor."""
+        self._take, self._copied = take, 0
+
+    def last_of_groups(self, plan: Plan) -> list[int]:
+        """For each group of a program the number of the tensor that is copied last of it."""
+        numbers = ([self._numbers.get(name, 0) for name in names] for names in _tensors(plan))
+        return [max(own, default=0) for own in numbers]
+
+    def wait(self, last: int) -> None:
+        """Until the tensor of this number is copied, and all before it."""
+        while self._take is not None and self._copied < last:
+            self._take()
+            self._copied += 1
+
+
+def copying_order(plan: Plan) -> tuple[str, ...]:
+    """All tensors of the state by name, those first whose updates come first in a step."""
+    tensors = _tensors(plan)
+    first = chain.from_iterable(tensors[group] for group in plan.deliveries)
+    return tuple(dict.fromkeys(chain(first, state_layout(plan))))
+
+
+def _tensors(plan: Plan) -> list[list[str]]:
+    """The weights that a group has, or has a part of, and their optimizer state, by name."""
+    group_of = {layer.name: layer.group for layer in plan.layers}
+    state, prefixes = state_layout(plan), ["", *(f"{slot.name}/" for slot in plan.store.slots)]
+    found: list[list[str]] = [[] for _ in plan.groups]
+    for parameter in plan.parameters:
+        tensor = parameter.part.tensor if parameter.part else parameter.name
+        names = (f"{prefix}{tensor}" for prefix in prefixes)
+        found[group_of[parameter.layer]] += [name for name in names if name in state]
+    return found
