@@ -12,7 +12,7 @@ from support.jobs import STALL_S, until
 
 ONE_STREAMER = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
 STOP_S = 2.0
-LEAST = 0.75  # of a stop, in its row: the order that runs goes on beside a chief that stands still
+LEAST = 0.9  # of a stop, in its row: the order that runs goes on beside a chief that stands still
 MOST_STOPS = 8
 ROWS = {
     "rank-00002": ("input",),  # the streamer
@@ -31,11 +31,6 @@ def intervals(model_dir: Path) -> list[dict[str, float]]:
                 if tag.startswith("seconds/"):
                     found[step][tag.removeprefix("seconds/")] = value
     return [rows for rows in found.values() if len(rows) == sum(map(len, ROWS.values())) + 2]
-
-
-def is_running(process: int) -> bool:
-    """Whether a process computes just now, and waits for nobody."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "R"
 
 
 def stand_still(process: int) -> float:
@@ -62,12 +57,10 @@ def the_longest(model_dir: Path, seen: int, least_s: float) -> dict[str, float]:
 
 
 def shows(model_dir: Path, process: int, rows: tuple[str, ...]) -> bool:
-    """Stop a process that is at work; whether that time is in these rows, and in no other.
+    """Stop a process; whether that time is in these rows, and in no other.
 
-    One that is stopped just when it has told the chief of its steps is the chief's wait.
+    A wafer that is stopped just when it has told the chief of its steps is the chief's wait.
     """
-    if rows == ROWS["wafer-cs2-02"]:
-        until(lambda: is_running(process))
     seen = len(intervals(model_dir))
     stopped_s = stand_still(process)
     found = the_longest(model_dir, seen, LEAST * stopped_s)

@@ -132,9 +132,9 @@ def test_a_memoryx_that_is_silent(tmp_path, caplog, hung, monkeypatch, hosts):
 def test_a_wafer_that_is_silent(tmp_path, caplog, hung, monkeypatch):
     real = Engine.run
 
-    def hanging(engine, first, count):
+    def hanging(engine, *arguments):
         hung.wait(30)
-        return real(engine, first, count)
+        return real(engine, *arguments)
 
     monkeypatch.setattr(Engine, "run", hanging)
     monkeypatch.setattr(shared, "OWN_WORD_S", 0.1)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
+from csrun.runtime.wire.awake import awake_s
 from csrun.runtime.wire.messages import RunSettings, StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, Made, RingReader
 
@@ -79,7 +79,7 @@ class RingSource:
     def _take(self) -> Taken | None:
         if not self._rings:
             return None
-        asked = perf_counter()
+        asked = awake_s()
         streamer, ring = self._rings[self._turn]
         slot = ring.take()
         header = slot.header.tolist()
@@ -87,7 +87,7 @@ class RingSource:
             ring.release()
             slot = ring.take()
             header = slot.header.tolist()
-        waited = perf_counter() - asked
+        waited = awake_s() - asked
         rows, _, produce_ns, slowest, slowest_ns, _, _, *counts = header
         if rows == END_OF_DATA:
             ring.release()

@@ -1,11 +1,15 @@
-"""How long steps wait for their weights: two looks at the clock where a visit is entered."""
+"""How long steps wait for their weights: two looks at the clock where a visit is entered.
+
+Of a wafer that stands still while it waits that time is its own (`awake`).
+"""
 
 from collections.abc import Sequence
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 
 from csrun.executable import Step
 from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.step.weights import Updates, Weights
+from csrun.runtime.wire.awake import awake_s
 
 WHOLE_STEP = -1  # in a visit's place, where minibatches flow through all of them
 
@@ -26,9 +30,9 @@ class TimedWeights:
 
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
-        began = perf_counter()
+        began = awake_s()
         self._weights.enter(visit)
-        taken = perf_counter() - began
+        taken = awake_s() - began
         if visit:
             self.weights_s += taken
         else:
@@ -40,9 +44,9 @@ class TimedWeights:
 
     def settle(self) -> None:
         """Wait until every delivered gradient has become an update."""
-        began = perf_counter()
+        began = awake_s()
         self._weights.settle()
-        self.first_group_s += perf_counter() - began
+        self.first_group_s += awake_s() - began
 
     def leave(self) -> None:
         """Another program runs next."""

@@ -21,6 +21,7 @@ import psutil
 
 from csrun.base.errors import CsrunError
 from csrun.executable.bind import Bytes
+from csrun.runtime.wire.awake import poll_awake
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesHeld
 
@@ -220,7 +221,7 @@ class StallWatch:
     def poll(self, poll: select.poll) -> list[tuple[int, int]]:
         """What is ready, however long that takes."""
         while True:
-            if ready := poll.poll(max(1.0, self.look() * 1000)):
+            if ready := poll_awake(poll, max(0.001, self.look())):
                 return ready
 
 

@@ -1,0 +1,55 @@
+"""The clock of a process that waits, with another clock below and a poll of our own."""
+
+import pytest
+
+from csrun.runtime.wire import awake, shared
+
+
+class World:
+    """Time passes when it is said to; `stops` are so many seconds each wait is too long."""
+
+    def __init__(self, monkeypatch, stops, ready_at=None):
+        self.now, self.stops, self.ready_at = 100.0, list(stops), ready_at
+        self.asked = []
+        monkeypatch.setattr(awake, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(shared, "monotonic", lambda: self.now)
+        monkeypatch.setattr(awake._Lost, "seconds", 0.0)
+
+    def poll(self, timeout_ms):
+        self.asked.append(timeout_ms)
+        self.now += timeout_ms / 1000 + (self.stops.pop(0) if self.stops else 0.0)
+        return [(3, 1)] if self.ready_at is not None and self.now >= self.ready_at else []
+
+
+def test_a_wait_takes_its_time(monkeypatch):
+    world = World(monkeypatch, stops=[], ready_at=101.0)
+    began = awake.awake_s()
+    while not awake.poll_awake(world, 30.0):
+        pass
+    assert awake.awake_s() - began == pytest.approx(1.0, abs=awake.SLICE_S)
+    assert max(world.asked) == pytest.approx(awake.SLICE_S * 1000)
+
+
+def test_a_stop_amid_a_wait_is_none_of_it(monkeypatch):
+    world = World(monkeypatch, stops=[0.0, 2.0, 0.0], ready_at=103.0)
+    began = awake.awake_s()
+    while not awake.poll_awake(world, 30.0):
+        pass
+    assert world.now - 100.0 == pytest.approx(3.0, abs=awake.SLICE_S)
+    assert awake.awake_s() - began == pytest.approx(1.0, abs=awake.SLICE_S)
+
+
+def test_a_slice_that_is_a_little_late_is_a_wait(monkeypatch):
+    world = World(monkeypatch, stops=[awake.SLICE_S / 2] * 4, ready_at=100.3)
+    began = awake.awake_s()
+    while not awake.poll_awake(world, 30.0):
+        pass
+    assert awake.awake_s() - began == world.now - 100.0
+
+
+def test_a_wait_is_told_of_when_it_is_long_however_it_is_cut(monkeypatch):
+    """After 30 s, and again after 60; the one for MemoryX is named by who waits for it."""
+    told = []
+    world = World(monkeypatch, stops=[], ready_at=175.0)
+    assert shared.StallWatch(told.append).poll(world) == [(3, 1)]
+    assert told == [pytest.approx(30, abs=0.1), pytest.approx(60, abs=0.1)]
