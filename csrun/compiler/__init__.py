@@ -1,7 +1,7 @@
 """CIRH to an Executable: passes, kernel matching, layers, memory plan, code generation."""
 
 from csrun.compiler.compile import CompileResult, compile_model
-from csrun.compiler.errors import CompileError
+from csrun.compiler.errors import CompileError, TooLargeError
 from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Stage, Watch
@@ -15,6 +15,7 @@ __all__ = [
     "CompileOptions",
     "CompileResult",
     "Stage",
+    "TooLargeError",
     "Watch",
     "choose_replicas",
     "chosen_before",

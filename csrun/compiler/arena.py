@@ -8,7 +8,7 @@ import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler.array import Array
-from csrun.compiler.errors import CompileError
+from csrun.compiler.errors import TooLargeError
 from csrun.compiler.footprint import Footprint, footprint
 from csrun.compiler.graph import LOSS
 from csrun.compiler.layers import Layout
@@ -30,6 +30,7 @@ class Placed:
     buffers: tuple[Buffer, ...]
     minibatch_stride_bytes: int
     partial_offset_bytes: int
+    kept_offset_bytes: int
     arena_bytes: int
     floor_plan: tuple[Region, ...]
 
@@ -37,26 +38,29 @@ class Placed:
 def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
     """Place store, slots and buffers in the arena, and the layers on the fabric.
 
-    Raises: CompileError when the arena, or what the layers of a pipeline keep on PEs of their own,
+    Raises: TooLargeError when the arena, or what the layers of a pipeline keep on PEs of their own,
         is larger than the system's memory.
     """
     layout, store = with_store(layout, model, options)
     alive, base = alive_in(layout, model), store.nbytes
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
-        layout, base = _with_slots(layout, AHEAD_BYTES)
+        layout, base = _with_slots(layout, options, AHEAD_BYTES)
     buffers, first_end = place(alive, base)
-    if options.mode is ExecutionMode.WEIGHT_STREAMING and first_end > options.system.sram_bytes:
-        layout, base = _with_slots(layout, ahead_bytes=0)
+    partial_bytes, kept_bytes = _partial_bytes(layout, options), _kept_bytes(model, options)
+    room = options.system.sram_bytes - partial_bytes - kept_bytes
+    if options.mode is ExecutionMode.WEIGHT_STREAMING and first_end > room:
+        layout, base = _with_slots(layout, options, ahead_bytes=0)
         buffers, first_end = place(alive, base)
     stride = aligned(first_end - base)
-    partial = base + options.minibatches * stride
-    end = partial + _partial_bytes(layout, options)
+    partial = base + options.at_once * stride
+    kept = partial + partial_bytes
+    end = kept + kept_bytes
     layers = footprint(layout, store, options)
     if max(end, layers.needed_bytes(alive)) > options.system.sram_bytes:
-        raise _too_large(layers, alive, _largest_batch(layers, alive, model, end, batch), end)
+        raise _too_large(layers, alive, _most_samples(layers, alive, model, end, batch), end, batch)
     floor_plan = layers.floor_plan(alive) if layout.layers else ()
     visits = with_frees(layout.functions, {life.array.name: life.last for life in alive})
-    return Placed(layout, store, visits, tuple(buffers), stride, partial, end, floor_plan)
+    return Placed(layout, store, visits, tuple(buffers), stride, partial, kept, end, floor_plan)
 
 
 def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
@@ -83,6 +87,14 @@ def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
     if options.minibatches == 1 or options.run_mode is not RunMode.TRAIN:
         return 0
     return max((group.nbytes for group in layout.groups), default=0)
+
+
+def _kept_bytes(model: MatchedModel, options: CompileOptions) -> int:
+    """The outputs of all minibatches, where the next micro-batch writes over those of one."""
+    if options.micro_batches == 1:
+        return 0
+    arrays = (output.array for output in model.outputs)
+    return options.minibatches * sum(aligned(nbytes_of(a.shape, a.dtype)) for a in arrays)
 
 
 def with_store(
@@ -121,7 +133,8 @@ def _with_gradients(
     """Places of the gradients, and their length: a window where MemoryX updates as they come."""
     offsets: list[int | None] = [group.offset_bytes for group in layout.groups]
     nbytes = layout.region_bytes
-    if options.mode is ExecutionMode.WEIGHT_STREAMING and model.clip_norm is None:
+    is_immediate = model.clip_norm is None and options.micro_batches == 1
+    if options.mode is ExecutionMode.WEIGHT_STREAMING and is_immediate:
         visits = [function.visit for function in layout.functions]
         offsets, nbytes = place_gradients([group.nbytes for group in layout.groups], visits)
     groups = tuple(
@@ -131,9 +144,11 @@ def _with_gradients(
     return replace(layout, groups=groups), nbytes
 
 
-def _with_slots(layout: Layout, ahead_bytes: int) -> tuple[Layout, int]:
+def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tuple[Layout, int]:
     """Weight slots at the arena's front: for a group and the next ones."""
     order = [group for function in layout.functions for group in function.visit.groups]
+    if options.micro_batches > 1:
+        order += order[:1]
     sizes = [group.nbytes for group in layout.groups]
     offsets, nbytes = place_groups(sizes, order, ahead_bytes)
     groups = tuple(
@@ -143,42 +158,50 @@ def _with_slots(layout: Layout, ahead_bytes: int) -> tuple[Layout, int]:
     return replace(layout, groups=groups), nbytes
 
 
-def _too_large(layers: Footprint, alive: Sequence[Life], fits: int, arena: int) -> CompileError:
-    """Names the layer that keeps most, and what helps; a batch of `fits` would fit."""
+def _too_large(
+    layers: Footprint, alive: Sequence[Life], fits: int, arena: int, batch: int
+) -> TooLargeError:
+    """Names the layer that keeps most, and what helps; `fits` samples at a time would fit."""
     options, system = layers.options, layers.options.system
     sizes = layers.layer_bytes(alive)
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     needed = max(arena, layers.needed_bytes(alive))
-    return CompileError(
+    why = f"{needed:,} bytes on the wafer, {system.name} has {system.sram_bytes:,}"
+    return TooLargeError(
         f"layer {layers.layers[largest].name} needs {sizes[largest]:,} bytes of {needed:,} "
-        f"on the wafer, {system.name} has {system.sram_bytes:,}: {_remedy(options.mode, fits)}"
+        f"on the wafer, {system.name} has {system.sram_bytes:,}: {_remedy(options, fits, batch)}",
+        fits,
+        why,
     )
 
 
-def _remedy(mode: ExecutionMode, fits: int) -> str:
-    """`fits` is the largest batch that would fit, 0 when none does."""
+def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
+    """`fits` is the most samples at a time that would fit, 0 when none do."""
     smaller = [f"lower batch_size to {fits}"] if fits else []
-    if mode is ExecutionMode.PIPELINED:
+    if fits and options.micro_batches > 1:
+        size = next(n for n in range(fits, 0, -1) if batch % n == 0)
+        smaller = [f"lower micro_batch_size to {size}"]
+    if options.mode is ExecutionMode.PIPELINED:
         return " or ".join(["use weight streaming (csrun_wse with python-ws)", *smaller])
     return next(iter(smaller), "give the layer fewer units, or use a larger system")
 
 
-def _largest_batch(
+def _most_samples(
     layers: Footprint, alive: Sequence[Life], model: MatchedModel, arena: int, batch: int
 ) -> int:
-    """The largest batch that fits, 0 when none does; `batch` itself takes an arena of `arena`."""
+    """The largest micro-batch that fits, 0 when none does; a batch's takes an arena of `arena`."""
     options = layers.options
-    minibatches = options.minibatches
-    samples = batch // minibatches
+    at_once = options.at_once
+    samples = batch // options.minibatches
     buffers = aligned(place(alive, 0)[1])
 
     def nbytes(fewer: int) -> int:
         scaled = with_samples(alive, model, samples, fewer)
-        saved = minibatches * (buffers - aligned(place(scaled, 0)[1]))
+        saved = at_once * (buffers - aligned(place(scaled, 0)[1]))
         return max(arena - saved, layers.needed_bytes(scaled))
 
     fitting = bisect_right(range(1, samples), options.system.sram_bytes, key=nbytes)
-    return fitting * minibatches
+    return fitting * at_once
 
 
 def _with_samples(array: Array, samples: int, fewer: int) -> Array:

@@ -118,7 +118,7 @@ def _back_end(
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
     watch.begin(PLACING)
-    layout = lay_out(model, _group_bytes(model, options))
+    layout = lay_out(model, _group_bytes(model, options), options.micro_batches)
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
     placed = place_model(model, layout, options, batch)
@@ -139,7 +139,7 @@ def _back_end(
 
 def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
     """Up to how many bytes layers travel together: parts of a matrix do not come as one again."""
-    if options.minibatches > 1:
+    if options.at_once > 1:
         return 0  # a stage a layer
     is_cut = any(isinstance(op, ParameterOp) and op.part is not None for op in model.parameters)
     most = options.part_bytes if is_cut else options.max_group_bytes
@@ -182,7 +182,7 @@ def _plan(
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
         visits=placed.visits,
-        schedule=_schedule(placed.visits, count),
+        schedule=_schedule(placed.visits, options.at_once),
         blas_threads=options.blas_threads,
         arena_bytes=placed.arena_bytes,
         store_in_arena=options.mode is ExecutionMode.PIPELINED,
@@ -206,6 +206,8 @@ def _plan(
             layout.layers, inputs, placed.floor_plan, options, precision_of(module)
         ),
         chosen_for=options.chosen_for,
+        micro_batches=options.micro_batches,
+        kept_offset_bytes=placed.kept_offset_bytes,
     )
 
 
@@ -228,6 +230,7 @@ def estimate_of(
         run_mode=options.run_mode,
         system=options.system,
         replicas=options.replicas,
+        micro_batches=options.micro_batches,
         itemsize=np.dtype(precision).itemsize,
     )
     return estimate(work)
@@ -244,12 +247,24 @@ def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
         mixed.insert(0, "the loss")
     mixed += [f"state {name}" for name, of in model.states.items() if of.over is not Over.PART]
     if mixed:
-        message = (
-            f"{mixed[0]} must be made of samples, or of sums over samples, to be "
-            f"computed in minibatches, got {options.minibatches} minibatches: set "
-            f"minibatches_in_flight to 1, and multireplica to false"
+        raise _refused_for(
+            model.mixing,
+            f"{mixed[0]} must be made of samples, or of sums over samples, to be computed "
+            + _in_parts(options),
         )
-        raise _refused_for(model.mixing, message)
+
+
+def _in_parts(options: CompileOptions) -> str:
+    """How a batch is to be computed, and what is to be left out of the configuration."""
+    if options.at_once == 1:
+        return (
+            f"in micro-batches, got {options.micro_batches} of them: leave micro_batch_size out, "
+            "or lower batch_size"
+        )
+    return (
+        f"in minibatches, got {options.minibatches} minibatches: set minibatches_in_flight to 1, "
+        "and multireplica to false"
+    )
 
 
 def _refused_for(mixing: Operation | None, message: str) -> CompileError:

@@ -49,7 +49,7 @@ class Layout:
         return [kernel for function in self.functions for kernel in function.kernels]
 
 
-def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
+def lay_out(model: MatchedModel, group_bytes: int, micro_batches: int = 1) -> Layout:
     """Cut the layers into groups of about `group_bytes`, and the kernels into visits of them."""
     operations: dict[str, list[StoredOp]] = {}
     for operation in model.parameters:
@@ -74,7 +74,7 @@ def lay_out(model: MatchedModel, group_bytes: int) -> Layout:
     placed = _placed([op for layer in group_of for op in operations[layer]])
     functions = functions_of(model.kernels, use_of, trained)
     homes = homes_of(model.kernels, layer_of, next(iter(group_of), ""))
-    loads = loads_of([function.visit for function in functions])
+    loads = loads_of(micro_batches * [function.visit for function in functions])
     parameters = tuple(placed[op.symbol.data] for op in model.parameters)
     _check_parts(parameters)
     return Layout(

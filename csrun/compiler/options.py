@@ -20,7 +20,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
     it takes more than its share of the wafer. Each of the model's `replicas` on the fabric has
     `minibatches_in_flight`; where their number was chosen, it was so `chosen_for` the model of that
-    checksum.
+    checksum. The batch is cut into so many `micro_batches` before.
     """
 
     mode: ExecutionMode
@@ -32,6 +32,12 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     replicas: Positive = 1
     minibatches_in_flight: Positive = 1
     chosen_for: str = ""
+    micro_batches: Positive = 1
+
+    @property
+    def at_once(self) -> int:
+        """Minibatches of a micro-batch, of all replicas."""
+        return self.replicas * self.minibatches_in_flight
 
     @property
     def part_bytes(self) -> int | None:
@@ -43,5 +49,5 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of a step, of all replicas."""
-        return self.replicas * self.minibatches_in_flight
+        """Minibatches of a step, of all replicas and micro-batches."""
+        return self.micro_batches * self.at_once

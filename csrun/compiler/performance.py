@@ -13,7 +13,8 @@ that of its PEs no more work than one sample has multiply-adds, M, forward; a sm
 replicas by that. A pipelined layer's activations cross one side of a square of its PEs, as far as
 other layers read them. A streamed layer's weights come in as often as the plan's visits load them:
 in training twice a batch, less often in the last group, more often where they are used at several
-places; their gradients go out once.
+places; their gradients go out once. In micro-batches both is so in each of them, and the fixed time
+besides comes as often.
 
 R replicas of a pipelined model work at once, each on 1 / R of the batch: a layer's rates are R
 times those of one replica. In training they sum their gradients in a ring: once a batch,
@@ -89,6 +90,7 @@ class Work:
     run_mode: RunMode
     system: System
     replicas: int = 1
+    micro_batches: int = 1
     itemsize: int = HALF_BYTES
 
     @property
@@ -125,7 +127,12 @@ class Work:
         """What a layer's weights and gradients take of the I/O in a batch."""
         if not self.is_streaming:
             return 0
-        return self.half * layer.weight_bytes * (layer.loads + (self.run_mode is RunMode.TRAIN))
+        sent = self.micro_batches if self.run_mode is RunMode.TRAIN else 0
+        return self.half * layer.weight_bytes * (layer.loads + sent)
+
+    def overhead_s(self, constants: Constants) -> float:
+        """What a batch takes besides its layers' work."""
+        return self.micro_batches * constants.batch_overhead_s
 
     @property
     def half(self) -> float:
@@ -144,7 +151,7 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
     alone = [_Alone.of(layer, work, constants) for layer in work.layers]
     seconds = [1 / layer.compute for layer in alone]  # a sample
     pace_s = sum(seconds) if work.is_streaming else max(seconds, default=0.0)
-    compute = 1 / (pace_s + constants.batch_overhead_s / work.batch_size)
+    compute = 1 / (pace_s + work.overhead_s(constants) / work.batch_size)
     transmission = min([work.io_samples_per_sec, *(layer.transmission for layer in alone)])
     rate, usable = min(compute, transmission), work.system.usable_cores
     pes = [layer.pes for layer in alone]

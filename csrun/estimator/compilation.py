@@ -15,8 +15,10 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.sizes import bytes_in
 from csrun.compiler import (
     Choice,
+    CompileError,
     CompileOptions,
     Stage,
+    TooLargeError,
     Watch,
     choose_replicas,
     chosen_before,
@@ -27,6 +29,7 @@ from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import describe, readers
+from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.place import Target
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import Run
@@ -53,7 +56,7 @@ def compile_run(
 
     runs: whether a run follows at once, up to step `last`.
     """
-    options = compile_options(run.config, run_mode, target)
+    options = run_options(run, run_mode, target)
     traced = trace_run(run, options)
     if run.config.multireplica:
         options = with_replicas(traced.module, options, run.model_dir)
@@ -62,11 +65,47 @@ def compile_run(
     if run.params is not None:
         model_dir.write_params(run.model_dir, run_mode, run.params)
     with compile_display(run.context) as begin:
-        compiled = compile_traced(traced, run.model_dir, options, begin)
+        try:
+            compiled = compile_traced(traced, run.model_dir, options, begin)
+        except TooLargeError as error:
+            if run.config.micro_batch_size != AUTO:
+                raise
+            compiled = _in_micro_batches(run, options, begin, error)
     wanted = compiled.executable.plan.estimate.samples_per_sec
     pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
     run.reports.give(pipeline, compiled.executable.directory)
     return compiled
+
+
+def _in_micro_batches(
+    run: Run, options: CompileOptions, begin: Begin, too_large: TooLargeError
+) -> Compiled:
+    """Compile with the largest micro-batches that fit, as the whole batch does not.
+
+    Raises: TooLargeError, the one given, where no part of the batch fits, or can be computed alone
+    """
+    batch, error = batch_size_of(run), too_large
+    while (size := next_size(batch, options.micro_batches, error)) is not None:
+        options = msgspec.structs.replace(options, micro_batches=batch // size)
+        traced = trace_run(run, options)
+        try:
+            compiled = compile_traced(traced, run.model_dir, options, begin)
+        except TooLargeError as still:
+            error = still
+            continue
+        except CompileError:  # the parts of a batch are not computed alone: it is too large
+            break
+        log.info(
+            f"Micro-batches: {batch // size} of {size} samples, the most that fit: all {batch} "
+            f"take {too_large.why}"
+        )
+        return compiled
+    raise too_large
+
+
+def batch_size_of(run: Run) -> int:
+    """Samples of a batch of the run's input function."""
+    return run.dataset.element_spec()[0].shape[0]
 
 
 def trace_run(run: Run, options: CompileOptions) -> TracedModel:
@@ -79,7 +118,8 @@ def trace_run(run: Run, options: CompileOptions) -> TracedModel:
         options.run_mode,
         run.params,
         run.config.precision,
-        options.minibatches,
+        options.at_once,
+        options.micro_batches,
     )
     log.info(log_lines.DONE_CALLING_MODEL_FN)
     return traced
@@ -121,6 +161,18 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         max_group_bytes=None if most is None else bytes_in(most),
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
     )
+
+
+def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
+    """Those of a run's compile, with the micro-batches that were asked for.
+
+    Raises: UsageError as `compile_options`, or for a micro-batch that does not divide the batch
+    """
+    options = compile_options(run.config, run_mode, target)
+    if run.config.micro_batch_size == AUTO:
+        return options
+    count = micro_batches_of(batch_size_of(run), run.config.micro_batch_size)
+    return msgspec.structs.replace(options, micro_batches=count)
 
 
 def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) -> CompileOptions:

@@ -44,6 +44,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     keep_checkpoint_max: how many checkpoints stay in model_dir.
     minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
     on the wafer; None leaves it to the compiler, which takes 1.
+    micro_batch_size: samples of a batch that are computed at a time, one part after the other;
+    `auto`: all of them, or the largest part whose activations fit the system.
     multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
     the batch; a step is that of the whole batch.
     max_group_bytes: a larger matrix of weights comes to the wafer in parts, as bytes or 8MiB; None
@@ -61,6 +63,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     keep_checkpoint_max: Positive = 5
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
+    micro_batch_size: Literal["auto"] | Positive = "auto"
     multireplica: bool = False
     max_group_bytes: Size | None = None
     precision: Precision = "float32"

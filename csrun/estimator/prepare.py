@@ -31,7 +31,7 @@ MODEL_DIR = "model_dir"  # of an analysis whose command keeps nothing
 def validate_only(run: Run, mode: RunMode) -> Results:
     """Match kernels, and leave nothing; no system is needed."""
     target = compile_target(run.context, run.config.cs_ip)
-    traced = compilation.trace_run(run, compilation.compile_options(run.config, mode, target))
+    traced = compilation.trace_run(run, compilation.run_options(run, mode, target))
     _validate(run, traced)
     if (folder := _to_measure()) is not None:
         return compile_only(replace(run, model_dir=folder / MODEL_DIR), mode)

@@ -14,6 +14,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.data import Dataset
 from csrun.estimator.config import CSEstimatorSpec
 from csrun.estimator.loss_parts import loss_parts
+from csrun.estimator.micro_batches import require_divides
 from csrun.executable import RunMode
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tracer import Tracer
@@ -52,18 +53,21 @@ def trace_model(
     params: Any,
     precision: str,
     minibatches: int = 1,
+    micro_batches: int = 1,
 ) -> TracedModel:
     """Call the model function on traced tensors shaped like a minibatch of the first batch.
 
     Raises: UsageError when the model function does not return what the mode needs, or the batch
-    does not split into so many minibatches.
+    or a micro-batch of it, does not split into so many minibatches.
     """
     with Tracer(precision=precision) as tracer:
         specs = dataset.element_spec()
         _require_arguments(dataset.nested(specs), run_mode)
         tensors = [
             tracer.input(
-                name, _minibatch(spec.shape, minibatches), _dtype(np.dtype(spec.dtype), precision)
+                name,
+                _minibatch(spec.shape, minibatches, micro_batches),
+                _dtype(np.dtype(spec.dtype), precision),
             )
             for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
         ]
@@ -103,18 +107,11 @@ def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:
         )
 
 
-def _minibatch(shape: tuple[int, ...], minibatches: int) -> tuple[int, ...]:
-    batch = shape[0]
-    if batch % minibatches:
-        fitting = [m for m in range(1, batch + 1) if batch % m == 0]
-        below = max(m for m in fitting if m < minibatches)
-        above = [m for m in fitting if m > minibatches][:1]
-        nearest = f"do are {below} and {above[0]}" if above else f"does is {below}"
-        raise UsageError(
-            f"runconfig.minibatches_in_flight must divide batch_size {batch}, got {minibatches}: "
-            f"the nearest that {nearest}"
-        )
-    return (batch // minibatches, *shape[1:])
+def _minibatch(shape: tuple[int, ...], minibatches: int, micro_batches: int) -> tuple[int, ...]:
+    size = shape[0] // micro_batches
+    of = "batch_size" if micro_batches == 1 else "micro_batch_size"
+    require_divides("minibatches_in_flight", minibatches, of, size)
+    return (size // minibatches, *shape[1:])
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.context import Terminated
-from csrun.estimator.compilation import compile_options, compile_run, trace_run
+from csrun.estimator.compilation import compile_run, run_options, trace_run
 from csrun.estimator.place import find_target, machine_for
 from csrun.estimator.run import Run
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
@@ -45,7 +45,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
     target = find_target(run.context, run.config.cs_ip)
     if found is not None and last is not None and first >= last:
         # traced all the same: another model's checkpoint is an error, not a training that is done
-        traced = trace_run(run, compile_options(run.config, RunMode.TRAIN, target))
+        traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
         found.require_same(traced.weights())
         log.info(_nothing_to_train(run.model_dir, first, last))
         return {"global_step": float(first)}

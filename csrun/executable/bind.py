@@ -161,12 +161,15 @@ def state_layout(plan: Plan) -> dict[str, tuple[int, tuple[int, ...], str]]:
     }
 
 
-def wafer_views(plan: Plan, arena: Bytes, store: Bytes, minibatch: int = 0) -> dict[str, Array]:
+def wafer_views(
+    plan: Plan, arena: Bytes, store: Bytes, minibatch: int = 0, is_added: bool = False
+) -> dict[str, Array]:
     """What the wafer's program works on: buffers by name, weights by parameter name, gradients as
     `gradient/<parameter>`.
 
     In weight streaming the weights are views of the arena's slots, else of the store. The gradients
-    of all minibatches but the first are views of the arena's partial gradients.
+    of all minibatches but the first are views of the arena's partial gradients, as are those that
+    are to be added to earlier ones.
     """
     shift = minibatch * plan.minibatch_stride_bytes
     views = {b.name: view(arena, b.offset_bytes + shift, b.shape, b.dtype) for b in plan.buffers}
@@ -181,7 +184,7 @@ def wafer_views(plan: Plan, arena: Bytes, store: Bytes, minibatch: int = 0) -> d
         views[p.name] = weights
         if (gradients := gradients_offset(plan, group)) is not None:
             memory = store
-            if minibatch:
+            if minibatch or is_added:
                 gradients, memory = plan.partial_offset_bytes, arena
             offset = gradients + p.offset_bytes - group.offset_bytes
             views[f"gradient/{p.name}"] = view(memory, offset, p.shape, p.dtype)
@@ -198,6 +201,18 @@ def partial_gradients(plan: Plan, arena: Bytes) -> list[Array]:
         view(arena, plan.partial_offset_bytes, (g.nbytes // itemsize,), plan.precision)
         for g in plan.groups
     ]
+
+
+def kept_outputs(plan: Plan, arena: Bytes) -> list[list[Array]]:
+    """For each output, where its values of each minibatch are kept over micro-batches."""
+    buffers = {b.name: b for b in plan.buffers}
+    found, offset = [], plan.kept_offset_bytes
+    for buffer in (buffers[output.buffer] for output in plan.outputs):
+        step = aligned(nbytes_of(buffer.shape, buffer.dtype))
+        places = [offset + j * step for j in range(plan.minibatches)]
+        found.append([view(arena, place, buffer.shape, buffer.dtype) for place in places])
+        offset += plan.minibatches * step
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,20 @@ class Executable:
     digest: str
 
     def wafer_program(
-        self, arena: Bytes, store: Bytes, runtime: Runtime, minibatch: int = 0
+        self,
+        arena: Bytes,
+        store: Bytes,
+        runtime: Runtime,
+        minibatch: int = 0,
+        is_added: bool = False,
     ) -> WaferProgram:
         """The wafer's functions over this memory, for one of the minibatches in flight.
 
+        is_added: its gradients are to be added to those of earlier micro-batches.
         Shapes: arena uint8[plan.arena_bytes], store uint8[plan.store.nbytes]
         """
         bind: BindWafer = self._namespace()["bind_wafer"]
-        return bind(wafer_views(self.plan, arena, store, minibatch), runtime)
+        return bind(wafer_views(self.plan, arena, store, minibatch, is_added), runtime)
 
     def update_program(self, store: Bytes, runtime: Runtime) -> UpdateProgram:
         """The learning algorithm's functions over a store, uint8[plan.store.nbytes]."""

@@ -184,7 +184,8 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `slots` are the optimizer's, each as long as the weights; without training there are no
     gradients and no slots. In weight streaming the gradients are a window, of those in flight
-    between the wafer and MemoryX, unless all must be there before the first update.
+    between the wafer and MemoryX, unless all must be there before the first update, or add up over
+    micro-batches.
     `numbers` come with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row
     of a step is its remainder. The chief writes them before it orders the steps.
     """
@@ -318,6 +319,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     j * `minibatch_stride_bytes` further on, `schedule` is the order of the calls, and gradients of
     all but the first minibatch are written to `partial_offset_bytes` in the arena, to be added to
     the store's. With one, the visits are the schedule.
+
+    Before that, a batch is cut into `micro_batches`, each computed in the memory of the one before:
+    minibatches are parts of a micro-batch. Of the first one gradients are written to the store, of
+    the others added; they are complete in the last one. What the host gets of each minibatch is
+    kept from `kept_offset_bytes` on.
     """
 
     compiler_version: str
@@ -350,6 +356,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     chosen_for: str = ""
+    micro_batches: int = 1
+    kept_offset_bytes: int = 0
+
+    @property
+    def order(self) -> tuple[Visit, ...]:
+        """The visits of a step, micro-batch by micro-batch; only the last ones complete a group."""
+        earlier = tuple(msgspec.structs.replace(visit, completes=()) for visit in self.visits)
+        return (self.micro_batches - 1) * earlier + self.visits
 
     @property
     def deliveries(self) -> tuple[int, ...]:
@@ -362,9 +376,19 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Commit.IMMEDIATE if self.clip_norm is None else Commit.AFTER_ALL_GRADIENTS
 
     @property
-    def minibatches(self) -> int:
-        """Minibatches of a step, of all replicas."""
+    def has_window(self) -> bool:
+        """Whether the store's gradients are a window; else each group's have their own place."""
+        return self.commit is Commit.IMMEDIATE and self.micro_batches == 1
+
+    @property
+    def at_once(self) -> int:
+        """Minibatches of a micro-batch, of all replicas."""
         return self.replicas * self.minibatches_in_flight
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of a step, of all replicas and micro-batches."""
+        return self.micro_batches * self.at_once
 
     @property
     def placed_pes(self) -> int:

@@ -41,6 +41,7 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
         store=_store(owner, plan),
         buffers=tuple(_moved(buffer, more) for buffer in plan.buffers),
         partial_offset_bytes=plan.partial_offset_bytes + more,
+        kept_offset_bytes=plan.kept_offset_bytes + more,
         arena_bytes=plan.arena_bytes + more,
     )
 

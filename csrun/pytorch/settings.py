@@ -16,8 +16,16 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
-#: Fields of CSRunConfig that the script itself says: the model's types, its own first weights.
-_OF_THE_SCRIPT = ("cs_ip", "precision", "warm_start", "multireplica", "minibatches_in_flight")
+#: Fields of CSRunConfig that the script itself says: the model's types, its own first weights,
+#: and the parts of a batch, which is recorded as one.
+_OF_THE_SCRIPT = (
+    "cs_ip",
+    "precision",
+    "warm_start",
+    "multireplica",
+    "minibatches_in_flight",
+    "micro_batch_size",
+)
 _OPTIONS = tuple(
     f.name for f in msgspec.structs.fields(CSRunConfig) if f.name not in _OF_THE_SCRIPT
 )

@@ -1,5 +1,7 @@
 """A weight that is used twice: one group with more visits, its gradients added where they lie."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from support.programs import ArrayData, Machine, Network, TiedNetwork, options_of
@@ -62,17 +64,25 @@ def test_steps_in_float64_are_pytorchs(tmp_path, monkeypatch, mode, tile):
             np.testing.assert_allclose(gradients[name], value, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("replicas", "minibatches"), [(1, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("mode", "split"),
+    [
+        (PIPELINED, {"minibatches_in_flight": 2}),
+        (PIPELINED, {"replicas": 2, "minibatches_in_flight": 4}),
+        (PIPELINED, {"micro_batches": 4, "minibatches_in_flight": 2}),
+        (STREAMING, {"micro_batches": 4}),
+    ],
+)
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
-def test_minibatches_add_up_to_pytorchs_steps(tmp_path, replicas, minibatches, clip_norm):
+def test_parts_of_a_batch_add_up_to_pytorchs_steps(tmp_path, mode, split, clip_norm):
     whole = TiedNetwork(SIZES, precision="float64")
     part = TiedNetwork(
         SIZES,
         precision="float64",
-        batch=whole.batch // (replicas * minibatches),
+        batch=whole.batch // prod(split.values()),
         optimizer=nn.SGD(whole.learning_rate, whole.momentum, clip_norm=clip_norm),
     )
-    options = options_of(PIPELINED, replicas=replicas, minibatches_in_flight=minibatches)
+    options = options_of(mode, group_bytes=1, **split)
     executable = compile_model(part.trace(), tmp_path, options).executable
     assert [group.layers for group in executable.plan.groups] == [
         ("table",),

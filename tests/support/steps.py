@@ -34,13 +34,15 @@ class Case:
     run_mode: RunMode = RunMode.TRAIN
     precision: str = "float64"
     optimizer: nn.Optimizer = field(default_factory=lambda: nn.SGD(0.1))
+    micro_batches: int = 1
 
     def trace(self):
         """Its module."""
         with Tracer(self.precision) as tracer:
             tensors = []
             for name, array in zip(("features", "labels"), self.filled_up(), strict=False):
-                shape = (len(array) // self.minibatches, *array.shape[1:])
+                parts = self.micro_batches * self.minibatches
+                shape = (len(array) // parts, *array.shape[1:])
                 dtype = self.precision if array.dtype.kind == "f" else array.dtype.name
                 tensors.append(tracer.input(name, shape, dtype))
             loss, outputs = self.model(*tensors)
@@ -53,7 +55,10 @@ class Case:
 
     def compile(self, root: Path, **options) -> Executable:
         """It, compiled into `root`."""
-        count = {"minibatches_in_flight": self.minibatches}
+        count = {
+            "minibatches_in_flight": self.minibatches,
+            "micro_batches": self.micro_batches,
+        }
         wanted = options_of(self.mode, self.run_mode, group_bytes=300, **count, **options)
         return compile_model(self.trace(), root, wanted).executable
 
@@ -137,7 +142,7 @@ class Copied:
         if self._plan.store_in_arena:
             return
         base = self._plan.store.weights_offset
-        for found in (self._plan.groups[group] for group in self._plan.visits[visit].groups):
+        for found in (self._plan.groups[group] for group in self._plan.order[visit].groups):
             source = self._store[base + found.offset_bytes :][: found.nbytes]
             slot = self._arena[found.slot_offset_bytes :][: found.nbytes]
             slot[...] = source

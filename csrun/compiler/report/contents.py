@@ -98,6 +98,7 @@ class Report:
             f"{system.usable_cores:,} usable PEs",
             "Batch size": f"{plan.batch_size:,}",
             "Replicas": str(plan.replicas),
+            "Micro-batches": f"{plan.micro_batches} of {plan.batch_size // plan.micro_batches:,}",
             "Minibatches in flight": str(plan.minibatches_in_flight),
             "Precision": plan.precision,
             "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",

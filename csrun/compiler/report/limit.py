@@ -23,6 +23,7 @@ def work_of(plan: Plan, system: System) -> Work:
         run_mode=plan.run_mode,
         system=system,
         replicas=plan.replicas,
+        micro_batches=plan.micro_batches,
         itemsize=np.dtype(plan.precision).itemsize,
     )
 
@@ -57,8 +58,24 @@ class Limit:
         )
         return (
             f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, and "
-            f"{_ms(self.constants.batch_overhead_s)} besides: "
+            f"{_ms(self.work.overhead_s(self.constants))} besides: "
             f"{count(self.estimate.compute_samples_per_sec)} compute samples/s."
+        )
+
+    @property
+    def micro_batches(self) -> str:
+        """What a batch is cut into, and what that costs; nothing where it is computed as one."""
+        work = self.work
+        if work.micro_batches == 1:
+            return ""
+        size = work.batch_size // work.micro_batches
+        text = f"A batch is computed in {work.micro_batches} micro-batches of {size:,} samples"
+        if not work.is_streaming:
+            return text + ", one after the other."
+        weights = si(sum(map(work.streamed_bytes, work.layers)), "B")
+        return (
+            text
+            + f": with the weights that come and the gradients that go in each, {weights} a batch."
         )
 
     @property
@@ -70,7 +87,7 @@ class Limit:
 
     @property
     def _limit(self) -> str:
-        found, overhead_s = self.estimate, self.constants.batch_overhead_s
+        found, overhead_s = self.estimate, self.work.overhead_s(self.constants)
         if found.compute_samples_per_sec > found.transmission_samples_per_sec:
             return self._transmission
         if self._kernels_s <= overhead_s:
@@ -145,6 +162,11 @@ class Limit:
     def _larger_batch(self) -> str:
         """The remedy, with what it is estimated to bring; or why it is none."""
         work = self.work
+        if work.micro_batches > 1:
+            return (
+                f"fewer micro-batches than {work.micro_batches} raise the rate, where a larger "
+                "micro_batch_size fits"
+            )
         doubled = replace(
             work,
             batch_size=2 * work.batch_size,

@@ -5,7 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from csrun.executable import Commit, Plan, Step, flat_views
+from csrun.executable import Plan, Step, flat_views
 from csrun.executable.bind import Bytes, gradients_offset
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
@@ -54,7 +54,7 @@ class RemoteWeights:
         self._plan = plan
         self._memory = memory
         self._link = link
-        self._needs = [visit.groups for visit in plan.visits]
+        self._needs = [visit.groups for visit in plan.order]
         self._last = plan.deliveries[-1:]
         self._slots = slot_views(plan, arena)
         self._flat = flat_views(plan, memory.bytes)
@@ -124,7 +124,7 @@ class RemoteWeights:
         """
         place = self._plan.groups[group]
         offset = gradients_offset(self._plan, place)
-        is_apart = self._plan.commit is Commit.AFTER_ALL_GRADIENTS
+        is_apart = not self._plan.has_window
         if offset is not None and (is_apart or place.nbytes >= PREFETCH_BYTES):
             self._memory.give_back(offset, place.nbytes)
 

@@ -76,8 +76,10 @@ def _process(plan: Plan, name: str, spans: Spans) -> Process:
 
 def _name(plan: Plan, kind: Kind, number: int) -> str:
     """What a person reads in a span: a visit by its layers, a step by its number."""
-    if kind in (Kind.WEIGHTS, Kind.COMPUTE) and 0 <= number < len(plan.visits):
-        return f"visit {number}: {_layers(plan, plan.visits[number].groups)}"
+    if kind in (Kind.WEIGHTS, Kind.COMPUTE) and 0 <= number < plan.micro_batches * len(plan.visits):
+        micro_batch, visit = divmod(number, len(plan.visits))
+        which = f"micro-batch {micro_batch}, " if plan.micro_batches > 1 else ""
+        return f"{which}visit {visit}: {_layers(plan, plan.visits[visit].groups)}"
     if kind in (Kind.GRADIENTS, Kind.UPDATE) and 0 <= number < len(plan.groups):
         return f"group {number}: {_layers(plan, (number,))}"
     if kind is Kind.COMPUTE:

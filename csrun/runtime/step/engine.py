@@ -1,11 +1,12 @@
 """The steps of a loaded program, the same in a wafer's process and inside the CPU run.
 
-A step is the plan's visits in their order, of the batch as one, or of minibatches in the order of
-the schedule. Both ways give the loss's sum, and leave the weights alone when it is not finite.
+A step is the plan's visits in their order: of the batch as one, of micro-batches one after the
+other, or of minibatches in the order of the schedule. All ways give the loss's sum, and leave the
+weights alone when it is not finite.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from time import perf_counter, perf_counter_ns
@@ -16,13 +17,15 @@ import numpy as np
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_views
-from csrun.executable.bind import Array, Batch, Bytes, partial_gradients
+from csrun.executable.bind import Array, Batch, Bytes, kept_outputs, partial_gradients
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, Taken
 from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.messages import StepsDone
+
+Visit = Callable[[Batch, Step], None]
 
 
 class Compute(Protocol):
@@ -38,7 +41,10 @@ def make_compute(
     executable: Executable, arena: Bytes, store: Bytes, runtime: Runtime, weights: Weights
 ) -> Compute:
     """The way of computing that the plan asks for."""
-    kind = WholeBatch if executable.plan.minibatches == 1 else Minibatches
+    plan = executable.plan
+    if plan.at_once > 1:
+        return Minibatches(executable, arena, store, runtime, weights)
+    kind = WholeBatch if plan.micro_batches == 1 else MicroBatches
     return kind(executable, arena, store, runtime, weights)
 
 
@@ -82,13 +88,76 @@ class WholeBatch:
         return float(self._loss[0]) if self._loss is not None else 0.0
 
 
+class MicroBatches:
+    """Equal parts of the batch, one after the other, each in the memory of the one before.
+
+    Their gradients are added up in the store, a visit's at a time; a group's are complete, and the
+    update follows, in the last one. What the host gets of each is kept until the step is over.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        arena: Bytes,
+        store: Bytes,
+        runtime: Runtime,
+        weights: Weights,
+    ) -> None:
+        plan = executable.plan
+        self._weights, self._rows = weights, plan.batch_size // plan.micro_batches
+        first, later = _first_and_later(executable, arena, store, runtime)
+        sums, none = _gradient_sums(plan, arena, store), [()] * len(plan.visits)
+        completes = [visit.completes for visit in plan.visits]
+        count = plan.micro_batches
+        self._parts = [
+            list(
+                zip(
+                    later if number else first,
+                    sums if number else none,
+                    completes if number == count - 1 else none,
+                    strict=True,
+                )
+            )
+            for number in range(count)
+        ]
+        views = wafer_views(plan, arena, store)
+        self._loss = views[plan.loss_buffer] if plan.loss_buffer else None
+        self.outputs = kept_outputs(plan, arena)
+        self._given = [views[output.buffer] for output in plan.outputs]
+
+    def run(self, batch: Batch, step: Step) -> float:
+        """One step; a loss that is not finite ends it before the update."""
+        loss_sum, entered = 0.0, 0
+        for number, visits in enumerate(self._parts):
+            part = _part(batch, number, self._rows)
+            step.first_sample = number * self._rows
+            for visit, sums, completes in visits:
+                self._weights.enter(entered)
+                entered += 1
+                _visit(visit, part, step, sums)
+                if completes and not isfinite(loss_sum + self._part_loss):
+                    break
+                for group in completes:
+                    self._weights.deliver(group, step)
+            loss_sum += self._part_loss
+            if not isfinite(loss_sum):
+                break
+            for kept, given in zip(self.outputs, self._given, strict=True):
+                kept[number][...] = given
+        return loss_sum
+
+    @property
+    def _part_loss(self) -> float:
+        return float(self._loss[0]) if self._loss is not None else 0.0
+
+
 class Minibatches:
     """Several equal minibatches, in the order of the plan's schedule; one update a step.
 
     Replicas of the model are minibatches here: what each does, the one arena does after the other.
 
     The first minibatch's gradients are written to the store, those of the others beside and added,
-    in the order of the minibatches. Weights must be resident.
+    in the order of the minibatches, micro-batch by micro-batch. Weights must be resident.
     """
 
     def __init__(
@@ -101,35 +170,57 @@ class Minibatches:
     ) -> None:
         plan = executable.plan
         self._plan, self._weights = plan, weights
-        flights = range(plan.minibatches)
-        programs = [executable.wafer_program(arena, store, runtime, j).visits for j in flights]
+        flights = range(plan.at_once)
+        first, later = _first_and_later(executable, arena, store, runtime)
+        others = [executable.wafer_program(arena, store, runtime, j).visits for j in flights[1:]]
         views = [wafer_views(plan, arena, store, j) for j in flights]
-        self.outputs: list[list[Array]] = [[v[o.buffer] for v in views] for o in plan.outputs]
+        self._given: list[list[Array]] = [[v[o.buffer] for v in views] for o in plan.outputs]
+        self.outputs = self._given if plan.micro_batches == 1 else kept_outputs(plan, arena)
         self._losses = [v[plan.loss_buffer] for v in views] if plan.loss_buffer else []
-        self._programs = programs
+        self._programs = [first, *others], [later, *others]
         self._sums = _gradient_sums(plan, arena, store)
         self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: Step) -> float:
         """One step; the update comes after the last minibatch, group by group."""
-        parts = [self._part(batch, j) for j in range(len(self._programs))]
-        for call in self._plan.schedule:
-            step.first_sample = call.minibatch * self._rows
-            sums = self._sums[call.visit] if call.minibatch else ()
-            for gradients in sums:
-                gradients.prepare()
-            self._programs[call.minibatch][call.visit](parts[call.minibatch], step)
-            for gradients in sums:
-                gradients.add()
-        loss_sum = sum((float(loss[0]) for loss in self._losses), 0.0)
+        loss_sum = 0.0
+        for number in range(self._plan.micro_batches):
+            loss_sum = self._micro_batch(number, loss_sum, batch, step)
         if isfinite(loss_sum):
             for group in self._plan.deliveries:
                 self._weights.deliver(group, step)
         return loss_sum
 
-    def _part(self, batch: Batch, minibatch: int) -> Batch:
-        first = minibatch * self._rows
-        return tuple(array[first : first + self._rows] for array in batch)
+    def _micro_batch(self, number: int, loss_sum: float, batch: Batch, step: Step) -> float:
+        """One of them, and the loss's sum with it."""
+        at_once = self._plan.at_once
+        programs = self._programs[1 if number else 0]
+        for call in self._plan.schedule:
+            minibatch = number * at_once + call.minibatch
+            step.first_sample = minibatch * self._rows
+            part = _part(batch, minibatch, self._rows)
+            sums = self._sums[call.visit] if minibatch else ()
+            _visit(programs[call.minibatch][call.visit], part, step, sums)
+        if self._plan.micro_batches > 1:
+            for kept, given in zip(self.outputs, self._given, strict=True):
+                for minibatch, array in enumerate(given, number * at_once):
+                    kept[minibatch][...] = array
+        return sum((float(loss[0]) for loss in self._losses), loss_sum)
+
+
+def _part(batch: Batch, number: int, rows: int) -> Batch:
+    """One of equal parts of a batch."""
+    return tuple(array[number * rows : (number + 1) * rows] for array in batch)
+
+
+def _first_and_later(
+    executable: Executable, arena: Bytes, store: Bytes, runtime: Runtime
+) -> tuple[list[Visit], list[Visit]]:
+    """The program of the first micro-batch, and that of later ones, if there are any."""
+    first = executable.wafer_program(arena, store, runtime).visits
+    if executable.plan.micro_batches == 1:
+        return first, first
+    return first, executable.wafer_program(arena, store, runtime, is_added=True).visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +243,15 @@ class _GradientSum:
     def add(self) -> None:
         """After the visit."""
         np.add(self.total, self.partial, out=self.total)
+
+
+def _visit(visit: Visit, batch: Batch, step: Step, sums: Sequence[_GradientSum]) -> None:
+    """Call a function of the program, and add up the gradients that are to be."""
+    for gradients in sums:
+        gradients.prepare()
+    visit(batch, step)
+    for gradients in sums:
+        gradients.add()
 
 
 def _gradient_sums(plan: Plan, arena: Bytes, store: Bytes) -> list[list[_GradientSum]]:

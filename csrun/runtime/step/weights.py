@@ -233,7 +233,7 @@ class Ahead:
     """
 
     def __init__(self, plan: Plan, least_bytes: int = 0) -> None:
-        self._fetches = fetches(plan.groups, [visit.groups for visit in plan.visits], least_bytes)
+        self._fetches = fetches(plan.groups, [visit.groups for visit in plan.order], least_bytes)
         self.waiting: deque[int] = deque()
 
     def enter(self, visit: int) -> None:
@@ -260,7 +260,13 @@ def gradients_below(plan: Plan) -> list[list[int]]:
         ]
 
     found = {group: below(group) for group in places}
-    return [[other for group in v.gradients for other in found.get(group, ())] for v in plan.visits]
+    return [[other for group in v.gradients for other in found.get(group, ())] for v in plan.order]
+
+
+def added_before(plan: Plan) -> list[list[int]]:
+    """For each visit, the groups to whose gradients the one before has given its part alone."""
+    before = [[group for group in v.gradients if group not in v.completes] for v in plan.order]
+    return [[], *before[:-1]]
 
 
 class StreamedWeights:
@@ -278,8 +284,9 @@ class StreamedWeights:
         gradients: Counter,
         pages: GroupPages | None = None,
     ) -> None:
-        self._needs = [visit.groups for visit in plan.visits]
-        self._completes = [frozenset(visit.completes) for visit in plan.visits]
+        self._needs = [visit.groups for visit in plan.order]
+        self._completes = [frozenset(visit.completes) for visit in plan.order]
+        self._added = added_before(plan)
         self._pages = pages or GroupPages()
         self._overwrites = gradients_below(plan)
         self._ahead = Ahead(plan, PREFETCH_BYTES)
@@ -303,6 +310,8 @@ class StreamedWeights:
             self._await_update(group)
             self._slots.load(group)
             self._pages.has_read(group, is_updated_next=group in self._completes[visit])
+        for group in self._added[visit]:
+            self._pages.has_measured(group)
         for group in self._overwrites[visit]:
             self._await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
@@ -352,7 +361,7 @@ class InProcessStreamedWeights:
     """Weight streaming inside one process: the same slots, MemoryX's part at once."""
 
     def __init__(self, plan: Plan, slots: Slots, updates: Updates) -> None:
-        self._needs = [visit.groups for visit in plan.visits]
+        self._needs = [visit.groups for visit in plan.order]
         self._slots = slots
         self._updates = updates
 

@@ -61,7 +61,7 @@ class GroupPages:
         """The wafer has written its gradients."""
 
     def has_measured(self, group: int) -> None:
-        """Its gradients have been read, and wait for the update of all."""
+        """Its gradients wait for the update of all, or for those of the next micro-batch."""
 
     def has_updated(self, group: int) -> None:
         """Its update is made."""

@@ -11,7 +11,7 @@ from heapq import nlargest
 from itertools import chain, zip_longest
 
 from csrun.base.errors import CsrunError
-from csrun.executable import Commit, Plan
+from csrun.executable import Plan
 from csrun.executable.bind import gradients_offset
 from csrun.executable.plan import Group
 
@@ -70,10 +70,9 @@ def state_of(plan: Plan, group: Group) -> list[range]:
 
 
 def spilled_gradients(plan: Plan, group: Group) -> list[range]:
-    """A group's gradients where all of a step wait for the last ones, and may leave memory."""
+    """A group's gradients where they wait for others of the step, and may leave memory."""
     offset = gradients_offset(plan, group)
-    is_kept = offset is None or plan.commit is not Commit.AFTER_ALL_GRADIENTS
-    return [] if offset is None or is_kept else [_at(offset, group.nbytes)]
+    return [] if offset is None or plan.has_window else [_at(offset, group.nbytes)]
 
 
 def _at(start: int, nbytes: int) -> range:

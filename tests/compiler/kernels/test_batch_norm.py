@@ -137,7 +137,13 @@ def in_parts(peer, features, labels, size):
 
 
 @pytest.mark.parametrize(
-    "split", [{"minibatches_in_flight": 2}, {"replicas": 2}, {"minibatches_in_flight": 1}]
+    "split",
+    [
+        {"minibatches_in_flight": 2},
+        {"replicas": 2},
+        {"micro_batches": 2},
+        {"minibatches_in_flight": 1},
+    ],
 )
 def test_by_minibatch_each_has_statistics_of_its_own(tmp_path, peer, split):
     """The last batch has five samples: three and two of two minibatches, or five of one."""

@@ -119,7 +119,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
     monkeypatch.setattr(
         weights, "slot_copies", lambda *_: [partial(copied.append, g.index) for g in groups]
     )
-    plan = SimpleNamespace(groups=groups, visits=visits)
+    plan = SimpleNamespace(groups=groups, visits=visits, order=visits)
     slots = weights.Slots(plan, None, None)
     slots.close()
     slots._thread = AtOnce()

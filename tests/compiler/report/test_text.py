@@ -20,6 +20,7 @@ ESTIMATE = Estimate(
 LIMIT = SimpleNamespace(
     sentence="What limits this model is the way out of " + "one layer, " * 10 + "at least.",
     total="A batch takes long.",
+    micro_batches="",
 )
 EXPECTED = """\
 Estimated Overall Performance

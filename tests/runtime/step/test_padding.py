@@ -19,10 +19,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the valid 
 
 B, T, D, UNITS = 8, 3, 4, 5
 STREAMING, PIPELINED = ExecutionMode.WEIGHT_STREAMING, ExecutionMode.PIPELINED
-#: Minibatches and modes, and how many of eight samples are valid: of two and four minibatches some
-#: are of padding alone.
+#: Micro-batches, minibatches of each, modes, and how many of eight samples are valid: of four some
+#: parts are of padding alone.
 WAYS = [
-    (1, PIPELINED, B), (1, PIPELINED, 3), (1, STREAMING, 3), (2, PIPELINED, 3), (4, PIPELINED, 5)
+    (1, 1, PIPELINED, B), (1, 1, PIPELINED, 3), (1, 1, STREAMING, 3), (1, 2, PIPELINED, 3),
+    (1, 4, PIPELINED, 5), (4, 1, STREAMING, 5), (2, 2, PIPELINED, 5),
 ]  # fmt: skip
 
 
@@ -122,12 +123,15 @@ def check(model, case, root):
         np.testing.assert_allclose(ours, theirs.detach(), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize(("minibatches", "mode", "rows"), WAYS)
+@pytest.mark.parametrize(("micro_batches", "minibatches", "mode", "rows"), WAYS)
 @pytest.mark.parametrize("model", BY_SAMPLES)
 def test_losses_gradients_and_outputs_are_of_the_valid_rows(
-    tmp_path, model, minibatches, mode, rows
+    tmp_path, model, micro_batches, minibatches, mode, rows
 ):
-    case = Case(lambda x: model(Ours(), x), features(rows), minibatches, B, mode)
+    given = features(rows)
+    case = Case(
+        lambda x: model(Ours(), x), given, minibatches, B, mode, micro_batches=micro_batches
+    )
     check(model, case, tmp_path)
 
 

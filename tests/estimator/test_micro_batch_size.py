@@ -1,0 +1,108 @@
+"""The size of a micro-batch: as it was asked for, or as the system's memory has it."""
+
+import json
+import re
+
+import msgspec
+import numpy as np
+import pytest
+from support.programs import SYSTEM
+from support.two_classes import FEATURES, LABELS, estimator, weights
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
+from csrun.data import Dataset
+from csrun.estimator.place import Target
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+STREAMING = ExecutionMode.WEIGHT_STREAMING
+UNITS, STEPS = 200, 3
+
+
+def forty(params):
+    return Dataset.from_arrays(FEATURES, LABELS).repeat().batch(40, drop_remainder=True)
+
+
+def all_forty(params):
+    return Dataset.from_arrays(FEATURES, LABELS).batch(40)
+
+
+@pytest.fixture
+def run_on(monkeypatch):
+    """Have runs take place in this process as on a streaming system of so many bytes, at least."""
+
+    def take(nbytes):
+        system = msgspec.structs.replace(
+            SYSTEM, mode=STREAMING, fabric_width=1, usable_cores=nbytes // 1024 + 1,
+            fabric_height=nbytes // 1024 + 1, sram_kb_per_core=1,
+        )  # fmt: skip
+        for module in ("train", "evaluate"):
+            monkeypatch.setattr(
+                f"csrun.estimator.{module}.find_target",
+                lambda *_: Target(None, None, system, STREAMING),
+            )
+
+    return take
+
+
+def plan_of(model_dir):
+    (path,) = model_dir.glob("tfcs_*/plan.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("size", "nearest"), [(3, "nearest that do are 2 and 4"), (41, "nearest that does is 40")]
+)
+def test_a_size_that_does_not_divide_the_batch_is_refused(tmp_path, size, nearest):
+    expected = rf"micro_batch_size must divide batch_size 40, got {size}: the {nearest}$"
+    with pytest.raises(UsageError, match=expected):
+        estimator(tmp_path, micro_batch_size=size).train(forty, max_steps=1)
+    assert not list(tmp_path.glob("tfcs_*"))
+
+
+def test_minibatches_divide_a_micro_batch(tmp_path):
+    expected = "minibatches_in_flight must divide micro_batch_size 10, got 4: the nearest .* 2 and"
+    asked = estimator(tmp_path, micro_batch_size=10, minibatches_in_flight=4)
+    with pytest.raises(UsageError, match=expected):
+        asked.train(forty, max_steps=1)
+
+
+def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog):
+    """Of 40, 20, 10, … samples: a system that has room for ten, and not for twenty."""
+    takes = {}
+    run_on(SYSTEM.sram_bytes)
+    for size in (40, 20, 10):
+        folder = tmp_path / str(size)
+        estimator(folder, UNITS, micro_batch_size=size).train(forty, max_steps=STEPS)
+        plan = plan_of(folder)
+        assert plan["micro_batches"] == 40 // size
+        takes[size] = plan["arena_bytes"]
+    assert takes[10] < takes[20] < takes[40]
+    run_on(takes[10])
+    with caplog.at_level("INFO", "csrun"):
+        estimator(tmp_path / "auto", UNITS).train(forty, max_steps=STEPS)
+    (said,) = re.findall(r"Micro-batches: (.*)", caplog.text)
+    assert said.startswith("4 of 10 samples, the most that fit: all 40 take ")
+    assert plan_of(tmp_path / "auto")["micro_batches"] == 4
+    report = next((tmp_path / "auto").glob("tfcs_*/compile_report.txt")).read_text()
+    assert "A batch is computed in 4 micro-batches of 10 samples" in report
+    ours, asked, whole = (weights(tmp_path / name, STEPS) for name in ("auto", "10", "40"))
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, asked[name], err_msg=name)
+        np.testing.assert_allclose(array, whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    run_on(takes[10] - 2048)
+    with pytest.raises(UsageError, match=r"layer hidden needs .*: lower micro_batch_size to 8$"):
+        estimator(tmp_path / "ten", UNITS, micro_batch_size=10).train(forty, max_steps=STEPS)
+
+
+def test_predictions_and_metrics_are_those_of_the_whole_batch(tmp_path, run_on):
+    run_on(SYSTEM.sram_bytes)
+    estimator(tmp_path, UNITS).train(forty, max_steps=1)
+    whole, parts = (estimator(tmp_path, UNITS, micro_batch_size=size) for size in ("auto", 5))
+    expected, found = (each.evaluate(all_forty) for each in (whole, parts))
+    assert found == pytest.approx(expected, rel=1e-6)
+    expected, found = (list(each.predict(all_forty)) for each in (whole, parts))
+    assert len(found) == 40
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours["logits"], theirs["logits"], rtol=1e-5, atol=1e-6)
