@@ -19,7 +19,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
 from csrun.compiler.codegen import generate
-from csrun.compiler.errors import CompileError, refused
+from csrun.compiler.errors import CompileError, TooLargeError, refused
 from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair import Generated, print_kernels
@@ -27,6 +27,7 @@ from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
+from csrun.compiler.passes.cutting import left_whole
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
@@ -121,7 +122,10 @@ def _back_end(
     layout = lay_out(model, _group_bytes(model, options), options.micro_batches)
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
-    placed = place_model(model, layout, options, batch)
+    try:
+        placed = place_model(model, layout, options, batch)
+    except TooLargeError as error:
+        raise _with_whole(error, module, options) from error
     watch.begin(GENERATING)
     program = generate(placed.layout, placed.buffers, inputs, updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum)
@@ -135,6 +139,13 @@ def _back_end(
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
         TEXT_FILE: text_report(plan.estimate, plan.replicas, report.limit, plan.parameters),
     }
+
+
+def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions) -> TooLargeError:
+    """What does not fit the wafer, and which matrices could not be cut for it."""
+    most = options.part_bytes
+    whole = [] if most is None else left_whole(module, most)
+    return TooLargeError("; ".join([str(error), *whole]), error.fits, error.why)
 
 
 def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:

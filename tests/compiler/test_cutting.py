@@ -1,11 +1,11 @@
 """Matrices that come in parts: what is computed, what the store has, what the wafer needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 import pytest
-from support.programs import SYSTEM, Machine, TiedNetwork, options_of
+from support.programs import SYSTEM, ArrayData, Machine, TiedNetwork, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
@@ -15,6 +15,8 @@ from csrun.compiler import CompileError, compile_model
 from csrun.compiler.options import SHARE
 from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cut")
 
@@ -32,11 +34,12 @@ class Language:
     optimizer: nn.Optimizer = ADAMW
     precision: str = "float64"
     padding: int | None = None
+    samples: int = B
 
     def trace(self, run_mode=RunMode.TRAIN, outputs=False):
         with Tracer(self.precision) as tracer:
-            ids = tracer.input("ids", (B, T), "int32")
-            labels = tracer.input("labels", (B, T), "int32")
+            ids = tracer.input("features", (self.samples, T), "int32")
+            labels = tracer.input("labels", (self.samples, T), "int32")
             table = nn.Embedding(V, D, name="wte", padding_idx=self.padding)
             x = table(ids)
             x = nn.Dense(UNITS, "relu", name="up")(x)
@@ -146,6 +149,27 @@ def test_a_matrix_that_is_multiplied_both_ways_gives_the_steps_of_the_whole_one(
         np.testing.assert_allclose(cut.state[name], value, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("mode", "how"), [(PIPELINED, "minibatches_in_flight"), (STREAMING, "micro_batches")]
+)
+def test_minibatches_of_matrices_in_parts_add_up(tmp_path, mode, how):
+    """What the parts' operators make of samples, and of rows of padding, is known."""
+    network = Language()
+    whole = network.compile(tmp_path, mode, max_group_bytes=MOST)
+    half = replace(network, samples=B // 2)
+    split = half.compile(tmp_path, mode, max_group_bytes=MOST, **{how: 2})
+    assert split.plan.counts_padding is None
+    weights = network.weights(whole.plan)
+    batches = [*network.batches(2), *network.batches(2, B - 1)]
+    machines = [CpuMachine(e, ArrayData(batches), RunSettings(), 0) for e in (whole, split)]
+    for machine in machines:
+        for name, value in machine.state.items():
+            value[...] = weights.get(name, 0)
+        machine.run(0, len(batches))
+    for name, value in machines[0].state.items():
+        np.testing.assert_allclose(machines[1].state[name], value, rtol=1e-9, atol=1e-11)
+
+
 def test_first_values_are_those_of_the_whole_tensors(tmp_path):
     network = Language(precision="float32")
     uncut = Machine(network.compile(tmp_path), {})
@@ -213,8 +237,14 @@ def test_a_matrix_stays_whole_that_lamb_trains_or_is_used_otherwise(tmp_path, op
         if not is_lamb:
             loss = loss + nn.mean(kernel * kernel, axis=(0, 1))
         module = tracer.finish(RunMode.TRAIN, loss, optimizer.minimize(loss), [])
+    other = module.clone()
     executable = compile_model(module, tmp_path, options_of(max_group_bytes=MOST)).executable
     assert [p.name for p in executable.plan.parameters] == ["w/kernel"]
+    tiny = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=9)
+    gradient = "its gradient is no sum of products and look-ups"
+    why = "Lamb scales its update by norms of all of it" if is_lamb else gradient
+    with pytest.raises(CompileError, match=f"w/kernel stays whole, as {why}$"):
+        compile_model(other, tmp_path, options_of(STREAMING, system=tiny))
 
 
 def test_numbers_that_no_part_has_are_refused_on_the_wafer(tmp_path):

@@ -36,8 +36,8 @@ def run(machine, network=NETWORK):
     return losses, {name: array.copy() for name, array in machine.state.items()}
 
 
-def in_job(tmp_path, network, mode, group_bytes, streamers):
-    executable = network.compile(tmp_path, mode, group_bytes)
+def in_job(tmp_path, executable, network, streamers):
+    mode = executable.plan.mode
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, data(network), streamers, mode)
     request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), "cs", 9)
@@ -77,16 +77,30 @@ def test_all_ways_train_a_tied_weight_to_the_same_bits(
     check_all_ways(tmp_path, network, group_bytes)
 
 
-def check_all_ways(tmp_path, network, group_bytes):
-    expected = run(
-        CpuMachine(network.compile(tmp_path, PIPELINED), data(network), SETTINGS, 0), network
+def test_all_ways_train_matrices_in_parts_to_the_same_bits(tmp_path, monkeypatch):
+    """The table's parts come first, in the middle and last, each a group; and clipped together."""
+    monkeypatch.setattr(weights, "PREFETCH_BYTES", 0)
+    optimizer = nn.Adam(0.01, clip_norm=0.5)
+    network = TiedNetwork((30, 12, 12, 12, 30), dropout=0.2, optimizer=optimizer)
+    check_all_ways(tmp_path, network, group_bytes=1, max_group_bytes=400)
+
+
+def check_all_ways(tmp_path, network, group_bytes, max_group_bytes=None):
+    cut = {"max_group_bytes": max_group_bytes}
+    whole, pipelined, streaming = (
+        network.compile(tmp_path, mode, nbytes, **cut)
+        for mode, nbytes in (
+            (PIPELINED, 1 << 20),
+            (PIPELINED, group_bytes),
+            (STREAMING, group_bytes),
+        )
     )
+    expected = run(CpuMachine(whole, data(network), SETTINGS, 0), network)
     assert len(set(expected[0])) == STEPS
-    streaming = network.compile(tmp_path, STREAMING, group_bytes)
     ways = {
         "streaming in one process": run(CpuMachine(streaming, data(network), SETTINGS, 0), network),
-        "pipelined job": in_job(tmp_path / "p", network, PIPELINED, group_bytes, 2),
-        "streaming job": in_job(tmp_path / "s", network, STREAMING, group_bytes, 3),
+        "pipelined job": in_job(tmp_path / "p", pipelined, network, 2),
+        "streaming job": in_job(tmp_path / "s", streaming, network, 3),
     }
     for way, (losses, state) in ways.items():
         assert losses == expected[0], way

@@ -28,6 +28,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
+from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.machine import Feed
@@ -83,8 +84,10 @@ def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp
 
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
-@pytest.mark.parametrize("most", [(64, None), (None, 64), (64, 128)])
-def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, most):
+@pytest.mark.parametrize(
+    ("way", "most"), [("in process", (64, None)), ("in process", (None, 64)), ("tcp 1", (64, 128))]
+)
+def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, way, most):
     """Which of its rows are parts is a program's own; the store has all of them in a row."""
     train, evaluation = (
         forked(tmp_path, run_mode, mode, most=bound)
@@ -92,10 +95,12 @@ def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, m
     )
     names = [{p.name for p in executable.plan.parameters} for executable in (train, evaluation)]
     assert names[0] != names[1]
-    uncut = forked(tmp_path, RunMode.EVAL, mode)
-    with opened("in process", tmp_path, train, [flat_data()], {}) as machine:
-        machine.initialize()
-        evaluate = machine.load(evaluation, Feed(flat_data(SAMPLES)))
+    uncut, datasets = forked(tmp_path, RunMode.EVAL, mode), [flat_data(), flat_data(SAMPLES)]
+    random = np.random.default_rng(5)
+    tensors = tensors_of(train.plan)
+    first = {p.name: random.standard_normal(p.shape).astype("f") / 4 for p in tensors}
+    with opened(way, tmp_path, train, datasets, first) as machine:
+        evaluate = machine.load(evaluation, Feed(datasets[1], 1))
         machine.run(0, PART)
         evaluate.begin()
         alone = begun(uncut, flat_data(SAMPLES), copied(machine))

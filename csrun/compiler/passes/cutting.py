@@ -52,10 +52,13 @@ class Cutting(Pass):
 
     def apply(self, module: ModuleOp) -> Done:
         """Cut what is too large, and say into how many parts."""
-        lines = []
-        for op in [op for op in module.ops if isinstance(op, ParameterOp)]:
-            rows = None if self.most_bytes is None else rows_of_part(op, self.most_bytes)
-            if rows is None or (uses := uses_of(op)) is None:
+        lines, most = [], self.most_bytes
+        for op in _parameters(module):
+            if most is None or (rows := rows_of_part(op, most)) is None:
+                continue
+            uses = uses_of(op)
+            if uses.obstacle:
+                lines.append(f"{op.symbol.data} stays whole: {uses.obstacle}")
                 continue
             parts = parts_of(op, rows)
             _Cut(uses, parts).run(module)
@@ -63,6 +66,17 @@ class Cutting(Pass):
             Rewriter.erase_op(op)
             lines.append(f"{op.symbol.data}: {len(parts)} parts of up to {rows} rows")
         return Done(bool(lines), tuple(lines))
+
+
+def left_whole(module: ModuleOp, most_bytes: int) -> list[str]:
+    """Of each matrix that is larger, and was not cut: its name, and why."""
+    large = [op for op in _parameters(module) if rows_of_part(op, most_bytes) is not None]
+    why = {op.symbol.data: uses_of(op).obstacle for op in large}
+    return [f"{name} stays whole, as {obstacle}" for name, obstacle in why.items() if obstacle]
+
+
+def _parameters(module: ModuleOp) -> list[ParameterOp]:
+    return [op for op in module.ops if isinstance(op, ParameterOp)]
 
 
 def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:

@@ -45,6 +45,7 @@ class Uses:
 
     sums: products with it, over its rows; sides: with its transpose, of which each row is a column;
     losses: of those, the logits of cross entropies; terms: what the gradient is the sum of.
+    obstacle: why it cannot be cut, if it cannot.
     """
 
     lookups: list[EmbeddingOp] = field(default_factory=list)
@@ -53,10 +54,11 @@ class Uses:
     losses: list[Loss] = field(default_factory=list)
     update: UpdatingOp | None = None
     terms: list[Term] = field(default_factory=list)
+    obstacle: str = ""
 
 
-def uses_of(parameter: ParameterOp) -> Uses | None:
-    """What reads a matrix, in program order; None where some of it cannot be cut."""
+def uses_of(parameter: ParameterOp) -> Uses:
+    """What reads a matrix, in program order; up to the first obstacle."""
     found = Uses()
     for op, index, is_turned in _readers(parameter.out):
         match op:
@@ -64,13 +66,17 @@ def uses_of(parameter: ParameterOp) -> Uses | None:
                 found.lookups.append(op)
             case MmOp() if index == 1:
                 (found.sides if is_turned else found.sums).append(op)
-            case UpdatingOp() if not isinstance(op.properties.get("algorithm"), LambAttr):
+            case UpdatingOp() if not index and found.update is None:
                 terms = _terms(op.grad, is_turned=False)
-                if index or terms is None or found.update is not None:
-                    return None
-                found.update, found.terms = op, terms
+                found.update, found.terms = op, terms or []
+                if isinstance(op.properties.get("algorithm"), LambAttr):
+                    found.obstacle = "Lamb scales its update by norms of all of it"
+                elif terms is None:
+                    found.obstacle = "its gradient is no sum of products and look-ups"
             case _:
-                return None
+                found.obstacle = f"{op.name} reads it"
+        if found.obstacle:
+            return found
     found.losses = [loss for op in found.sides if (loss := _loss_of(op, found)) is not None]
     return found
 
