@@ -18,7 +18,7 @@ from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, place_model
-from csrun.compiler.codegen import generate
+from csrun.compiler.codegen import generate, layers_in_turn
 from csrun.compiler.errors import CompileError, TooLargeError, refused
 from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels import Kernel
@@ -127,8 +127,9 @@ def _back_end(
     except TooLargeError as error:
         raise _with_whole(error, module, options) from error
     watch.begin(GENERATING)
-    program = generate(placed.layout, placed.buffers, inputs, updates, VERSION, checksum)
     plan = _plan(module, model, placed, inputs, options, checksum)
+    told = VERSION, checksum, plan.marks
+    program = generate(placed.layout, placed.buffers, inputs, updates, *told)
     watch.begin(REPORT)
     kernels = _listing(placed.layout)
     report = Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
@@ -213,6 +214,7 @@ def _plan(
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         clip_norm=model.clip_norm,
         floor_plan=placed.floor_plan,
+        marks=layers_in_turn(layout) if options.mark_layers else (),
         estimate=estimate_of(
             layout.layers, inputs, placed.floor_plan, options, precision_of(module)
         ),

@@ -20,7 +20,8 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
     it takes more than its share of the wafer. Each of the model's `replicas` on the fabric has
     `minibatches_in_flight`; where their number was chosen, it was so `chosen_for` the model of that
-    checksum. The batch is cut into so many `micro_batches` before.
+    checksum. The batch is cut into so many `micro_batches` before. With `mark_layers` the program
+    says where each layer begins and ends, for a trace.
     """
 
     mode: ExecutionMode
@@ -32,6 +33,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     replicas: Positive = 1
     minibatches_in_flight: Positive = 1
     chosen_for: str = ""
+    mark_layers: bool = False
     micro_batches: Positive = 1
 
     @property

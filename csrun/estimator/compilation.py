@@ -160,6 +160,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         system=target.system,
         max_group_bytes=None if most is None else bytes_in(most),
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
+        mark_layers=config.trace_layers and run_mode is RunMode.TRAIN,
     )
 
 

@@ -54,6 +54,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
     weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
     memory or on disk, and how much memory a store on disk takes.
+    trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
 
@@ -66,6 +67,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     micro_batch_size: Literal["auto"] | Positive = "auto"
     multireplica: bool = False
     max_group_bytes: Size | None = None
+    trace_layers: bool = False
     precision: Precision = "float32"
     warm_start: WarmStart | None = None
 
@@ -76,6 +78,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
                 f"runconfig.trace_steps: the first step must not come after the last, got "
                 f"[{first}, {last}]"
             )
+        if self.trace_layers and self.trace_steps is None:
+            raise UsageError("runconfig.trace_layers: say which steps, with runconfig.trace_steps")
         if self.precision in HALF_PRECISIONS:  # from Python: a file never gets here
             raise UsageError(
                 f"precision must be float32, got {self.precision}: {NO_HALF_PRECISION}"

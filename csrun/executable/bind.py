@@ -215,11 +215,22 @@ def kept_outputs(plan: Plan, arena: Bytes) -> list[list[Array]]:
     return found
 
 
+NO_LAYER = -1
+
+
+def _unmarked(layer: int) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a program is given besides memory: the run's seed, for random draws."""
+    """What a program is given besides memory: the run's seed, for random draws.
+
+    mark: is told by a program with marks which layer begins, or that none does (NO_LAYER).
+    """
 
     seed: int
+    mark: Callable[[int], None] = _unmarked
 
 
 BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]

@@ -312,7 +312,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     A batch is split over `replicas` of the model on the fabric, and each one's share flows in
     `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
-    `chosen_for` is what the number of replicas answers, where it was not given.
+    `chosen_for` is what the number of replicas answers, where it was not given. `marks` are the
+    layers that the program tells of, by the numbers in its text, if it does.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -356,6 +357,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     chosen_for: str = ""
+    marks: tuple[str, ...] = ()
     micro_batches: int = 1
     kept_offset_bytes: int = 0
 

@@ -71,9 +71,9 @@ def initialize(
     validate_only: the script ends, with exit code 0, when the first program of a Session is
     compiled, or when its kernels are matched; no system is needed. A launcher's command that says
     either word does the same. options: seed, log_steps, save_checkpoints_steps,
-    save_initial_checkpoint, keep_checkpoint_max, check_numerics, trace_steps, max_group_bytes,
-    weight_store, weight_store_dir and weight_store_memory, as `runconfig` in a params file has
-    them.
+    save_initial_checkpoint, keep_checkpoint_max, check_numerics, trace_steps, trace_layers,
+    max_group_bytes, weight_store, weight_store_dir and weight_store_memory, as `runconfig` in a
+    params file has them.
 
     Raises: UsageError for an unknown option or a value out of its range
     """

@@ -99,6 +99,25 @@ def test_processes_of_other_machines_are_in_it(place: FcMnist) -> None:
     assert all(span["ts"] < last["ts"] + last["dur"] + slack_us for span in updates)
 
 
+def test_each_layer_is_told_of_by_a_program_that_is_marked(place: FcMnist) -> None:
+    configure(place)
+    assert place.cpu().returncode == 0
+    assert not any("mark" in path.read_text() for path in place.model_dir.glob("tfcs_*/program.py"))
+    place.model_dir.rename(place.path / "plain")
+    configure(place, runconfig__trace_steps=[FIRST, LAST], runconfig__trace_layers=True)
+    done = place.cpu()
+    assert done.returncode == 0, done.stderr
+    checkpoint = place.checkpoint(STEPS).read_bytes()
+    assert checkpoint == place.checkpoint(STEPS, "plain").read_bytes()
+    spans = tracks_of(place)["this process", "layers"]
+    assert follow_each_other(spans)
+    own = [span["name"] for span in spans if span["name"].startswith("fc_")]
+    forward = ["fc_0", "fc_1", "fc_out"]
+    assert own == [*forward, *reversed(forward)] * TRACED
+    computed = tracks_of(place)["this process", "compute"]
+    assert sum(span["dur"] for span in spans) <= sum(span["dur"] for span in computed)
+
+
 @pytest.mark.parametrize("interpreter", ["python", None], ids=["pipelined", "one process"])
 def test_resident_weights_are_updated_where_they_are(
     place: FcMnist, interpreter: str | None
@@ -141,4 +160,6 @@ def test_steps_in_the_wrong_order_are_refused(place: FcMnist) -> None:
     done = place.cpu()
     assert done.returncode == 2
     assert "trace_steps" in done.stderr
+    configure(place, runconfig__trace_layers=True)
+    assert "say which steps, with runconfig.trace_steps" in place.cpu().stderr
     assert "Traceback" not in done.stderr

@@ -18,7 +18,7 @@ from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.timed import timed
-from csrun.runtime.step.trace import Recorder, Spans
+from csrun.runtime.step.trace import LayerMarks, Recorder, Spans
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,
     ResidentWeights,
@@ -130,7 +130,8 @@ class CpuMachine(CpuProgram):
         self.state = state_views(plan, store)
         self.numbers = numbers_view(plan, store)
         recorder, gate = Recorder(settings.trace_steps), UpdateGate(plan)
-        self._memory = _Memory(arena, store, Runtime(settings.seed), recorder, gate)
+        runtime = Runtime(settings.seed, LayerMarks(recorder))
+        self._memory = _Memory(arena, store, runtime, recorder, gate)
         self._settings, self._sram_bytes = settings, sram_bytes
         super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
         self.programming_time_s = perf_counter() - started

@@ -23,6 +23,7 @@ TRACKS = {
     Kind.ORDER: "order",
     Kind.CHECKPOINT: "checkpoint",
     Kind.LOG: "log",
+    Kind.LAYER: "layers",
 }
 
 
@@ -82,6 +83,8 @@ def _name(plan: Plan, kind: Kind, number: int) -> str:
         return f"{which}visit {visit}: {_layers(plan, plan.visits[visit].groups)}"
     if kind in (Kind.GRADIENTS, Kind.UPDATE) and 0 <= number < len(plan.groups):
         return f"group {number}: {_layers(plan, (number,))}"
+    if kind is Kind.LAYER and 0 <= number < len(plan.marks):
+        return plan.marks[number] or "no layer"
     if kind is Kind.COMPUTE:
         return "minibatches"
     return f"step {number + 1}"

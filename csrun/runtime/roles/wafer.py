@@ -23,7 +23,7 @@ from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.timed import timed
-from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.trace import LayerMarks, Recorder
 from csrun.runtime.step.weights import (
     ResidentWeights,
     Slots,
@@ -109,7 +109,12 @@ class _Wafer:
             self._recorder = Recorder(request.trace_steps)
             self._use_threads(executable.plan)
             self._memory = _Memory(
-                executable.plan, request, store_parts, self._control, self._resources
+                executable.plan,
+                request,
+                LayerMarks(self._recorder),
+                store_parts,
+                self._control,
+                self._resources,
             )
         else:
             executable = executable.over(self._memory.owner)
@@ -190,11 +195,12 @@ class _Memory:
         self,
         owner: Plan,
         request: messages.LoadWafer,
+        marks: LayerMarks,
         store_parts: list[int],
         control: Channel,
         resources: ExitStack,
     ) -> None:
-        self.owner, self.runtime = owner, Runtime(request.seed)
+        self.owner, self.runtime = owner, Runtime(request.seed, marks)
         self.gate = UpdateGate(owner)  # of a store in the arena
         self.remote: _RemoteStore | None = None
         self.pages = StorePages()

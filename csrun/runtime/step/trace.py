@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from csrun.executable.bind import NO_LAYER
+
 Spans = npt.NDArray[np.int64]
 
 ROWS = 1 << 15  # of a ring: a megabyte
@@ -32,6 +34,7 @@ class Kind(IntEnum):
     ORDER = 7
     CHECKPOINT = 8
     LOG = 9
+    LAYER = 10  # number: of the program's mark
 
 
 class Recorder:
@@ -74,6 +77,23 @@ class Recorder:
         for start in range(0, len(spans), PART_ROWS):
             yield spans[start : start + PART_ROWS].tobytes()
         yield b""
+
+
+class LayerMarks:
+    """What a program with marks tells, of the steps that are traced."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._layer, self._began_ns = NO_LAYER, 0
+
+    def __call__(self, layer: int) -> None:
+        """This layer begins, or none, and the one before ends."""
+        if not self._recorder.is_on:
+            return
+        now = perf_counter_ns()
+        if self._layer != NO_LAYER:
+            self._recorder.add(Kind.LAYER, self._layer, self._began_ns, now)
+        self._layer, self._began_ns = layer, now
 
 
 def spans_of(data: bytes) -> Spans:
