@@ -29,6 +29,11 @@ class Configuration:
         server = () if self.name == "slurm" else ("forkserver",)
         return "launcher", *server, "chief", *streaming, "streamer", "wafer"
 
+    @property
+    def stores(self) -> tuple[str | None, ...]:
+        """Where the weights may lie."""
+        return ("memory", "disk") if self.interpreter == "python-ws" else (None,)
+
     def command(self) -> tuple[str, ...]:
         return *self.layout, self.interpreter, RUN, "--params", "params.yaml", "--mode", "train"
 
@@ -50,9 +55,13 @@ CONFIGURATIONS = {
 
 
 def place_of(
-    folder: Path, name: str, cluster: Testbed | None, variables: tuple[tuple[str, str], ...] = ()
+    folder: Path,
+    name: str,
+    cluster: Testbed | None,
+    variables: tuple[tuple[str, str], ...] = (),
+    store: str | None = None,
 ) -> FcMnist:
-    """A folder in which the training can be started; `cluster` is Slurm's."""
+    """A folder in which the training can be started; `cluster` is Slurm's, `store` MemoryX's."""
     folder.mkdir()
     place = FcMnist(folder, variables=variables)
     if name == "slurm" and cluster is not None:
@@ -66,6 +75,7 @@ def place_of(
         runconfig__save_checkpoints_steps=EVERY,
         runconfig__keep_checkpoint_max=2,
         runconfig__log_steps=100,
+        runconfig__weight_store=store,
     )
     return place
 

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from support.fc_mnist import FcMnist
 from support.testbed import Testbed
 
 KILLS = 3  # of one training, which resumes after each
+AMID = 0.5  # of the kills wait until a checkpoint is copied, or brought to the disk
 LONGEST_S = 1.8  # from a process's birth to its kill: launch, compile and training fall into it
 HUNG_S = 90.0  # no run takes as long, on a busy machine either
 GONE_S = 20.0  # for what ended to be gone
@@ -28,14 +30,16 @@ TO_LAUNCHER = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Kill:
-    """A signal to a role, so long after its birth."""
+    """A signal to a role, so long after its birth; or from then on, amid the next checkpoint."""
 
     role: str
     signum: signal.Signals
     after_s: float
+    is_amid: bool = False
 
     def __str__(self) -> str:
-        return f"{self.signum.name} to {self.role} after {self.after_s} s"
+        amid = ", amid a checkpoint" if self.is_amid else ""
+        return f"{self.signum.name} to {self.role} after {self.after_s} s{amid}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def kill_round(
     """Kill at random moments, resume after each, and see that nothing is lost."""
     found = Round(f"scripts/chaos --again {name}:{seed}")
     configuration, chance = CONFIGURATIONS[name], random.Random(f"{name} {seed}")
-    place = place_of(folder / f"{name}-{seed}", name, cluster)
+    store = chance.choice(configuration.stores)
+    place = place_of(folder / f"{name}-{seed}", name, cluster, store=store)
     shared_memory = set(os.listdir("/dev/shm"))
     for _ in range(KILLS):
         if place.checkpoint(GOAL).exists():
@@ -89,7 +94,8 @@ def kill_round(
 def _drawn(configuration: Configuration, chance: random.Random) -> Kill:
     role = chance.choice(configuration.roles)
     signum = chance.choice(TO_LAUNCHER) if role == "launcher" else signal.SIGKILL
-    return Kill(role, signum, round(chance.uniform(0, LONGEST_S), 3))
+    after_s, is_amid = round(chance.uniform(0, LONGEST_S), 3), chance.random() < AMID
+    return Kill(role, signum, after_s, is_amid)
 
 
 def _disturbed(
@@ -102,8 +108,16 @@ def _disturbed(
         came = False
         if pid is not None:
             time.sleep(kill.after_s)
+            if kill.is_amid:
+                await_checkpoint(place, launcher)
             came = launcher.poll() is None and _send(pid, kill.signum)
         return end_of(place, launcher), came
+
+
+def await_checkpoint(place: FcMnist, launcher: "subprocess.Popen[str]") -> None:
+    """Until one is being written, or the run is over."""
+    temporary = str(place.model_dir / ".csrun-*.tmp")
+    _wait(lambda: bool(glob(temporary)) or launcher.poll() is not None, BORN_S, look_s=0.0005)
 
 
 def _send(pid: int, signum: signal.Signals) -> bool:
@@ -239,7 +253,7 @@ def _works_in(process: psutil.Process, folder: str) -> bool:
         return False  # gone, or a zombie
 
 
-def _wait(condition: Callable[[], bool], seconds: float) -> None:
+def _wait(condition: Callable[[], bool], seconds: float, look_s: float = 0.02) -> None:
     deadline_s = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+        time.sleep(look_s)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from chaos import disks, rounds
@@ -120,6 +121,20 @@ def test_the_judge_of_a_kill(
     found = Round("")
     rounds.judge_kill(found, FcMnist(tmp_path), kill, ended, came)
     assert [kind for kind, _ in found.faults] == kinds
+
+
+def test_a_kill_amid_a_checkpoint_waits_for_one(tmp_path: Path) -> None:
+    place = place_of(tmp_path / "place", "streaming", None)
+    place.model_dir.mkdir()
+    looks = []
+
+    def poll() -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            (place.model_dir / ".csrun-01234567.tmp").touch()
+
+    rounds.await_checkpoint(place, SimpleNamespace(poll=poll))
+    assert len(looks) == 3
 
 
 def test_the_judge_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
