@@ -7,6 +7,7 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import convolution as ops
 from csrun.cirh.ops import pooling
+from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.pytorch.operators.base import Emission, Emitter, Private, rank, shape, unsupported
 
@@ -23,9 +24,16 @@ def convolution(
     output_padding: Any,
     groups: int,
 ) -> SSAValue:
-    """Over one axis or two; one is images of one row."""
-    options = _windows(x, transposed, stride, padding, dilation)
+    """Over one axis or two; one is images of one row. Transposed: the way back of a plain one."""
+    options = _windows(x, stride, padding, dilation)
     operands = [_image(e, v) for v in (x, weight)]
+    if transposed:
+        size = e.sizes if rank(x) == 4 else (*e.sizes[:2], 1, *e.sizes[2:])
+        kind = ops.ConvolutionBackwardInputOp
+        found = e.emit(kind, *operands, input_size=size, groups=groups, **options)
+        if bias is not None:
+            found = e.emit(AddOp, found, e.view(bias, (*shape(bias), 1, 1)))
+        return e.view(found, e.sizes)
     biases = [] if bias is None else [bias]
     return e.view(e.emit(ops.ConvolutionOp, *operands, *biases, groups=groups, **options), e.sizes)
 
@@ -44,16 +52,20 @@ def convolution_backward(
     groups: int,
     wanted: Any,
 ) -> tuple[SSAValue | None, ...]:
-    options = _windows(x, transposed, stride, padding, dilation)
+    options = _windows(x, stride, padding, dilation)
     grads, images, kernels = (_image(e, v) for v in (grad, x, weight))
     found: list[SSAValue | None] = [None, None, None]
-    if wanted[0]:
+    if wanted[0] and transposed:
+        own = e.emit(ops.ConvolutionOp, grads, kernels, groups=groups, **options)
+        found[0] = e.view(own, shape(x))
+    elif wanted[0]:
         kind, size = ops.ConvolutionBackwardInputOp, shape(images)
         own = e.emit(kind, grads, kernels, input_size=size, groups=groups, **options)
         found[0] = e.view(own, shape(x))
     if wanted[1]:
         of_weight, size = ops.ConvolutionBackwardWeightOp, shape(kernels)
-        own = e.emit(of_weight, grads, images, weight_size=size, groups=groups, **options)
+        seen = (images, grads) if transposed else (grads, images)
+        own = e.emit(of_weight, *seen, weight_size=size, groups=groups, **options)
         found[1] = e.view(own, shape(weight))
     if wanted[2]:
         found[2] = e.emit(SumOp, grads, dims=(0, 2, 3), keepdim=False)
@@ -64,14 +76,9 @@ def _image(e: Emission, x: SSAValue) -> SSAValue:
     return e.view(x, (*shape(x)[:2], 1, *shape(x)[2:])) if rank(x) == 3 else x
 
 
-def _windows(
-    x: SSAValue, transposed: bool, stride: Any, padding: Any, dilation: Any
-) -> dict[str, Any]:
-    if transposed or rank(x) not in (3, 4):
-        raise unsupported(
-            "a convolution is over one axis or two, and not transposed",
-            f"{rank(x) - 2} axes, transposed={transposed}",
-        )
+def _windows(x: SSAValue, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+    if rank(x) not in (3, 4):
+        raise unsupported("a convolution is over one axis or two", f"{rank(x) - 2} axes")
     axes = rank(x) - 2
     given = {"stride": (stride, 1), "padding": (padding, 0), "dilation": (dilation, 1)}
     return {name: _pair(sizes, axes, other) for name, (sizes, other) in given.items()}

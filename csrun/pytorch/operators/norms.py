@@ -6,7 +6,7 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import normalization as ops
-from csrun.cirh.ops.arithmetic import AddOp, MulOp, SubOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, SubOp
 from csrun.cirh.ops.batch import ValidSamplesOp
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
 from csrun.cirh.ops.powers import RsqrtOp
@@ -254,7 +254,19 @@ def group_norm_backward(
     return tuple(v if want else None for v, want in each)
 
 
+def weight_norm_backward(
+    e: Emission, grad: SSAValue, v: SSAValue, g: SSAValue, norms: SSAValue, dim: int
+) -> tuple[SSAValue, ...]:
+    """Of v g / norm: v gets what is across it, g what is along it."""
+    others = tuple(d for d in range(len(shape(v))) if d != dim % len(shape(v)))
+    along = e.emit(SumOp, e.emit(MulOp, grad, v), dims=others, keepdim=True)
+    own = e.emit(MulOp, v, e.emit(DivOp, along, e.emit(MulOp, norms, norms)))
+    across = e.emit(SubOp, grad, own)
+    return e.emit(MulOp, across, e.emit(DivOp, g, norms)), e.emit(DivOp, along, norms)
+
+
 EMITTERS: dict[str, Emitter] = {
+    "aten._weight_norm_interface_backward.default": weight_norm_backward,
     "aten.native_layer_norm.default": layer_norm,
     "aten.native_layer_norm_backward.default": layer_norm_backward,
     "aten._fused_rms_norm.default": rms_norm,
