@@ -8,6 +8,7 @@ import numpy as np
 
 from csrun.executable import Executable, Runtime, Step, flat_views, load
 from csrun.executable.bind import Array
+from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.store import ORDER, SETTLED, Order
 from csrun.runtime.step.timed import updated
 from csrun.runtime.step.trace import Recorder
@@ -17,7 +18,7 @@ from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.place import Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly, receive_into
+from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly
 
 
 def serve_remote(
@@ -113,7 +114,7 @@ class _RemoteStore:
                 self._wafer.sendall(raw(turn.flat[f"weights/{group}"]))
                 turn.pages.has_read(group, is_updated_next=False)
             case Order.GRADIENTS:
-                receive_into(self._wafer, raw(turn.flat[f"gradients/{group}"]))
+                receive_gradients(self._wafer, turn.flat[f"gradients/{group}"])
                 updated(turn.updates, group, self._step, self._recorder)
                 self._step.index += group == turn.updates.order[-1]
             case Order.SETTLE:

@@ -17,6 +17,7 @@ import numpy as np
 
 from csrun.base.errors import PeerLost
 from csrun.executable.bind import Array
+from csrun.runtime.remote.blocks import GradientsOut
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
 from csrun.runtime.wire.shared import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
@@ -44,6 +45,7 @@ class StoreLink:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         self._connection = connection
+        self._gradients = GradientsOut(connection)
         self.arrived, self.sent = Counter.create(), Counter.create()
         self._error: OSError | None = None
         self._outgoing: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -64,7 +66,7 @@ class StoreLink:
 
         def send() -> None:
             self._connection.sendall(ORDER.pack(Order.GRADIENTS, group))
-            self._connection.sendall(raw(gradients))
+            self._gradients.send(group, gradients)
             sent()
             self.sent.raise_by()
 

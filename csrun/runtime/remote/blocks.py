@@ -1,0 +1,74 @@
+"""Gradients on the wire without what is zero: of an embedding's, all but the rows of the batch.
+
+A group's gradients come as a whole, or as a bit for each of their blocks and the blocks in which
+one is set. A group of which most blocks have values is sent as a whole, and not looked at again.
+"""
+
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.executable.bind import Array, Bytes
+from csrun.executable.plan import PREFETCH_BYTES
+from csrun.runtime.wire.tcp import raw, receive_exactly, receive_into
+
+BLOCK = 4096  # bytes: about a row of an embedding
+WORTH = 2  # in blocks if no more than a half of them has values
+WHOLE, IN_BLOCKS = b"\0", b"\1"
+
+
+class GradientsOut:
+    """The sending end of a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._whole: set[int] = set()  # groups that are not worth a look
+
+    def send(self, group: int, gradients: Array) -> None:
+        """Send those of a group, flat."""
+        data = gradients.view(np.uint8)
+        found = None if group in self._whole or len(data) < PREFETCH_BYTES else _with_values(data)
+        if found is None or WORTH * np.count_nonzero(found) > len(found):
+            self._whole.add(group)
+            self._connection.sendall(WHOLE)
+            self._connection.sendall(raw(data))
+            return
+        self._connection.sendall(IN_BLOCKS + np.packbits(found).tobytes())
+        for part in _parts(data, found):
+            self._connection.sendall(raw(part))
+
+
+def receive_gradients(connection: socket.socket, gradients: Array) -> None:
+    """Fill a flat array with what a `GradientsOut` sends."""
+    data = gradients.view(np.uint8)
+    if receive_exactly(connection, 1) == WHOLE:
+        receive_into(connection, raw(data))
+        return
+    count = _blocks(data)
+    bits = np.frombuffer(receive_exactly(connection, -(-count // 8)), np.uint8)
+    found = np.unpackbits(bits, count=count).astype(bool)
+    for part in _parts(data, ~found):
+        part.fill(0)
+    for part in _parts(data, found):
+        receive_into(connection, raw(part))
+
+
+def _blocks(data: Bytes) -> int:
+    return -(-len(data) // BLOCK)
+
+
+def _with_values(data: Bytes) -> npt.NDArray[np.bool_]:
+    """Of each block, whether a bit is set in it."""
+    whole = len(data) // BLOCK * BLOCK
+    words = data[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
+    found = np.bitwise_or.reduce(words, axis=1) != 0
+    return found if whole == len(data) else np.append(found, data[whole:].any())
+
+
+def _parts(data: Bytes, chosen: npt.NDArray[np.bool_]) -> Iterator[Bytes]:
+    """The chosen blocks, those in a row together."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False]))))
+    for first, end in edges.reshape(-1, 2).tolist():
+        yield data[first * BLOCK : end * BLOCK]
