@@ -66,7 +66,7 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
 def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
     """The buffers of a minibatch."""
     kept = [output.array for output in model.outputs] + ([LOSS] if model.has_loss else [])
-    return lives(layout.kernels, kept, {p.name for p in layout.parameters})
+    return lives(layout.kernels, kept, {p.name for p in layout.parameters}, layout.dropped)
 
 
 def with_samples(

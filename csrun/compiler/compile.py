@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from csrun.cirh.ops.batch_norm import NativeBatchNormOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
-from csrun.compiler.arena import Placed, place_model
+from csrun.compiler.arena import Placed, alive_in, place_model
 from csrun.compiler.codegen import generate, layers_in_turn
 from csrun.compiler.errors import CompileError, TooLargeError, refused
 from csrun.compiler.graph import LOSS
@@ -30,6 +31,7 @@ from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
 from csrun.compiler.passes.cutting import left_whole
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.performance import Work, estimate
+from csrun.compiler.recompute import with_recomputation
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.compiler.schedule import interleave
@@ -123,7 +125,7 @@ def _back_end(
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
     try:
-        placed = place_model(model, layout, options, batch)
+        placed = _placed(model, layout, options, batch)
     except TooLargeError as error:
         raise _with_whole(error, module, options) from error
     watch.begin(GENERATING)
@@ -156,6 +158,23 @@ def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
     is_cut = any(isinstance(op, ParameterOp) and op.part is not None for op in model.parameters)
     most = options.part_bytes if is_cut else options.max_group_bytes
     return options.group_bytes if most is None else min(options.group_bytes, most)
+
+
+def _placed(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
+    """Everything at its place; where there is none, and it may be, with activations made again.
+
+    Raises: TooLargeError
+    """
+    try:
+        return place_model(model, layout, options, batch)
+    except TooLargeError:
+        again = None
+        if options.recompute:
+            alive_of = partial(alive_in, model=model)
+            again = with_recomputation(layout, options.micro_batches, alive_of)
+        if again is None:
+            raise
+    return place_model(model, again, options, batch)
 
 
 def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
@@ -221,6 +240,7 @@ def _plan(
         chosen_for=options.chosen_for,
         micro_batches=options.micro_batches,
         kept_offset_bytes=placed.kept_offset_bytes,
+        recomputed=layout.recomputed,
     )
 
 

@@ -30,13 +30,17 @@ from csrun.executable import (
 class Layout:
     """The flat regions of the store, and the functions of the program.
 
-    parameters: in the order in which the model made them; layers: in that of their groups
+    parameters: in the order in which the model made them; layers: in that of their groups;
+    recomputed: segments whose functions are there twice; dropped: names of arrays that these make
+    again, and that are not kept in between
     """
 
     parameters: tuple[Parameter, ...]
     layers: tuple[Layer, ...]
     groups: tuple[Group, ...]
     functions: tuple[Function, ...]
+    recomputed: tuple[str, ...] = ()
+    dropped: frozenset[str] = frozenset()
 
     @property
     def region_bytes(self) -> int:

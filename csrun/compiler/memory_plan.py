@@ -1,7 +1,8 @@
 """The static memory plan: where in the arena each buffer lies, from when it is alive.
 
 Buffers whose lives do not overlap share memory. A life is counted in kernels, forward then
-backward; what the host reads after the step lives to its end.
+backward; what the host reads after the step lives to its end. What is made again, and not kept
+meanwhile, lives twice in the same place.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,20 @@ from csrun.executable import Buffer, aligned, nbytes_of
 
 @dataclass
 class Life:
-    """An array and the kernels (their places in the step) between which it must be kept."""
+    """An array and the kernels (their places in the step) between which it must be kept.
+
+    earlier: the same of the times before, when others could have its place in between.
+    """
 
     array: Array
     first: int
     last: int
+    earlier: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """All of them, in their order."""
+        return (*self.earlier, (self.first, self.last))
 
     @property
     def nbytes(self) -> int:
@@ -30,19 +40,30 @@ class Life:
 
     def meets(self, other: "Life") -> bool:
         """Whether both are alive at some kernel."""
-        return self.first <= other.last and other.first <= self.last
+        return any(
+            first <= end and start <= last
+            for first, last in self.spans
+            for start, end in other.spans
+        )
 
 
-def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -> list[Life]:
+def lives(
+    kernels: Sequence[Kernel],
+    kept: Sequence[Array],
+    weights: set[str],
+    dropped: frozenset[str] = frozenset(),
+) -> list[Life]:
     """The lives of all arena arrays of a step; `kept` are those that the host reads after it.
 
     A life is that of the base: it begins with the first part that is written, and whoever reads
-    a view of it keeps all of it alive.
+    a view of it keeps all of it alive. One of those that are `dropped` begins anew where the kernel
+    that makes it runs again.
 
     Raises: ValueError for an array that is read before anything wrote it, or a name of two arrays,
         which are compiler bugs.
     """
     found: dict[str, Life] = {}
+    maker: dict[str, int] = {}
     for place, kernel in enumerate(kernels):
         for array in kernel.reads:
             if array.name.startswith(INPUT) or array.is_weight:
@@ -54,6 +75,10 @@ def lives(kernels: Sequence[Kernel], kept: Sequence[Array], weights: set[str]) -
             if array.name.startswith(GRADIENT) and array.name[len(GRADIENT) :] in weights:
                 continue
             life = found.setdefault(array.name, Life(array.base, place, place))
+            is_first = maker.setdefault(array.name, id(kernel)) == id(kernel)
+            if is_first and array.name in dropped and life.last < place:
+                life.earlier = life.spans
+                life.first = place
             if life.array != array.base:
                 raise ValueError(f"{array.name} of {kernel.layer}: {array} is not {life.array}")
             life.last = place
@@ -69,7 +94,7 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
     Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
     inference, section 5
     """
-    placed = _Placed(len(alive))
+    placed = _Placed(sum(len(life.spans) for life in alive))
     offsets = {}
     for life in sorted(alive, key=lambda life: -life.nbytes):
         offsets[life.array.name] = placed.add(life, base)
@@ -80,7 +105,7 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
 
 
 class _Placed:
-    """Buffers that have their place, by its start: a column each, as deep models have thousands."""
+    """Lives that have their place, by its start: a column each, as deep models have thousands."""
 
     def __init__(self, most: int) -> None:
         self._count = 0
@@ -89,16 +114,19 @@ class _Placed:
     def add(self, life: Life, base: int) -> int:
         """The lowest place from `base` on that is free while an array lives; it is taken."""
         start, end, first, last = self._columns[:, : self._count]
-        meets = (first <= life.last) & (last >= life.first)
+        spans = ((first <= stop) & (last >= begin) for begin, stop in life.spans)
+        meets = np.logical_or.reduce(list(spans))
         # Up to where the arrays are that it must not meet, from each of them on.
         taken = np.maximum.accumulate(np.concatenate(([base], end[meets])))
         gaps = np.flatnonzero(start[meets] >= taken[:-1] + life.nbytes)
         offset = int(taken[gaps[0]] if len(gaps) else taken[-1])
-        self._insert(np.searchsorted(start, offset), (offset, offset + life.nbytes), life)
+        at = np.searchsorted(start, offset)
+        for span in life.spans:
+            self._insert(at, (offset, offset + life.nbytes, *span))
         return offset
 
-    def _insert(self, place: np.intp, where: tuple[int, int], life: Life) -> None:
+    def _insert(self, place: np.intp, column: tuple[int, int, int, int]) -> None:
         rest = self._columns[:, place : self._count + 1]
         rest[:, 1:] = rest[:, :-1].copy()
-        rest[:, 0] = (*where, life.first, life.last)
+        rest[:, 0] = column
         self._count += 1

@@ -22,6 +22,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `minibatches_in_flight`; where their number was chosen, it was so `chosen_for` the model of that
     checksum. The batch is cut into so many `micro_batches` before. With `mark_layers` the program
     says where each layer begins and ends, for a trace.
+    recompute: where activations do not fit, make them again before the backward pass.
     """
 
     mode: ExecutionMode
@@ -35,6 +36,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     chosen_for: str = ""
     mark_layers: bool = False
     micro_batches: Positive = 1
+    recompute: bool = False
 
     @property
     def at_once(self) -> int:

@@ -4,6 +4,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import msgspec
@@ -25,6 +26,7 @@ from csrun.compiler import (
     compile_model,
     question_of,
 )
+from csrun.compiler.report.numbers import listed, plain
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.estimator.config import CSRunConfig
@@ -34,7 +36,7 @@ from csrun.estimator.place import Target
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.trace import TracedModel, trace_model
-from csrun.executable import Executable, RunMode
+from csrun.executable import Executable, Plan, RunMode
 from csrun.records import log_lines, model_dir
 
 log = logging.getLogger("csrun")
@@ -70,37 +72,85 @@ def compile_run(
         except TooLargeError as error:
             if run.config.micro_batch_size != AUTO:
                 raise
-            compiled = _in_micro_batches(run, options, begin, error)
+            options = _fitting(run, options, begin, error)
+            compiled = compile_traced(trace_run(run, options), run.model_dir, options, begin)
+        _say_parts(compiled.executable.plan)
     wanted = compiled.executable.plan.estimate.samples_per_sec
     pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
     run.reports.give(pipeline, compiled.executable.directory)
     return compiled
 
 
-def _in_micro_batches(
+def _fitting(
     run: Run, options: CompileOptions, begin: Begin, too_large: TooLargeError
-) -> Compiled:
-    """Compile with the largest micro-batches that fit, as the whole batch does not.
+) -> CompileOptions:
+    """Those of the fastest way to compute a batch that does not fit as one, by estimates.
 
-    Raises: TooLargeError, the one given, where no part of the batch fits, or can be computed alone
+    That is in the largest micro-batches that fit, or in those that do with recomputation.
+
+    Raises: TooLargeError where no part of the batch fits, or can be computed alone
     """
-    batch, error = batch_size_of(run), too_large
-    while (size := next_size(batch, options.micro_batches, error)) is not None:
-        options = msgspec.structs.replace(options, micro_batches=batch // size)
-        traced = trace_run(run, options)
-        try:
-            compiled = compile_traced(traced, run.model_dir, options, begin)
-        except TooLargeError as still:
-            error = still
-            continue
-        except CompileError:  # the parts of a batch are not computed alone: it is too large
-            break
+    batch = batch_size_of(run)
+    size = next_size(batch, options.micro_batches, too_large)
+    found = _largest(run, options, begin, batch, size)
+    if recomputes(run.config, options):
+        again = msgspec.structs.replace(options, recompute=True)
+        made_again = _largest(run, again, begin, batch, batch)
+        found += [each for each in made_again if each.plan.recomputed]
+    if not found:
+        raise too_large
+    log.info(f"A batch of {batch} samples takes {too_large.why}: {', '.join(map(str, found))}")
+    return max(found, key=lambda each: each.samples_per_sec).options
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Options of a compile that fits, and what it is estimated to reach."""
+
+    options: CompileOptions
+    plan: Plan
+
+    @property
+    def samples_per_sec(self) -> float:
+        return self.plan.estimate.samples_per_sec
+
+    def __str__(self) -> str:
+        again = "with recomputation" if self.plan.recomputed else "with all activations kept"
+        rate = f"{plain(self.samples_per_sec, 3)} samples/s are estimated"
+        if self.plan.micro_batches == 1:
+            return f"{rate} {again}"
+        return f"{rate} in {self.plan.micro_batches} micro-batches {again}"
+
+
+def _largest(
+    run: Run, options: CompileOptions, begin: Begin, batch: int, size: int | None
+) -> list[_Fitting]:
+    """The largest micro-batch up to a size that fits, if one does."""
+    with TemporaryDirectory() as folder:
+        while size is not None:
+            options = msgspec.structs.replace(options, micro_batches=batch // size)
+            module = _traced(run, options).module
+            try:
+                plan = compile_model(module, Path(folder), options, watch_of(begin)).executable.plan
+            except TooLargeError as error:
+                size = next_size(batch, options.micro_batches, error)
+            except CompileError:  # parts of the batch are not computed alone
+                return []
+            else:
+                return [_Fitting(options, plan)]
+    return []
+
+
+def _say_parts(plan: Plan) -> None:
+    """How the batch is computed, where it is not as one, or not with all activations kept."""
+    if plan.micro_batches > 1:
+        size = plan.batch_size // plan.micro_batches
+        log.info(f"Micro-batches: {plan.micro_batches} of {size} samples")
+    if plan.recomputed:
         log.info(
-            f"Micro-batches: {batch // size} of {size} samples, the most that fit: all {batch} "
-            f"take {too_large.why}"
+            f"Recomputation: {len(plan.recomputed)} segments are computed again before their "
+            f"backward pass, as their activations do not fit: {listed(plan.recomputed)}"
         )
-        return compiled
-    raise too_large
 
 
 def batch_size_of(run: Run) -> int:
@@ -112,7 +162,13 @@ def trace_run(run: Run, options: CompileOptions) -> TracedModel:
     """Call the run's model function on tensors shaped as the options ask for."""
     log.info(log_lines.RUNNING_CLIENT)
     log.info(log_lines.CALLING_MODEL_FN)
-    traced = trace_model(
+    traced = _traced(run, options)
+    log.info(log_lines.DONE_CALLING_MODEL_FN)
+    return traced
+
+
+def _traced(run: Run, options: CompileOptions) -> TracedModel:
+    return trace_model(
         run.model_fn,
         run.dataset,
         options.run_mode,
@@ -121,8 +177,6 @@ def trace_run(run: Run, options: CompileOptions) -> TracedModel:
         options.at_once,
         options.micro_batches,
     )
-    log.info(log_lines.DONE_CALLING_MODEL_FN)
-    return traced
 
 
 def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
@@ -173,7 +227,14 @@ def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
     if run.config.micro_batch_size == AUTO:
         return options
     count = micro_batches_of(batch_size_of(run), run.config.micro_batch_size)
-    return msgspec.structs.replace(options, micro_batches=count)
+    again = recomputes(run.config, options)
+    return msgspec.structs.replace(options, micro_batches=count, recompute=again)
+
+
+def recomputes(config: CSRunConfig, options: CompileOptions) -> bool:
+    """Whether activations may be made again: of a training whose weights are streamed."""
+    is_streamed = options.mode is ExecutionMode.WEIGHT_STREAMING
+    return config.recompute == AUTO and is_streamed and options.run_mode is RunMode.TRAIN
 
 
 def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) -> CompileOptions:

@@ -46,6 +46,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     on the wafer; None leaves it to the compiler, which takes 1.
     micro_batch_size: samples of a batch that are computed at a time, one part after the other;
     `auto`: all of them, or the largest part whose activations fit the system.
+    recompute: `auto`: in weight streaming, have activations that do not fit made again before the
+    backward pass, where that is estimated to be faster than smaller micro-batches; `none`: never.
     multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
     the batch; a step is that of the whole batch.
     max_group_bytes: a larger matrix of weights comes to the wafer in parts, as bytes or 8MiB; None
@@ -65,6 +67,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     log_steps: Positive = 100
     minibatches_in_flight: Positive | None = None
     micro_batch_size: Literal["auto"] | Positive = "auto"
+    recompute: Literal["none", "auto"] = "auto"
     multireplica: bool = False
     max_group_bytes: Size | None = None
     trace_layers: bool = False

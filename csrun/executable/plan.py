@@ -324,7 +324,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Before that, a batch is cut into `micro_batches`, each computed in the memory of the one before:
     minibatches are parts of a micro-batch. Of the first one gradients are written to the store, of
     the others added; they are complete in the last one. What the host gets of each minibatch is
-    kept from `kept_offset_bytes` on.
+    kept from `kept_offset_bytes` on. Visits come again for the segments that are `recomputed`.
     """
 
     compiler_version: str
@@ -360,6 +360,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     marks: tuple[str, ...] = ()
     micro_batches: int = 1
     kept_offset_bytes: int = 0
+    recomputed: tuple[str, ...] = ()
 
     @property
     def order(self) -> tuple[Visit, ...]:

@@ -25,6 +25,7 @@ _OF_THE_SCRIPT = (
     "multireplica",
     "minibatches_in_flight",
     "micro_batch_size",
+    "recompute",
 )
 _OPTIONS = tuple(
     f.name for f in msgspec.structs.fields(CSRunConfig) if f.name not in _OF_THE_SCRIPT

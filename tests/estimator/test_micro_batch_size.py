@@ -9,9 +9,11 @@ import pytest
 from support.programs import SYSTEM
 from support.two_classes import FEATURES, LABELS, estimator, weights
 
+from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
+from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.estimator.place import Target
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -82,8 +84,10 @@ def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog)
     run_on(takes[10])
     with caplog.at_level("INFO", "csrun"):
         estimator(tmp_path / "auto", UNITS).train(forty, max_steps=STEPS)
-    (said,) = re.findall(r"Micro-batches: (.*)", caplog.text)
-    assert said.startswith("4 of 10 samples, the most that fit: all 40 take ")
+    said = caplog.text
+    (kept,) = re.findall(r"A batch of 40 samples takes [\d,]+ bytes .* has [\d,]+: (.*)", said)
+    assert kept.endswith(" samples/s are estimated in 4 micro-batches with all activations kept")
+    assert "Micro-batches: 4 of 10 samples" in caplog.text
     assert plan_of(tmp_path / "auto")["micro_batches"] == 4
     report = next((tmp_path / "auto").glob("tfcs_*/compile_report.txt")).read_text()
     assert "A batch is computed in 4 micro-batches of 10 samples" in report
@@ -94,6 +98,48 @@ def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog)
     run_on(takes[10] - 2048)
     with pytest.raises(UsageError, match=r"layer hidden needs .*: lower micro_batch_size to 8$"):
         estimator(tmp_path / "ten", UNITS, micro_batch_size=10).train(forty, max_steps=STEPS)
+
+
+def blocks(features, labels, mode, params):
+    """Three blocks that widen and narrow again: what is wide is made again before it is needed."""
+    x = nn.Dense(8, name="first")(features)
+    for number in range(3):
+        with nn.scope("h"), nn.scope(number):
+            wide = nn.Dense(160, "gelu", name="up")(x)
+            x = x + nn.Dropout(0.2)(nn.Dense(8, name="down")(wide))
+    loss = nn.softmax_cross_entropy(nn.Dense(2, name="out")(x), labels)
+    return CSEstimatorSpec(mode=mode, loss=loss, train_op=nn.Adam(0.02).minimize(loss))
+
+
+def test_activations_are_made_again_where_that_is_estimated_to_be_faster(tmp_path, run_on, caplog):
+    """A step of many micro-batches takes the fixed time of as many batches."""
+
+    def train(name, **config):
+        # Layers of a few kilobytes would come as one, and a segment is at least what comes at once.
+        config = CSRunConfig(save_checkpoints_steps=10, max_group_bytes=6000, **config)
+        CerebrasEstimator(blocks, tmp_path / name, config, {}).train(forty, max_steps=STEPS)
+        return plan_of(tmp_path / name), weights(tmp_path / name, STEPS)
+
+    run_on(SYSTEM.sram_bytes)
+    whole, expected = train("whole")
+    assert not whole["recomputed"]
+    run_on(whole["arena_bytes"] * 2 // 3)
+    with caplog.at_level("INFO", "csrun"):
+        plan, found = train("auto")
+    assert plan["micro_batches"] == 1
+    assert (count := len(plan["recomputed"]))
+    assert f"Recomputation: {count} segments are computed again before their" in caplog.text
+    kept, _ = train("none", recompute="none")
+    assert kept["micro_batches"] > 1
+    assert not kept["recomputed"]
+    assert plan["estimate"]["samples_per_sec"] > kept["estimate"]["samples_per_sec"]
+    asked, same = train("asked", micro_batch_size=40)
+    assert asked["recomputed"] == plan["recomputed"]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(same[name], array, err_msg=name)
+    with pytest.raises(UsageError, match="lower batch_size to"):
+        train("refused", micro_batch_size=40, recompute="none")
 
 
 def test_predictions_and_metrics_are_those_of_the_whole_batch(tmp_path, run_on):

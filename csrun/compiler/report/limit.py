@@ -6,7 +6,7 @@ from operator import attrgetter
 import numpy as np
 
 from csrun.compiler.performance import FITTED, Constants, Work, estimate
-from csrun.compiler.report.numbers import count, percent, plain, si
+from csrun.compiler.report.numbers import count, listed, percent, plain, si
 from csrun.executable import Estimate, Layer, Plan, nbytes_of
 from csrun.site import System
 
@@ -32,18 +32,20 @@ def work_of(plan: Plan, system: System) -> Work:
 class Limit:
     """An estimate explained; `sentence` and `total` read the same in every report.
 
-    arena_bytes: of the wafer's memory, what the plan takes.
+    arena_bytes: of the wafer's memory, what the plan takes. recomputed: names of segments.
     """
 
     work: Work
     estimate: Estimate
     arena_bytes: int
     constants: Constants = FITTED
+    recomputed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: Plan, system: System) -> "Limit":
         """That of a compiled model."""
-        return cls(work_of(plan, system), plan.estimate, plan.arena_bytes)
+        work = work_of(plan, system)
+        return cls(work, plan.estimate, plan.arena_bytes, recomputed=plan.recomputed)
 
     @property
     def sentence(self) -> str:
@@ -76,6 +78,17 @@ class Limit:
         return (
             text
             + f": with the weights that come and the gradients that go in each, {weights} a batch."
+        )
+
+    @property
+    def recomputation(self) -> str:
+        """What is computed again, and what that costs; nothing where all is kept."""
+        if not self.recomputed:
+            return ""
+        return (
+            f"Of {len(self.recomputed)} segments the forward pass is computed again before the "
+            f"backward pass, as their activations do not fit: {listed(self.recomputed)}. The "
+            "figures have this work, and the weights that come for it once more."
         )
 
     @property

@@ -1,5 +1,6 @@
 """How reports write numbers: without exponents, and with digits enough not to read as zero."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -26,3 +27,8 @@ def si(value: float, unit: str) -> str:
     while value >= 999.5 and power < len(_PREFIXES) - 1:
         value, power = value / 1000, power + 1
     return f"{plain(value, 3)} {_PREFIXES[power]}{unit}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names in a row, of many the first ones and the last."""
+    return ", ".join(names if len(names) <= 4 else (names[0], names[1], "…", names[-1]))

@@ -33,6 +33,7 @@ def text_report(
         f" Replicas of the model: {replicas}. A row is its kernel alone, in all of them.",
         *_paragraph(limit.total),
         *_paragraph(limit.micro_batches),
+        *_paragraph(limit.recomputation),
         *(line for text in _cut_tensors(parameters) for line in _paragraph(text)),
     ]
     return "\n".join(lines) + "\n"

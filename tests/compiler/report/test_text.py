@@ -21,6 +21,7 @@ LIMIT = SimpleNamespace(
     sentence="What limits this model is the way out of " + "one layer, " * 10 + "at least.",
     total="A batch takes long.",
     micro_batches="",
+    recomputation="",
 )
 EXPECTED = """\
 Estimated Overall Performance

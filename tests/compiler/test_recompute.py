@@ -1,0 +1,256 @@
+"""Recomputation: less memory, the same bits, and weights that come once more."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+from support.programs import SYSTEM, Machine, options_of
+
+from csrun import nn
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.cirh.ops.loss import IGNORE_INDEX
+from csrun.compiler import CompileError, TooLargeError, compile_model, recompute
+from csrun.compiler import compile as room
+from csrun.compiler.array import Array
+from csrun.compiler.kernels import Phase
+from csrun.compiler.layers import Layout
+from csrun.compiler.memory_plan import lives, place
+from csrun.compiler.visits import Function
+from csrun.executable import Group, Visit
+from csrun.nn.tracer import Tracer
+
+STREAMING = ExecutionMode.WEIGHT_STREAMING
+B, T, D, BLOCKS, CLASSES = 4, 6, 8, 3, 7
+STEPS = 2
+
+
+def block(x, dropout=0.3):
+    """Attention and a feed-forward network, with all that writes over what it has read."""
+    h = nn.LayerNorm(name="norm")(x)
+    with nn.scope("attn"):
+        q, k, v = (nn.reshape(nn.Dense(D, name=name)(h), (B, 1, T, D)) for name in "qkv")
+        attended = nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + nn.Dropout(dropout)(nn.reshape(attended, (B, T, D)))
+    with nn.scope("mlp"):
+        up = nn.Dense(4 * D, "gelu_tanh", name="up")(nn.LayerNorm(name="norm")(x))
+        return nn.relu(x + nn.Dropout(dropout)(nn.Dense(D, name="down")(up)))
+
+
+def normalized(x):
+    """Batch norm, whose kernel makes the next value of a state, too."""
+    wide = nn.Dense(4 * D, "gelu", name="up")(x)
+    return x + nn.Dense(D, "gelu", name="down")(nn.BatchNorm(name="norm")(wide))
+
+
+def network(each=block, optimizer=None):
+    with Tracer("float32") as tracer:
+        tokens = tracer.input("features", (B, T), "int32")
+        labels = tracer.input("labels", (B, T), "int32")
+        x = nn.Embedding(CLASSES, D, name="table")(tokens)
+        for number in range(BLOCKS):
+            with nn.scope("h"), nn.scope(number):
+                x = each(x)
+        loss = nn.softmax_cross_entropy(nn.Dense(CLASSES, name="head")(x), labels)
+        optimizer = optimizer or nn.AdamW(0.01, clip_norm=1.0)
+        return tracer.finish(RunMode.TRAIN, loss, optimizer.minimize(loss), [])
+
+
+def batches():
+    random = np.random.default_rng(2)
+    for _ in range(STEPS):
+        tokens, labels = random.integers(0, CLASSES, (2, B, T)).astype(np.int32)
+        labels[-1, 2:] = IGNORE_INDEX
+        yield tokens, labels
+
+
+def system_of(nbytes):
+    """A system of so many bytes at least."""
+    rows = nbytes // 1024
+    return msgspec.structs.replace(
+        SYSTEM, fabric_width=1, fabric_height=rows, usable_cores=rows, sram_kb_per_core=1
+    )
+
+
+def compiled(root, module, **options):
+    return compile_model(module, root, options_of(STREAMING, group_bytes=1, **options)).executable
+
+
+def trained(executable):
+    """Losses and state after a few steps, slots and arena poisoned."""
+    random = np.random.default_rng(3)
+    first = {p.name: random.standard_normal(p.shape) / 9 for p in executable.plan.parameters}
+    machine = Machine(executable, first)
+    machine.arena[...] = 0xFF
+    losses = [machine.train(batch)[0] for batch in batches()]
+    return losses, {name: array.copy() for name, array in machine.state.items()}
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == theirs[0]
+    assert np.isfinite(ours[0]).all()
+    for name, array in theirs[1].items():
+        np.testing.assert_array_equal(ours[1][name], array, err_msg=name)
+
+
+def test_a_plan_that_does_not_fit_takes_less_and_has_the_same_bits(tmp_path):
+    whole = compiled(tmp_path, network())
+    assert not whole.plan.recomputed
+    small = system_of(whole.plan.arena_bytes * 2 // 3)
+    with pytest.raises(CompileError, match="needs"):
+        compiled(tmp_path, network(), system=small)
+    again = compiled(tmp_path, network(), system=small, recompute=True)
+    assert again.plan.recomputed
+    assert again.plan.arena_bytes <= small.sram_bytes
+    assert_same(trained(again), trained(whole))
+    report = (again.directory / "compile_report.txt").read_text()
+    assert f"Of {len(again.plan.recomputed)} segments the forward pass is computed again" in report
+
+
+def test_what_fits_is_computed_once(tmp_path):
+    assert not compiled(tmp_path, network(), recompute=True).plan.recomputed
+
+
+def each_cut(monkeypatch):
+    """Numbers of the ways to cut the forward pass; each is the only one until the next."""
+    cuts_of, number, found = recompute.cuts_of, 0, [()]
+
+    def one(layout):
+        found[:] = [cut for at, cut in enumerate(cuts_of(layout)) if at == number]
+        return found
+
+    monkeypatch.setattr(recompute, "cuts_of", one)
+    while found:
+        yield number
+        number += 1
+
+
+def writes_again(executable):
+    """The arrays that visits of the forward pass write for the second time."""
+    lines = (executable.directory / "kernels.txt").read_text().splitlines()
+    found, is_again = "", False
+    for line in lines:
+        if not line.startswith(" "):
+            is_again = line.endswith("_recomputed")
+        elif is_again:
+            found += line.partition("->")[2]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("each", "cuts"), [pytest.param(block, 5, marks=pytest.mark.slow), (normalized, 2)]
+)
+def test_bits_are_the_same_wherever_the_forward_pass_is_cut(tmp_path, monkeypatch, each, cuts):
+    """The next value of a state, which lies where gradients do, is made once."""
+    whole = compiled(tmp_path, network(each))
+    expected = trained(whole)
+    seen = set()
+    fitting = room.place_model
+
+    def place_model(model, layout, options, batch):
+        if options.recompute and not layout.recomputed:
+            raise TooLargeError("", 0, "")
+        return fitting(model, layout, options, batch)
+
+    monkeypatch.setattr(room, "place_model", place_model)
+    for number in each_cut(monkeypatch):
+        try:
+            again = compiled(tmp_path / str(number), network(each), recompute=True)
+        except TooLargeError:  # no segment of the cut can be made again
+            continue
+        seen.add(again.plan.recomputed)
+        assert_same(trained(again), expected)
+        assert "gradient/" not in writes_again(again)
+    assert len(seen) >= cuts
+    if each is block:
+        assert tuple(f"h/{number}" for number in range(BLOCKS)) in seen
+
+
+@dataclass(frozen=True)
+class Stub:
+    """A kernel that is nothing but what it reads and writes."""
+
+    phase: Phase
+    read: str
+    written: str
+    parameters = scratch = ()
+
+    @property
+    def reads(self):
+        return [Array(name, (1,), "float32") for name in self.read]
+
+    @property
+    def writes(self):
+        return [Array(name, (1,), "float32") for name in self.written]
+
+
+def layout_of(*kernels):
+    """Each kernel is a visit of a group and a layer of its own."""
+    groups = tuple(Group(n, (f"layer_{n}",), 64 * n, 64) for n in range(len(kernels)))
+    functions = (
+        Function(Visit(f"{kernel.phase}_{n}", (n,)), (kernel,)) for n, kernel in enumerate(kernels)
+    )
+    return Layout((), (), groups, tuple(functions))
+
+
+@pytest.mark.parametrize(
+    ("third", "last", "is_possible"),
+    [
+        (("ab", "d"), ("cd", "e"), True),
+        (("ab", "a"), ("ca", "e"), False),  # the segment's input is written over, forward
+        (("ab", "d"), ("ca", "ce"), True),  # backward, what it has made: behind it
+    ],
+)
+def test_a_segment_whose_input_is_written_over_is_not_made_again(third, last, is_possible):
+    layout = layout_of(
+        Stub(Phase.FORWARD, "", "a"),
+        Stub(Phase.FORWARD, "a", "bc"),  # the segment: c is its own
+        Stub(Phase.FORWARD, *third),
+        Stub(Phase.BACKWARD, *last),
+    )
+    found = recompute.recompute(layout, [recompute.Segment("layer_1", range(1, 2))])
+    names = [function.visit.function for function in found.functions]
+    again = ["forward_1_recomputed"] if is_possible else []
+    assert names == ["forward_0", "forward_1", "forward_2", *again, "backward_3"]
+    assert found.dropped == ({"c"} if is_possible else set())
+
+
+def test_what_is_not_kept_leaves_its_place_to_others():
+    """c is made by the kernels 1 and 3; in between d may lie where it lay, and not where b lies."""
+    kernels = [
+        Stub(Phase.FORWARD, "", "a"),
+        made := Stub(Phase.FORWARD, "a", "bc"),
+        Stub(Phase.FORWARD, "ab", "d"),
+        made,
+        Stub(Phase.BACKWARD, "bc", "e"),
+    ]
+    found = {life.array.name: life for life in lives(kernels, [], set(), frozenset("c"))}
+    assert found["c"].spans == ((1, 1), (3, 4))
+    assert found["b"].spans == ((1, 4),)
+    assert not found["c"].meets(found["d"])
+    assert found["b"].meets(found["d"])
+    offsets = {buffer.name: buffer.offset_bytes for buffer in place(list(found.values()), 0)[0]}
+    assert offsets["d"] == offsets["c"] != offsets["b"]
+
+
+def test_weights_of_what_is_made_again_come_once_more(tmp_path):
+    """Forward 0 to 4; then of each block up again, down, up backward; the last one is all there."""
+
+    def simple(x):
+        up = nn.Dense(16 * D, "gelu", name="up")(x)
+        return x + nn.Dense(D, name="down")(up)
+
+    optimizer = nn.SGD(0.1)
+    whole = compiled(tmp_path, network(simple, optimizer))
+    small = system_of(whole.plan.arena_bytes * 2 // 3)
+    again = compiled(tmp_path, network(simple, optimizer), system=small, recompute=True)
+    before, after = ({layer.name: layer for layer in each.plan.layers} for each in (whole, again))
+    assert again.plan.recomputed == tuple(f"h/{number}" for number in range(BLOCKS))
+    for number in range(BLOCKS):
+        up, down = f"h/{number}/up", f"h/{number}/down"
+        assert after[up].loads == before[up].loads + 1
+        assert after[down].loads == before[down].loads
+        assert after[up].backward_flops - before[up].backward_flops == before[up].forward_flops
+        assert after[down].backward_flops == before[down].backward_flops
+    assert again.plan.estimate.samples_per_sec < whole.plan.estimate.samples_per_sec
+    assert_same(trained(again), trained(whole))
