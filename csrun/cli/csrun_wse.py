@@ -25,6 +25,11 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
     type=frame.WholeNumber(min=0),
     help="Nodes that carry one task only, S: the job has S + (N-S) x T tasks.",
 )
+@click.option(
+    "--num-wgt-servers",
+    type=COUNT,
+    help="MemoryX tasks, M, which share the weights: S is 1 + M at least. For python-ws.",
+)
 @click.option("--cyclic", is_flag=True, help="Deal tasks to the nodes in turn.")
 @click.option(
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
@@ -60,6 +65,7 @@ def csrun_wse(
     tasks_per_node: int | None,
     cpus_per_task: int | None,
     single_task_nodes: int | None,
+    num_wgt_servers: int | None,
     cyclic: bool,
     label: bool,
     max_restarts: int,
@@ -101,6 +107,7 @@ def csrun_wse(
         compile_first=compile_first,
         new_job=new_job,
         detach=detach,
+        num_wgt_servers=num_wgt_servers,
         options=frame.job_options_of(**job),
     )
     if dry_run:

@@ -22,7 +22,14 @@ from csrun.cli.csrun_wse import PRELOAD
 from csrun.context import environment
 from csrun.jobs.signals import raised_as_errors
 from csrun.launch import JobOptions, JobRequest, launch
-from csrun.launch.command import is_preparing, mode_of, option, prepared, require_command
+from csrun.launch.command import (
+    is_preparing,
+    mode_of,
+    option,
+    prepared,
+    require_command,
+    wgt_servers_of,
+)
 from csrun.launch.cpu import CpuRequest, CpuRun, prepare
 from csrun.site import Scheduler, Site
 
@@ -78,6 +85,11 @@ def _check(request: AnalysisRequest, site: Site) -> None:
         raise UsageError(
             f"{shlex.join(request.command)}: must only compile or validate: add --compile_only, or"
             " --validate_only, to its end"
+        )
+    if wgt_servers_of(request.command, None) > 1:
+        raise UsageError(
+            "--num_wgt_servers: what is analysed is the input, whatever MemoryX is: leave it out,"
+            " and add a node, a single-task one, to what is found for each MemoryX task but one"
         )
     if request.target is not None and not 0 < request.target < inf:
         raise UsageError(f"--target: must be a positive number, got {request.target:g}")

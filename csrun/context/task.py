@@ -53,6 +53,11 @@ class TaskContext(msgspec.Struct, frozen=True):
         return ranks or (0,)
 
     @property
+    def memoryx(self) -> int:
+        """How many MemoryX tasks the job has: of weight streaming one or more."""
+        return sum(task.role is Role.MEMORYX for task in self.job.tasks)
+
+    @property
     def streaming_cpus(self) -> tuple[int, ...]:
         """Where this streamer may run: on its own CPUs, or, where streamers of the job have one in
         common, on those of all of them.

@@ -57,6 +57,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
     memory or on disk, and how much memory a store on disk takes.
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
+    num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
     """
 
@@ -71,6 +72,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     multireplica: bool = False
     max_group_bytes: Size | None = None
     trace_layers: bool = False
+    num_wgt_servers: Positive | None = None
     precision: Precision = "float32"
     warm_start: WarmStart | None = None
 

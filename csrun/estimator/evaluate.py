@@ -7,7 +7,7 @@ from pathlib import Path
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.estimator.compilation import compile_run
-from csrun.estimator.place import find_target, machine_for
+from csrun.estimator.place import machine_for, target_of
 from csrun.estimator.run import Run
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
@@ -22,7 +22,7 @@ log = logging.getLogger("csrun")
 def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
     """Evaluate a checkpoint: the one given, or the newest there is when a system is free."""
     _trained(run, path)
-    target = find_target(run.context, run.config.cs_ip)
+    target = target_of(run)
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir):
         compiled = compile_run(run, RunMode.EVAL, target, batches)
@@ -41,7 +41,7 @@ def predict(
 ) -> Results:
     """Give the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
     _trained(run, path)
-    target = find_target(run.context, run.config.cs_ip)
+    target = target_of(run)
     with model_dir.opened(run.model_dir):
         compiled = compile_run(run, RunMode.PREDICT, target, batches)
     with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):

@@ -22,8 +22,8 @@ from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.machine import Machine
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.messages import CheckpointSpace
-from csrun.runtime.wire.rendezvous import RunFolder, streamer_name
-from csrun.site import Site, System
+from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, streamer_name
+from csrun.site import Site, System, streaming_single_task_nodes
 from csrun.site import load as load_site
 
 log = logging.getLogger("csrun")
@@ -44,6 +44,22 @@ class Target:
     system: System
     mode: ExecutionMode
     is_open: bool = False
+
+
+def target_of(run: Run) -> Target:
+    """The system that the run will use; `find_target`, for a job of as many MemoryX tasks.
+
+    Raises: UsageError for another number, too
+    """
+    asked, context = run.config.num_wgt_servers, run.context
+    if asked is not None and context is not None and context.memoryx not in (0, asked):
+        least = streaming_single_task_nodes(asked)
+        raise UsageError(
+            f"num_wgt_servers: {asked} MemoryX tasks, and the job has {context.memoryx}: start it"
+            f" with csrun_wse --num-wgt-servers {asked}, with at least --total-nodes {least + 1}"
+            f" and --single-task-nodes {least}"
+        )
+    return find_target(context, run.config.cs_ip)
 
 
 def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
@@ -176,9 +192,9 @@ def loaded_machine(
 
 def _warn_of_resident(run: Run, where: str) -> None:
     """Tell who chose a place for the store that there is none."""
-    settings = run.settings
-    for name in ("weight_store", "weight_store_dir", "weight_store_memory"):
-        if (value := getattr(settings, name)) is not None:
+    config = run.config
+    for name in ("weight_store", "weight_store_dir", "weight_store_memory", "num_wgt_servers"):
+        if (value := getattr(config, name)) is not None:
             log.warning(
                 f"runconfig.{name}: {value} has no effect {where}, where the weights are on the "
                 "wafer: run it with csrun_wse and python-ws"
@@ -226,6 +242,7 @@ def run_request(
         run.data,
         batch,
         checkpoint_space(run, executable.plan, first, last),
+        memoryx_names(context.memoryx),
     )
 
 

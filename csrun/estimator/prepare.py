@@ -15,7 +15,7 @@ from csrun.compiler import CompileOptions, validate_model
 from csrun.context import Preparation, analysis_dir
 from csrun.estimator import compilation
 from csrun.estimator.input_report import NoReports, describe, readers
-from csrun.estimator.place import cluster_for, compile_target, find_target, run_request
+from csrun.estimator.place import cluster_for, compile_target, run_request, target_of
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.trace import TracedModel
@@ -119,7 +119,7 @@ def feed(run: Run, asked: FeedRequest, analysis: Path) -> Results:
     streamers = len(run.context.streamers)
     kept = analysis / MODEL_DIR  # there when the analysis has compiled a command that keeps nothing
     run = replace(run, model_dir=kept if kept.exists() else run.model_dir, reports=NoReports())
-    target = find_target(run.context, run.config.cs_ip)
+    target = target_of(run)
     executable = compilation.compile_run(run, RunMode.TRAIN, target).executable
     log.info(f"Taking what {streamers} streamer(s) deliver for {asked.seconds:g} seconds")
     with ExitStack() as stack:

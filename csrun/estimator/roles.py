@@ -5,7 +5,7 @@ from itertools import count
 
 from csrun.base.errors import UsageError
 from csrun.context import Role, TaskContext, TaskEntry
-from csrun.context.job import RUNS_DIR, ended_file
+from csrun.context.job import RUNS_DIR, ended_file, peer_name
 from csrun.data import Dataset
 from csrun.runtime.roles import memoryx, streamer
 from csrun.runtime.roles.streamer import Hear
@@ -50,7 +50,7 @@ def serve(
     datasets, hear: of a streamer, as of `streamer.serve`
     """
     if context.role is Role.MEMORYX:
-        return rendezvous.take_part(folder, rendezvous.MEMORYX, memoryx.serve)
+        return rendezvous.take_part(folder, _peer_name(context.entry), memoryx.serve)
     name, cpus = rendezvous.streamer_name(context.rank), context.streaming_cpus
     return rendezvous.take_part(
         folder, name, lambda channel: streamer.serve(channel, datasets, cpus, hear)
@@ -69,5 +69,5 @@ def _role_of_plain_task(context: TaskContext) -> Role:
 
 
 def _peer_name(task: TaskEntry) -> str:
-    names = {Role.CHIEF: rendezvous.CHIEF, Role.MEMORYX: rendezvous.MEMORYX}
-    return names.get(task.role) or rendezvous.streamer_name(task.rank)
+    role = task.role if task.role in (Role.CHIEF, Role.MEMORYX) else Role.STREAMER
+    return peer_name(role, task.rank)

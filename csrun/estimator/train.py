@@ -7,7 +7,7 @@ from pathlib import Path
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.context import Terminated
 from csrun.estimator.compilation import compile_run, run_options, trace_run
-from csrun.estimator.place import find_target, machine_for
+from csrun.estimator.place import machine_for, target_of
 from csrun.estimator.run import Run
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.executable import RunMode
@@ -42,7 +42,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
     first = found.step if found else 0
     limits = (first + steps if steps is not None else None, max_steps)
     last = min((limit for limit in limits if limit is not None), default=None)
-    target = find_target(run.context, run.config.cs_ip)
+    target = target_of(run)
     if found is not None and last is not None and first >= last:
         # traced all the same: another model's checkpoint is an error, not a training that is done
         traced = trace_run(run, run_options(run, RunMode.TRAIN, target))

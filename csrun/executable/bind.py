@@ -9,6 +9,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from csrun.executable.plan import MOST_STEPS, Group, Parameter, Plan
+from csrun.executable.shards import Own, Shards
 
 ALIGNMENT_BYTES = 64
 
@@ -78,7 +79,28 @@ def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Arra
     return memory[offset : offset + nbytes_of(shape, dtype)].view(dtype).reshape(shape)
 
 
-def flat_views(plan: Plan, store: Bytes) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True)
+class ShardedStore:
+    """The stores of several MemoryX tasks, for who has mapped all of them.
+
+    Shapes: memories uint8[plan.store.nbytes] each
+    """
+
+    shards: Shards
+    memories: Sequence[Bytes]
+
+
+AnyStore = Bytes | ShardedStore
+
+
+def _memory_of(store: AnyStore, group: Group) -> Bytes:
+    """The memory of the store that has a group."""
+    if isinstance(store, ShardedStore):
+        return store.memories[store.shards.server_of(group)]
+    return store
+
+
+def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
     """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group;
     and `numbers`, those of the steps.
 
@@ -95,7 +117,7 @@ def flat_views(plan: Plan, store: Bytes) -> dict[str, Array]:
             places[f"gradients/{group.index}"] = group, offset
     itemsize = np.dtype(plan.precision).itemsize
     views = {
-        name: view(store, offset, (group.nbytes // itemsize,), plan.precision)
+        name: view(_memory_of(store, group), offset, (group.nbytes // itemsize,), plan.precision)
         for name, (group, offset) in places.items()
     }
     numbers = numbers_view(plan, store)
@@ -108,13 +130,14 @@ def numbers_layout(plan: Plan) -> tuple[int, tuple[int, ...], str] | None:
     return None if offset is None else (offset, (MOST_STEPS, plan.store.numbers), "float64")
 
 
-def numbers_view(plan: Plan, store: Bytes) -> Array | None:
-    """The numbers of the steps, if they have any.
+def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
+    """The numbers of the steps, if they have any; of several stores, those of the first.
 
     Shapes: float64[MOST_STEPS, numbers]; step s has row s mod MOST_STEPS
     """
     place = numbers_layout(plan)
-    return None if place is None else view(store, *place)
+    memory = store.memories[0] if isinstance(store, ShardedStore) else store
+    return None if place is None else view(memory, *place)
 
 
 def step_number(numbers: Array, index: int) -> Callable[[int], float]:
@@ -132,9 +155,9 @@ def gradients_offset(plan: Plan, group: Group) -> int | None:
     return None if region is None or offset is None else region + offset
 
 
-def state_views(plan: Plan, store: Bytes) -> dict[str, Array]:
+def state_views(plan: Plan, store: Bytes, own: Own = None) -> dict[str, Array]:
     """What a checkpoint holds: parameters by name, optimizer slots as `slot/parameter`."""
-    return {name: view(store, *place) for name, place in state_layout(plan).items()}
+    return {name: view(store, *place) for name, place in state_layout(plan, own).items()}
 
 
 def tensors_of(plan: Plan) -> list[Parameter]:
@@ -149,20 +172,21 @@ def tensors_of(plan: Plan) -> list[Parameter]:
     return found
 
 
-def state_layout(plan: Plan) -> dict[str, tuple[int, tuple[int, ...], str]]:
+def state_layout(plan: Plan, own: Own = None) -> dict[str, tuple[int, tuple[int, ...], str]]:
     """Where in the store each tensor of the state lies: byte offset, shape and type."""
+    layers = {layer.name for layer in plan.layers if own is None or layer.group in own}
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]
     return {
         f"{prefix}{p.name}": (base + p.offset_bytes, p.shape, p.dtype)
         for prefix, base in regions
         for p in tensors_of(plan)
-        if not (prefix and p.is_state)
+        if p.layer in layers and not (prefix and p.is_state)
     }
 
 
 def wafer_views(
-    plan: Plan, arena: Bytes, store: Bytes, minibatch: int = 0, is_added: bool = False
+    plan: Plan, arena: Bytes, store: AnyStore, minibatch: int = 0, is_added: bool = False
 ) -> dict[str, Array]:
     """What the wafer's program works on: buffers by name, weights by parameter name, gradients as
     `gradient/<parameter>`.
@@ -177,13 +201,14 @@ def wafer_views(
     for p in plan.parameters:
         group = group_of[p.layer]
         if group.slot_offset_bytes is None:
-            weights = view(store, plan.store.weights_offset + p.offset_bytes, p.shape, p.dtype)
+            offset = plan.store.weights_offset + p.offset_bytes
+            weights = view(_memory_of(store, group), offset, p.shape, p.dtype)
         else:
             offset = group.slot_offset_bytes + p.offset_bytes - group.offset_bytes
             weights = view(arena, offset, p.shape, p.dtype)
         views[p.name] = weights
         if (gradients := gradients_offset(plan, group)) is not None:
-            memory = store
+            memory = _memory_of(store, group)
             if minibatch or is_added:
                 gradients, memory = plan.partial_offset_bytes, arena
             offset = gradients + p.offset_bytes - group.offset_bytes

@@ -14,6 +14,7 @@ import msgspec
 
 from csrun.base.errors import CsrunError
 from csrun.executable.bind import (
+    AnyStore,
     BindUpdate,
     BindWafer,
     Bytes,
@@ -54,7 +55,7 @@ class Executable:
     def wafer_program(
         self,
         arena: Bytes,
-        store: Bytes,
+        store: AnyStore,
         runtime: Runtime,
         minibatch: int = 0,
         is_added: bool = False,

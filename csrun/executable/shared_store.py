@@ -6,6 +6,7 @@ parameters in it by name. Nothing in the arena outlives a step but a store at it
 buffers of all programs lie over each other behind it.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -15,20 +16,22 @@ from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable.bind import aligned, nbytes_of, tensors_of
 from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, Store, Visit
+from csrun.executable.shards import piece_starts
 
 
 def over_store_of(owner: Plan, plan: Plan) -> Plan:
     """The plan of a program that uses the store of `owner`.
 
-    A group whose parameters lie apart there travels as several; one that is trained may not, as the
-    text of its update goes over it from end to end.
+    A group whose parameters lie apart there, or in several of its groups, which several MemoryX
+    tasks may have, travels as several; one that is trained may not, as the text of its update goes
+    over it from end to end.
 
     Raises: CsrunError where the store does not have what the program needs
     """
     _require_alike(owner, plan)
     theirs = _theirs(owner, plan)
     shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
-    parameters, layers, groups, visits = _regrouped(plan, shift)
+    parameters, layers, groups, visits = _regrouped(plan, shift, _homes(owner, plan, shift))
     more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
     return replace(
         plan,
@@ -124,8 +127,16 @@ def _moved(buffer: Buffer, more: int) -> Buffer:
 _Regrouped = tuple[tuple[Parameter, ...], tuple[Layer, ...], tuple[Group, ...], tuple[Visit, ...]]
 
 
-def _regrouped(plan: Plan, shift: dict[str, int]) -> _Regrouped:
-    """Groups of what lies in one piece in the store, and what names them."""
+def _homes(owner: Plan, plan: Plan, shift: dict[str, int]) -> dict[str, int]:
+    """For each parameter of a program what of the store it lies in that has no cut inside."""
+    if plan.run_mode is RunMode.TRAIN:
+        return dict.fromkeys((p.name for p in plan.parameters), 0)
+    starts, _ = piece_starts(owner)
+    return {p.name: bisect_right(starts, p.offset_bytes + shift[p.name]) for p in plan.parameters}
+
+
+def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Regrouped:
+    """Groups of what lies in one piece in the store, and what names them; homes: as of `_homes`."""
     layer_of = {name: layer for layer in plan.layers for name in layer.parameters}
     names = {p.name: p.layer for p in plan.parameters}
     groups: list[Group] = []
@@ -134,7 +145,7 @@ def _regrouped(plan: Plan, shift: dict[str, int]) -> _Regrouped:
     for group in plan.groups:
         first = len(groups)
         own = [p for p in plan.parameters if layer_of[p.name].group == group.index]
-        pieces = list(_pieces(sorted(own, key=lambda p: p.offset_bytes), shift))
+        pieces = list(_pieces(sorted(own, key=lambda p: p.offset_bytes), shift, homes))
         if len(pieces) > 1 and plan.run_mode is RunMode.TRAIN:
             apart = ", ".join(piece[0].name for piece in pieces)
             raise _unlike(plan, f"{apart} lie apart in the run's store: train the same parameters")
@@ -152,11 +163,13 @@ def _regrouped(plan: Plan, shift: dict[str, int]) -> _Regrouped:
     return parameters, tuple(layers), tuple(groups), tuple(_visits(plan, pieces_of))
 
 
-def _pieces(own: Sequence[Parameter], shift: dict[str, int]) -> Iterator[list[Parameter]]:
+def _pieces(
+    own: Sequence[Parameter], shift: dict[str, int], homes: dict[str, int]
+) -> Iterator[list[Parameter]]:
     """Parameters of a group in their order, cut where the store has something between two."""
     piece = list(own[:1])
     for before, p in pairwise(own):
-        if shift[p.name] != shift[before.name]:
+        if shift[p.name] != shift[before.name] or homes[p.name] != homes[before.name]:
             yield piece
             piece = []
         piece.append(p)

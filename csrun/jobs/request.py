@@ -32,7 +32,8 @@ class JobRequest:
     a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
     `detach` lets a job of this machine go on without its terminal. `max_restarts` is how often the
     tasks start again after a failure. `new_job` asks a cluster for a job beside the one that
-    csrun_wse runs in. `params` is the text of a params file that was a pipe.
+    csrun_wse runs in. `params` is the text of a params file that was a pipe. `num_wgt_servers` is
+    how many MemoryX tasks weight streaming has; the command may say it, too.
     """
 
     command: tuple[str, ...]
@@ -53,6 +54,7 @@ class JobRequest:
     max_restarts: int = 0
     new_job: bool = False
     params: bytes | None = None
+    num_wgt_servers: int | None = None
 
     @property
     def name(self) -> str:

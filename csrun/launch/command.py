@@ -121,6 +121,27 @@ def named_system(command: tuple[str, ...]) -> str | None:
     return option(command, ("--cs_ip", "--cs-ip"))
 
 
+def wgt_servers_of(command: tuple[str, ...], asked: int | None) -> int:
+    """How many MemoryX tasks a job has: as csrun_wse was told, or as its command's words say.
+
+    Raises: UsageError where the two differ, or the command cannot have several
+    """
+    said = option(command[2:], _WGT_SERVERS) if mode_of(command) else None
+    count = int(said) if said and said.isdecimal() else None  # what is no number, the script tells
+    if None not in (asked, count) and asked != count:
+        raise UsageError(
+            f"--num-wgt-servers {asked} is for a job of {asked} MemoryX tasks, and the command says"
+            f" {said}: give one of them"
+        )
+    found = asked or count or 1
+    if found > 1 and mode_of(command) is not ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            f"--num-wgt-servers {found}: {command[0]} has no MemoryX, which streams weights: run"
+            " the script with python-ws, or leave the option out"
+        )
+    return found
+
+
 def check_program(program: str, path: str | None = None) -> None:
     """The program by name, in `path` (else PATH), or by its own path.
 
@@ -148,6 +169,7 @@ def _meant(program: str) -> str:
 
 
 _MODE = ("-m", "--mode")
+_WGT_SERVERS = ("--num_wgt_servers", "--num-wgt-servers")
 _PARAMS, _YAML = ("-p", "--params"), (".yaml", ".yml")  # other scripts' -p may be anything
 _TRAIN = "train"
 _PREPARATIONS = {each.value: each for each in Preparation}

@@ -8,10 +8,8 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import GRACE_S, ExecutionMode
 from csrun.context import Hosts, JobFile, Role, TaskEntry
 from csrun.jobs.request import JobRequest
-from csrun.launch.command import is_preparing, mode_of
-from csrun.site import STREAMING_SINGLE_TASK_NODES, JobLayout, Site
-
-STREAMING_MIN_NODES = STREAMING_SINGLE_TASK_NODES + 1
+from csrun.launch.command import is_preparing, mode_of, wgt_servers_of
+from csrun.site import JobLayout, Site, streaming_single_task_nodes
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,11 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
     if request.foreground is not None:
         return _alone(request.command, site, real_cpus)
     mode = mode_of(request.command)
-    layout = _resolve(request, site, mode)
-    tasks = _place(layout, mode, site, real_cpus)
+    servers = 0
+    if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
+        servers = wgt_servers_of(request.command, request.num_wgt_servers)
+    layout = _resolve(request, site, mode, servers)
+    tasks = _place(layout, mode, servers, site, real_cpus)
     return JobPlan(
         request.command,
         mode,
@@ -109,16 +110,20 @@ def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> 
     return JobPlan(command, None, layout, (PlannedTask(0, Role.TASK, 0, 0, real_cpus),))
 
 
-def _resolve(request: JobRequest, site: Site, mode: ExecutionMode | None) -> JobLayout:
+def _resolve(
+    request: JobRequest, site: Site, mode: ExecutionMode | None, servers: int
+) -> JobLayout:
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
     if nodes == 1 and is_preparing(request.command):
         mode = None  # a compile by itself has a chief and no peers
     if single is None:
         streaming = mode is ExecutionMode.WEIGHT_STREAMING
-        single = STREAMING_SINGLE_TASK_NODES if streaming else 0
+        single = streaming_single_task_nodes(servers) if streaming else 0
     _check_nodes(nodes, site)
-    _check_single_task_nodes(nodes, single, mode, request.command[0])
+    if mode is ExecutionMode.WEIGHT_STREAMING:
+        _check_streaming(nodes, single, servers, request.command[0], site)
+    _check_single_task_nodes(nodes, single)
     tasks, cpus = _tasks_and_cpus(request, site)
     return JobLayout(nodes, tasks, cpus, single, request.cyclic)
 
@@ -131,11 +136,7 @@ def _check_nodes(nodes: int, site: Site) -> None:
         )
 
 
-def _check_single_task_nodes(
-    nodes: int, single: int, mode: ExecutionMode | None, interpreter: str
-) -> None:
-    if mode is ExecutionMode.WEIGHT_STREAMING:
-        _check_streaming(nodes, single, interpreter)
+def _check_single_task_nodes(nodes: int, single: int) -> None:
     if single < 0 or single >= nodes:
         raise UsageError(
             f"--single-task-nodes must be 0 to {nodes - 1}, fewer than the {nodes} nodes of the"
@@ -143,18 +144,27 @@ def _check_single_task_nodes(
         )
 
 
-def _check_streaming(nodes: int, single: int, interpreter: str) -> None:
-    if single < STREAMING_SINGLE_TASK_NODES:
+def _check_streaming(nodes: int, single: int, servers: int, interpreter: str, site: Site) -> None:
+    least, memoryx = streaming_single_task_nodes(servers), "MemoryX"
+    if servers > 1:
+        memoryx = f"{servers} MemoryX tasks"
+    if least + 1 > site.nodes.count:
         raise UsageError(
-            f"--single-task-nodes must be at least {STREAMING_SINGLE_TASK_NODES} for {interpreter}"
-            f" (one for the chief, one for MemoryX), got {single}: use --single-task-nodes"
-            f" {STREAMING_SINGLE_TASK_NODES}, or leave the option out"
+            f"--num-wgt-servers must be at most {site.nodes.count - 2} on site {site.name}: of its"
+            f" {site.nodes.count} nodes one is the chief's, and one or more the streamers', got"
+            f" {servers}"
         )
-    if nodes < STREAMING_MIN_NODES:
+    if single < least:
+        each = "one for MemoryX" if servers == 1 else f"one for each of {memoryx}"
         raise UsageError(
-            f"--total-nodes must be at least {STREAMING_MIN_NODES} for {interpreter} (chief,"
-            f" MemoryX and one node of streamers), got {nodes}: use --total-nodes"
-            f" {STREAMING_MIN_NODES}"
+            f"--single-task-nodes must be at least {least} for {interpreter} (one for the chief,"
+            f" {each}), got {single}: use --single-task-nodes {least} with --total-nodes"
+            f" {max(nodes, least + 1)}, or leave the option out"
+        )
+    if nodes < least + 1:
+        raise UsageError(
+            f"--total-nodes must be at least {least + 1} for {interpreter} (chief, {memoryx} and"
+            f" one node of streamers), got {nodes}: use --total-nodes {least + 1}"
         )
 
 
@@ -190,7 +200,11 @@ def _check_node_fits(tasks: int, cpus: int, have: int) -> None:
 
 
 def _place(
-    layout: JobLayout, mode: ExecutionMode | None, site: Site, real_cpus: tuple[int, ...]
+    layout: JobLayout,
+    mode: ExecutionMode | None,
+    servers: int,
+    site: Site,
+    real_cpus: tuple[int, ...],
 ) -> tuple[PlannedTask, ...]:
     tasks_on: dict[int, int] = {}
     placed, next_cpu = [], 0
@@ -200,17 +214,17 @@ def _place(
         alone = node_id < layout.single_task_nodes
         wanted = site.nodes.cpus if alone else layout.cpus_per_task
         cpus = cpu_set(real_cpus, next_cpu, wanted)
-        placed.append(PlannedTask(rank, _role(rank, mode), node_id, local_rank, cpus))
+        placed.append(PlannedTask(rank, _role(rank, mode, servers), node_id, local_rank, cpus))
         next_cpu += wanted
     return tuple(placed)
 
 
-def _role(rank: int, mode: ExecutionMode | None) -> Role:
+def _role(rank: int, mode: ExecutionMode | None, servers: int) -> Role:
     if mode is None:
         return Role.TASK
     if rank == 0:
         return Role.CHIEF
-    if rank == 1 and mode is ExecutionMode.WEIGHT_STREAMING:
+    if rank <= servers:
         return Role.MEMORYX
     return Role.STREAMER
 

@@ -185,6 +185,7 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
         click.Option(["--steps"], type=count, help="Train this many steps more."),
         click.Option(["--eval_steps"], type=count, help="Evaluate this many batches."),
         click.Option(["--checkpoint_path"], type=text, help="Checkpoint, or folder of them."),
+        click.Option(["--num_wgt_servers"], type=count, help="MemoryX tasks of the job, M."),
         click.Option(["--num_csx"], type=count, help="CS systems of the run: 1."),
         click.Option(
             ["--multireplica"],

@@ -12,7 +12,7 @@ import torch
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.estimator.compilation import compile_options, compile_traced
-from csrun.estimator.place import find_target
+from csrun.estimator.place import target_of
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
@@ -69,7 +69,7 @@ class ScriptRun:
     _in_block: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        self._target = find_target(self.run.context, self.run.config.cs_ip)
+        self._target = target_of(self.run)
         self.replay = Replay(self.run.model_dir, self.users)
 
     # A Session's block.

@@ -73,8 +73,8 @@ def initialize(
     compiled, or when its kernels are matched; no system is needed. A launcher's command that says
     either word does the same. options: seed, log_steps, save_checkpoints_steps,
     save_initial_checkpoint, keep_checkpoint_max, check_numerics, trace_steps, trace_layers,
-    max_group_bytes, weight_store, weight_store_dir and weight_store_memory, as `runconfig` in a
-    params file has them.
+    max_group_bytes, weight_store, weight_store_dir, weight_store_memory and num_wgt_servers, as
+    `runconfig` in a params file has them.
 
     Raises: UsageError for an unknown option or a value out of its range
     """

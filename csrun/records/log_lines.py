@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from csrun.base.sizes import size_text
@@ -61,12 +62,32 @@ def saving_checkpoint(step: int) -> str:
     return f"Saving checkpoint at global step {step}"
 
 
-def weight_store(nbytes: int, folder: str | None, memory_bytes: int) -> str:
-    """Where weight streaming has the weights; folder: of a store on disk."""
+@dataclass(frozen=True)
+class PlacedStore:
+    """Where a MemoryX task has its part of the weights; folder: of a store on disk."""
+
+    nbytes: int
+    folder: str | None
+    memory_bytes: int
+
+
+def weight_stores(stores: Sequence[PlacedStore], groups: int) -> str:
+    """Where weight streaming has the weights, and of how many groups."""
+    shared = f", shared by {len(stores)} MemoryX tasks" if len(stores) > 1 else ""
+    if (idle := len(stores) - groups) > 0:
+        shared += f", {idle} of which have nothing to do: the weights travel in {groups} group(s)"
+    by_folder: dict[str | None, list[PlacedStore]] = {}
+    for store in stores:
+        by_folder.setdefault(store.folder, []).append(store)
+    return f"Weight store: {' and '.join(map(_stored, by_folder.values()))}{shared}"
+
+
+def _stored(alike: Sequence[PlacedStore]) -> str:
+    nbytes, folder = size_text(sum(store.nbytes for store in alike)), alike[0].folder
     if folder is None:
-        return f"Weight store: {size_text(nbytes)} in memory"
-    where = f"on disk in {folder}, up to {size_text(memory_bytes)} of it in memory"
-    return f"Weight store: {size_text(nbytes)} {where}"
+        return f"{nbytes} in memory"
+    most = size_text(sum(store.memory_bytes for store in alike))
+    return f"{nbytes} on disk in {folder}, up to {most} of it in memory"
 
 
 def coordinator_up(used_cores: int, cores: int) -> str:

@@ -1,13 +1,12 @@
 """What hardware there is: YAML to frozen structs; the shipped sites lie in `site_configs/`."""
 
-from csrun.site.layout import STREAMING_SINGLE_TASK_NODES, JobLayout
+from csrun.site.layout import JobLayout, streaming_single_task_nodes
 from csrun.site.load import DEFAULT_SITE, load, resolve
 from csrun.site.model import DEFAULT_PORT, Defaults, Nodes, Scheduler, Site, System, with_port
 
 __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_SITE",
-    "STREAMING_SINGLE_TASK_NODES",
     "Defaults",
     "JobLayout",
     "Nodes",
@@ -16,5 +15,6 @@ __all__ = [
     "System",
     "load",
     "resolve",
+    "streaming_single_task_nodes",
     "with_port",
 ]

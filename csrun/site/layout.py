@@ -5,7 +5,10 @@ The one place of the formula tasks = S + (N - S) x T, and of what follows from i
 
 from dataclasses import dataclass
 
-STREAMING_SINGLE_TASK_NODES = 2  # the chief's and MemoryX's, in weight streaming
+
+def streaming_single_task_nodes(servers: int = 1) -> int:
+    """The least S of weight streaming: the chief's node, and one of each MemoryX task."""
+    return 1 + servers
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Training:
         from support.programs import Machine, step_of
 
         from csrun.executable import Runtime
-        from csrun.runtime.step.weights import Updates
+        from csrun.runtime.step.updates import Updates
 
         plan, batch = self.executable.plan, self.flat
         machine = Machine(self.executable, self.weights)

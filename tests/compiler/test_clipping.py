@@ -15,7 +15,7 @@ from csrun.executable import Commit, sums_of_squares
 from csrun.executable.bind import total
 from csrun.nn.errors import TraceError
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.step.weights import clipping
+from csrun.runtime.step.updates import clipping
 from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")

@@ -1,11 +1,17 @@
 """The options that give a job more streamers, against the rule for the number of its tasks."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.context import Role
+from csrun.context import Role, TaskContext
 from csrun.context.job import JobFile, TaskEntry
+from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import LayoutAdvice
+from csrun.estimator.place import target_of
 from csrun.site import Nodes
 
 NODES = Nodes(count=16, cpus=64, memory_gb=1)
@@ -55,3 +61,14 @@ def test_the_next_run_has_enough_streamers(layout, streamers, options):
 )
 def test_the_next_run_has_just_so_many_streamers(layout, streamers, options):
     assert LayoutAdvice.of(job(*layout), NODES).options_for_exactly(streamers) == options
+
+
+def test_a_run_of_another_number_of_memoryx_tasks_is_told_how_to_start() -> None:
+    of_job = job(3, 1, 2, True)
+    context = TaskContext(Path(), of_job, of_job.tasks[0])
+    run = SimpleNamespace(config=CSRunConfig(num_wgt_servers=2), context=context)
+    options = (
+        "csrun_wse --num-wgt-servers 2, with at least --total-nodes 4 and --single-task-nodes 3"
+    )
+    with pytest.raises(UsageError, match=f"the job has 1: start it with {options}"):
+        target_of(run)

@@ -1,6 +1,7 @@
 """Jobs whose nodes act as machines of their own: over TCP, with the same bits."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -63,31 +64,40 @@ def test_the_same_bits_as_in_one_process(place: FcMnist, interpreter: str) -> No
 
 
 def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> None:
+    """From one MemoryX, and from two, which go on from the first one's checkpoint."""
     on_own_machines(place)
+    sizes, steps = [1750, 1750, 1750], 6
     place.configure(
-        model__hidden_sizes=[1750, 1750, 1750],
-        runconfig__max_steps=6,
-        runconfig__log_steps=1,
+        model__hidden_sizes=sizes, runconfig__max_steps=2 * steps, runconfig__log_steps=1
     )
     assert place.cpu("-o", "cpu").returncode == 0
-    done = train(place, "python-ws", "tcp")
+    place.configure(model__hidden_sizes=sizes, runconfig__max_steps=steps, runconfig__log_steps=1)
+    assert train(place, "python-ws", "tcp").returncode == 0
+    layout = ("--site", "separate.yaml", "--total-nodes", "5", *STREAMING[2:])
+    more = ("--num_wgt_servers", "2", "--max_steps", f"{2 * steps}")
+    done = place.run(*layout, "python-ws", RUN, *place.own(("-o", "tcp", *more)))
     assert done.returncode == 0, done.stderr
-    assert_same(place.path / "tcp", place.path / "cpu")
+    assert re.search(r"Weight store: .* in memory, shared by 2 MemoryX tasks\n", done.stdout)
+    assert losses(place.path / "tcp") == losses(place.path / "cpu")
+    last = f"model-ckpt-{2 * steps}.safetensors"
+    assert (place.path / "tcp" / last).read_bytes() == (place.path / "cpu" / last).read_bytes()
 
 
 @pytest.mark.parametrize(
     ("log", "name"),
     [
-        ("rank-00001", "rank 1 (memoryx) on node2"),
-        ("rank-00003", "rank 3 (streamer) on node3"),
+        ("rank-00002", "rank 2 (memoryx) on node3"),
+        ("rank-00004", "rank 4 (streamer) on node4"),
         ("wafer-cs2-02", "wafer of cs2-02 (for rank 0 on node1)"),
         ("rank-00000", "rank 0 (chief) on node1"),
     ],
 )
 def test_a_killed_task_is_named_and_its_job_ends(place: FcMnist, log: str, name: str) -> None:
+    """Of a job with two MemoryX tasks."""
     on_own_machines(place)
     place.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=50)
-    with place.start_wse(layout=("--site", "separate.yaml", *STREAMING)) as job:
+    layout = ("--num-wgt-servers", "2", "--total-nodes", "5", *STREAMING[2:])
+    with place.start_wse(layout=("--site", "separate.yaml", *layout)) as job:
         until(place.checkpoint(100).exists)
         pids = place.processes(job.pid)
         os.kill(pids[log], signal.SIGKILL)

@@ -50,6 +50,13 @@ def test_roles(command: tuple[str, ...], mode: ExecutionMode | None, roles: list
     assert [task.role for task in got.tasks] == roles
 
 
+@pytest.mark.parametrize("command", [(*WS, "--num_wgt_servers", "3"), WS])
+def test_memoryx_tasks_have_the_ranks_behind_the_chief(command: tuple[str, ...]) -> None:
+    got = plan(JobRequest(command, 6, num_wgt_servers=3), SITE, CPUS)
+    assert [task.role for task in got.tasks[:5]] == [Role.CHIEF, *[Role.MEMORYX] * 3, Role.STREAMER]
+    assert [task.node_id for task in got.tasks[:6]] == [0, 1, 2, 3, 4, 4]
+
+
 def test_local_ranks_count_within_a_node() -> None:
     tasks = plan(JobRequest(WS, 4, 2, 1, cyclic=True), SITE, CPUS).tasks
     assert [(t.node_id, t.local_rank) for t in tasks] == [
@@ -72,6 +79,15 @@ REFUSED = [
     (JobRequest(WS, 2), "at least 3 for python-ws.*got 2"),
     (JobRequest(WS, 4, single_task_nodes=1), "at least 2 for python-ws.*got 1"),
     (JobRequest(WS, 4, single_task_nodes=0), "at least 2 for python-ws.*got 0"),
+    (JobRequest(WS, 3, num_wgt_servers=2), "at least 4 for .*2 MemoryX tasks.*use --total-nodes 4"),
+    (
+        JobRequest(WS, 3, single_task_nodes=2, num_wgt_servers=3),
+        "at least 4 for .*got 2: use --single-task-nodes 4 with --total-nodes 5",
+    ),
+    (JobRequest((*WS, "--num_wgt_servers=2"), 3), "use --total-nodes 4"),
+    (JobRequest((*WS, "--num_wgt_servers", "2"), 9, num_wgt_servers=3), "the command says 2"),
+    (JobRequest(PY, 9, num_wgt_servers=2), "python has no MemoryX"),
+    (JobRequest(WS, 16, num_wgt_servers=15), "at most 14 on site local"),
     (JobRequest(PY, 4, 9, 16), "144 CPUs.*128: use --tasks-per-node 8 or --cpus-per-task 14"),
     (JobRequest(PY, 4, None, 129), "129 CPUs.*128: use --cpus-per-task 128"),
     (JobRequest(PY, 4, 0, 1), "at least 1, got 0 and 1"),

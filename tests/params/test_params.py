@@ -66,6 +66,14 @@ def test_one_system_is_what_a_run_has(path):
     assert parse(Params, path, ["--num_csx", "1"]) == parse(Params, path, [])
 
 
+def test_memoryx_tasks_are_told_by_the_command_line_or_the_file(path):
+    assert parse(Params, path, []).params.runconfig.num_wgt_servers is None
+    path.write_text("model: {hidden_size: 1}\nrunconfig: {num_wgt_servers: 2}\n")
+    assert parse(Params, path, []).params.runconfig.num_wgt_servers == 2
+    asked = parse(Params, path, ["--num_wgt_servers", "3"])
+    assert asked.params.runconfig.num_wgt_servers == 3
+
+
 def test_replicas_are_asked_for_by_the_command_line_or_the_file(path):
     assert not parse(Params, path, []).params.runconfig.multireplica
     assert parse(Params, path, ["--multireplica"]).params.runconfig.multireplica

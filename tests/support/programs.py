@@ -16,7 +16,7 @@ from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
 from csrun.executable import Executable, LabelRange, Plan, Runtime, Step, state_views, wafer_views
 from csrun.nn.tracer import Tracer
-from csrun.runtime.step.weights import Updates
+from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import initialize
 from csrun.site import load as load_site
 

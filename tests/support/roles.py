@@ -8,7 +8,13 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles import memoryx, streamer, wafer
-from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, streamer_name, take_part, wafer_name
+from csrun.runtime.wire.rendezvous import (
+    RunFolder,
+    memoryx_names,
+    streamer_name,
+    take_part,
+    wafer_name,
+)
 
 
 def fed_by(streamers: int) -> Feeding:
@@ -20,7 +26,7 @@ class Peers:
     """The other roles of a job, each a thread of this process, over the real wires.
 
     The wafer is on the chief's machine, the others are on `host`. data: a data set, or a list of
-    them. hear: what is to hear of its order, by its number.
+    them. hear: what is to hear of its order, by its number. servers: MemoryX tasks.
     """
 
     def __init__(
@@ -31,6 +37,7 @@ class Peers:
         mode: ExecutionMode,
         host: Host | None = None,
         hear=None,
+        servers: int = 1,
     ) -> None:
         datasets = data if isinstance(data, list) else [data]
 
@@ -40,7 +47,7 @@ class Peers:
         roles = {streamer_name(rank): stream for rank in range(streamers)}
         roles[wafer_name("cs")] = wafer.serve
         if mode is ExecutionMode.WEIGHT_STREAMING:
-            roles[MEMORYX] = memoryx.serve
+            roles |= dict.fromkeys(memoryx_names(servers), memoryx.serve)
         self.results, self.errors = {}, {}
         places = {name: replace(folder, host=host) for name in roles}
         places[wafer_name("cs")] = folder

@@ -13,7 +13,7 @@ from csrun.context import Host
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.wire.messages import RunSettings
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SETTINGS = RunSettings(seed=9)
@@ -79,10 +79,12 @@ WAYS = ["in process", "memory 1", "memory 4", "tcp 1", "tcp 4"]
 
 
 @contextmanager
-def opened(way, folder, executable, datasets, state, start=0, hear=None, batch=None, sram=None):
+def opened(
+    way, folder, executable, datasets, state, start=0, hear=None, batch=None, sram=None, servers=1
+):
     """A machine of a process or of a job, with so many streamers over memory or TCP.
 
-    sram: bytes that the wafer has; None for any number
+    sram: bytes that the wafer has; None for any number. servers: MemoryX tasks of a job
     """
     if way == "in process":
         first = start if batch is None else batch
@@ -94,11 +96,9 @@ def opened(way, folder, executable, datasets, state, start=0, hear=None, batch=N
     hosts = [Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2)]
     here, there = hosts if wire == "tcp" else (None, None)
     run = RunFolder(folder / "run", "1", b"secret", host=here)
-    peers = Peers(run, datasets, int(streamers), executable.plan.mode, there, hear)
-    fed = fed_by(int(streamers))
-    request = RunRequest(
-        executable, SETTINGS, start, None, fed, "cs", 9, batch=batch, sram_bytes=sram
-    )
+    peers = Peers(run, datasets, int(streamers), executable.plan.mode, there, hear, servers)
+    fed, more = fed_by(int(streamers)), {"batch": batch, "memoryx": memoryx_names(servers)}
+    request = RunRequest(executable, SETTINGS, start, None, fed, "cs", 9, sram, **more)
     with Cluster(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)

@@ -15,7 +15,7 @@ from csrun.nn.tracer import Tracer
 from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes
-from csrun.runtime.step.weights import Updates
+from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import initialize
 
 Arrays = Sequence[np.ndarray]

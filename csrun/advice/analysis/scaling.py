@@ -11,7 +11,7 @@ import msgspec
 
 from csrun.advice.analysis.laws import Fit, disturbance, fit
 from csrun.advice.measurements import Measurements, Point
-from csrun.site import STREAMING_SINGLE_TASK_NODES, JobLayout
+from csrun.site import JobLayout, streaming_single_task_nodes
 
 SATURATED = 0.85  # of what as many workers would do alone: below, they are in each other's way
 BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
@@ -175,7 +175,7 @@ class Scaling:
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
         """Streamers on each node. A single pipelined task streams to itself."""
         if self._streaming:
-            single = STREAMING_SINGLE_TASK_NODES
+            single = streaming_single_task_nodes()
             return JobLayout(nodes, tasks, 1, single).tasks_by_node[single:]
         first, *others = JobLayout(nodes, tasks, 1, 0).tasks_by_node
         return (first - 1 or int(nodes == 1), *others)

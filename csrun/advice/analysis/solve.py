@@ -6,7 +6,7 @@ import msgspec
 
 from csrun.advice.analysis.scaling import Layout, Limit, Scaling
 from csrun.runtime import input_use
-from csrun.site import STREAMING_SINGLE_TASK_NODES
+from csrun.site import streaming_single_task_nodes
 
 ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller one is the better
 
@@ -65,7 +65,7 @@ def solve(scaling: Scaling, target: Target, streaming: bool, nodes: int) -> Solu
 
 def least_nodes(streaming: bool) -> int:
     """Nodes of the smallest job."""
-    return STREAMING_SINGLE_TASK_NODES + 1 if streaming else 1
+    return streaming_single_task_nodes() + 1 if streaming else 1
 
 
 def _smallest(scaling: Scaling, wanted: float, best: dict[int, Layout]) -> Layout | None:

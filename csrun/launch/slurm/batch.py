@@ -108,7 +108,9 @@ def compile_job(request: JobRequest, job_plan: JobPlan) -> tuple[JobRequest, Job
     command = (*job_plan.command, COMPILE_ONLY)
     layout = JobLayout(1, 1, len(chief.cpus), 0, cyclic=False)
     alone = PlannedTask(0, chief.role, 0, 0, chief.cpus)
-    compiling = replace(request, command=command, compile_first=False, sbatch=False)
+    compiling = replace(
+        request, command=command, compile_first=False, sbatch=False, num_wgt_servers=None
+    )
     return compiling, replace(job_plan, command=command, layout=layout, tasks=(alone,))
 
 
@@ -123,6 +125,8 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     words += [f"--site={request.site}"]
     words += [f"--mount-dirs={','.join(request.mount_dirs)}"] if request.mount_dirs else []
     words += ["--cyclic"] if layout.cyclic else []
+    servers = request.num_wgt_servers
+    words += [f"--num-wgt-servers={servers}"] if servers else []
     words += [f"--max-restarts={request.max_restarts}"] if request.max_restarts else []
     options = request.options
     words += [f"--job-name={options.job_name}"] if options.job_name else []

@@ -9,13 +9,14 @@ import numpy as np
 from csrun.executable import Executable, Runtime, Step, flat_views, load
 from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import receive_gradients
-from csrun.runtime.remote.store import ORDER, SETTLED, Order
-from csrun.runtime.step.timed import updated
+from csrun.runtime.remote.store import ORDER, SETTLED, TOTAL, Order
+from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.update_threads import UpdateThreads
-from csrun.runtime.step.weights import Updates
+from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import own_threads
-from csrun.runtime.store.place import Store, make_store
+from csrun.runtime.store.notes import squares_of
+from csrun.runtime.store.place import Part, Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly
@@ -26,12 +27,13 @@ def serve_remote(
 ) -> Results:
     """Make the store, and obey the wafer and the chief until the chief says stop."""
     plan = executable.plan
+    part = Part.of(plan, request)
     with (
         closing(UpdateThreads(own_threads())) as threads,
-        closing(make_store(plan, request.settings, request.checkpoints)) as store,
+        closing(make_store(plan, request.settings, request.checkpoints, part)) as store,
     ):
-        control.send(messages.StoreReady(plan.store.nbytes, store.disk))
-        return _RemoteStore(control, executable, request, store, threads).serve()
+        control.send(messages.StoreReady(store.nbytes, store.disk))
+        return _RemoteStore(control, executable, request, store, part, threads).serve()
 
 
 class _RemoteStore:
@@ -43,17 +45,18 @@ class _RemoteStore:
         executable: Executable,
         request: messages.LoadStore,
         store: Store,
+        part: Part,
         threads: UpdateThreads,
     ) -> None:
-        self._threads = threads
+        self._threads, self._part = threads, part
         self._control = control
         self._wafer = control.bulk
         self._store, self._bytes = store, store.memory.bytes
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
-        self._programs = [_Served(executable, store, self._runtime, threads)]
+        self._programs = [_Served(executable, store, self._runtime, part, threads)]
         (self._turn,) = self._programs
-        self._step = Step(index=request.first_step)
+        self._step = Step()
         self._recorder = Recorder(request.settings.trace_steps)
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
@@ -79,10 +82,10 @@ class _RemoteStore:
             case messages.Stop(results):
                 return results
             case messages.ReadState(offset, nbytes):
-                self._control.send_array(self._part(offset, nbytes))
+                self._control.send_array(self._bytes_at(offset, nbytes))
                 self._store.pages.let_go(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
-                self._control.receive_array(self._part(offset, nbytes))
+                self._control.receive_array(self._bytes_at(offset, nbytes))
                 self._store.pages.write_back(range(offset, offset + nbytes))
                 self._control.send(messages.StateWritten())
             case messages.InitializeStore():
@@ -93,20 +96,20 @@ class _RemoteStore:
                     self._control.send(messages.Traced(part))
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
-                served = _Served(executable, self._store, self._runtime, self._threads)
-                self._programs.append(served)
+                beside = self._store, self._runtime, self._part, self._threads
+                self._programs.append(_Served(executable, *beside))
                 self._control.send(messages.UpdatesReady())
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
         return None
 
-    def _part(self, offset: int, nbytes: int) -> Array:
+    def _bytes_at(self, offset: int, nbytes: int) -> Array:
         if not 0 <= offset <= offset + nbytes <= len(self._bytes):
             raise RuntimeError(f"chief: asks for bytes {offset} to {offset + nbytes} of the store")
         return self._bytes[offset : offset + nbytes]
 
     def _obey_wafer(self) -> None:
-        order, group = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
+        order, group, step = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
         turn = self._turn
         match Order(order):
             case Order.FETCH:
@@ -115,8 +118,15 @@ class _RemoteStore:
                 turn.pages.has_read(group, is_updated_next=False)
             case Order.GRADIENTS:
                 receive_gradients(self._wafer, turn.flat[f"gradients/{group}"])
+                self._step.index = step
                 updated(turn.updates, group, self._step, self._recorder)
-                self._step.index += group == turn.updates.order[-1]
+            case Order.SQUARES:
+                measured, squares = turn.updates.measured(), turn.squares
+                squares[: len(measured)] = measured
+                self._wafer.sendall(raw(squares))
+            case Order.TOTAL:
+                (total,) = TOTAL.unpack(receive_exactly(self._wafer, TOTAL.size))
+                applied(turn.updates, total, self._step, self._recorder)
             case Order.SETTLE:
                 self._wafer.sendall(raw(SETTLED))
             case Order.TURN:
@@ -127,10 +137,15 @@ class _Served:
     """A program's flat ranges of the store, and its learning algorithm."""
 
     def __init__(
-        self, executable: Executable, store: Store, runtime: Runtime, threads: UpdateThreads
+        self,
+        executable: Executable,
+        store: Store,
+        runtime: Runtime,
+        part: Part,
+        threads: UpdateThreads,
     ) -> None:
         plan, memory = executable.plan, store.memory.bytes
         program = threads.over(executable.update_program(memory, runtime))
         self.flat = flat_views(plan, memory)
-        self.pages = store.pages.of(plan)
-        self.updates = Updates(plan, program, self.pages)
+        self.pages, self.squares = store.pages.of(plan), squares_of(plan)
+        self.updates = Updates(plan, program, self.pages, own=part.own(plan))

@@ -19,10 +19,12 @@ from csrun.base.errors import PeerLost
 from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import GradientsOut
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
+from csrun.runtime.wire.rendezvous import MEMORYX
 from csrun.runtime.wire.shared import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
 
-ORDER = struct.Struct(">BI")  # what, the group or program it is about
+ORDER = struct.Struct(">BIq")  # what, the group or program it is about, the step
+TOTAL = struct.Struct(">d")  # behind it
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 
@@ -33,18 +35,22 @@ class Order(IntEnum):
     GRADIENTS = 1  # they follow: update the group
     SETTLE = 2  # answer when all before this is done
     TURN = 3  # the groups of what follows are those of the program of this number
+    SQUARES = 4  # send those of the step's gradients
+    TOTAL = 5  # the sum of all tasks' squares follows: update all groups
 
 
 class StoreLink:
     """The wafer's end: sends and receives in threads of its own, while the wafer computes.
 
+    name: MemoryX's.
+
     `arrived` counts what `receive` has asked for and has come, `sent` the gradients that have left;
     at the end of the connection both are raised, too, and `check` raises PeerLost.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, name: str = MEMORYX) -> None:
         connection.setblocking(True)
-        self._connection = connection
+        self._connection, self._name = connection, name
         self._gradients = GradientsOut(connection)
         self.arrived, self.sent = Counter.create(), Counter.create()
         self._error: OSError | None = None
@@ -59,13 +65,20 @@ class StoreLink:
 
     def order(self, order: Order, group: int = 0) -> None:
         """Give an order that is nothing but its name."""
-        self._outgoing.put(partial(self._connection.sendall, ORDER.pack(order, group)))
+        self._outgoing.put(partial(self._connection.sendall, ORDER.pack(order, group, 0)))
 
-    def send_gradients(self, group: int, gradients: Array, sent: Callable[[], None]) -> None:
+    def send_total(self, squares: float) -> None:
+        """Order the update of all groups, whose gradients have this sum of squares."""
+        order = ORDER.pack(Order.TOTAL, 0, 0) + TOTAL.pack(squares)
+        self._outgoing.put(partial(self._connection.sendall, order))
+
+    def send_gradients(
+        self, group: int, step: int, gradients: Array, sent: Callable[[], None]
+    ) -> None:
         """Order an update; `sent` is called in the sending thread once they may change."""
 
         def send() -> None:
-            self._connection.sendall(ORDER.pack(Order.GRADIENTS, group))
+            self._connection.sendall(ORDER.pack(Order.GRADIENTS, group, step))
             self._gradients.send(group, gradients)
             sent()
             self.sent.raise_by()
@@ -79,7 +92,7 @@ class StoreLink:
     def check(self) -> None:
         """Raises: PeerLost when MemoryX is lost."""
         if self._error is not None:
-            raise PeerLost("lost the connection to memoryx", "memoryx") from self._error
+            raise PeerLost(f"lost the connection to {self._name}", self._name) from self._error
 
     def close(self) -> None:
         """End the threads and close the connection."""
@@ -123,7 +136,7 @@ class ChannelPort:
     def read(self, offset_bytes: int, array: Array) -> None:
         """Fill an array with the bytes from there on."""
         self._channel.send(ReadState(offset_bytes, array.nbytes))
-        self._channel.receive_array(array, peer_overdue("memoryx", "send its weights"))
+        self._channel.receive_array(array, peer_overdue(self._channel.peer, "send its weights"))
 
     def write(self, offset_bytes: int, array: Array) -> None:
         """Put the bytes of an array there."""

@@ -2,14 +2,17 @@
 
 import mmap
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from csrun.executable import Plan, Step, flat_views
-from csrun.executable.bind import Bytes, gradients_offset
+from csrun.executable.bind import Array, Bytes, gradients_offset, total
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import SETTLED, Order, StoreLink
-from csrun.runtime.step.weights import Ahead, Places, gradients_below, slot_views
+from csrun.runtime.step.weights import Ahead, Places, gradients_below, measuring, slot_views
+from csrun.runtime.store.notes import squares_of
 from csrun.runtime.wire.shared import Waiter
 
 
@@ -32,8 +35,41 @@ class GradientMemory:
             self._map.madvise(mmap.MADV_DONTNEED, start, length)
 
 
+class RemoteEnd:
+    """The wafer's end of the connection to one MemoryX task, as a program uses it.
+
+    arrived, sent: of the link's counters. coming: groups, and None for another answer; sending:
+    groups whose gradients are not known to have left.
+    """
+
+    def __init__(self, link: StoreLink, arrived: Waiter, sent: Waiter) -> None:
+        self.link = link
+        self._arrived, self._sent = arrived, sent
+        self.coming: deque[int | None] = deque()
+        self.sending: deque[int] = deque()
+        self._answer = np.empty_like(SETTLED)
+
+    def ask(self, order: Order, answer: Array | None = None) -> None:
+        """Give an order that has an answer, which comes in its turn."""
+        self.link.order(order)
+        self.link.receive(self._answer if answer is None else answer)
+        self.coming.append(None)
+
+    def take(self) -> int | None:
+        """What comes next, when it has."""
+        self._arrived.take()
+        self.link.check()
+        return self.coming.popleft()
+
+    def take_sent(self) -> None:
+        """Wait until the next gradients have left."""
+        self._sent.take()
+        self.link.check()
+        self.sending.popleft()
+
+
 class RemoteWeights:
-    """As `StreamedWeights`, over a `StoreLink`.
+    """As `StreamedWeights`, over connections to all tasks of MemoryX.
 
     What follows is fetched while a visit is computed, and the first one's groups again when the
     step's last gradients have left: MemoryX answers in the order of the wafer's orders, so that
@@ -45,27 +81,24 @@ class RemoteWeights:
         plan: Plan,
         arena: Bytes,
         memory: GradientMemory,
-        link: StoreLink,
-        arrived: Waiter,
-        sent: Waiter,
+        ends: Sequence[RemoteEnd],
+        server_of: Sequence[int],
         program: int = 0,
     ) -> None:
         self._program = program
         self._plan = plan
         self._memory = memory
-        self._link = link
+        self._ends = ends
+        self._end_of = [ends[server] for server in server_of]
+        self._measuring = measuring(plan, ends, server_of)
+        self._squares = [squares_of(plan) for _ in self._measuring]
         self._needs = [visit.groups for visit in plan.order]
         self._last = plan.deliveries[-1:]
         self._slots = slot_views(plan, arena)
         self._flat = flat_views(plan, memory.bytes)
         self._overwrites = gradients_below(plan)
         self._ahead = Ahead(plan)
-        self._sent = sent  # as above
-        self._sending: deque[int] = deque()  # groups whose gradients are not known to have left
-        self._waiter = arrived  # of the link's counter
         self._places = Places(plan)
-        self._coming: deque[int | None] = deque()  # None: the answer to SETTLE
-        self._answer = np.empty_like(SETTLED)
         self._is_settled = True
 
     def enter(self, visit: int) -> None:
@@ -77,8 +110,8 @@ class RemoteWeights:
         for group in needed:
             self._load(group)
         for group in self._overwrites[visit]:
-            while group in self._sending:
-                self._take_sent()
+            while group in self._end_of[group].sending:
+                self._end_of[group].take_sent()
         self._ahead.enter(visit)
         while self._ahead.waiting:
             self._fetch(self._ahead.waiting.popleft())
@@ -87,10 +120,12 @@ class RemoteWeights:
         """Send the group's gradients to MemoryX."""
         self._is_settled = False
         self._places.held.discard(group)
-        gradients = self._flat[f"gradients/{group}"]
-        self._sending.append(group)
-        self._link.send_gradients(group, gradients, lambda: self._forget_gradients(group))
+        gradients, end = self._flat[f"gradients/{group}"], self._end_of[group]
+        end.sending.append(group)
+        sent = partial(self._forget_gradients, group)
+        end.link.send_gradients(group, step.index, gradients, sent)
         if (group,) == self._last:
+            self._exchange()
             for first in self._needs[0]:
                 self._fetch(first)
 
@@ -98,24 +133,34 @@ class RemoteWeights:
         """Wait until MemoryX has applied all gradients."""
         if self._is_settled:
             return
-        self._link.order(Order.SETTLE)
-        self._link.receive(self._answer)
-        self._coming.append(None)
-        while self._coming:
-            self._take()
-        while self._sending:
-            self._take_sent()
+        for end in self._ends:
+            end.ask(Order.SETTLE)
+        for end in self._ends:
+            self._take_all(end)
+            while end.sending:
+                end.take_sent()
         self._is_settled = True
 
     def resume(self) -> None:
         """Tell MemoryX which program's groups the next orders are about."""
-        self._link.order(Order.TURN, self._program)
+        for end in self._ends:
+            end.link.order(Order.TURN, self._program)
 
     def leave(self) -> None:
         """The slots are another program's from now on."""
-        while self._coming:
-            self._take()
+        for end in self._ends:
+            self._take_all(end)
         self._places.held.clear()
+
+    def _exchange(self) -> None:
+        """Give each task the sum of what all have measured: nothing is updated before."""
+        for end, squares in zip(self._measuring, self._squares, strict=True):
+            end.ask(Order.SQUARES, squares)
+        for end in self._measuring:
+            self._take_all(end)
+        whole = total(square for each in self._squares for square in each)
+        for end in self._measuring:
+            end.link.send_total(whole)
 
     def _forget_gradients(self, group: int) -> None:
         """A large group's are not kept, nor any where each has a place of its own.
@@ -131,24 +176,26 @@ class RemoteWeights:
     def _load(self, group: int) -> None:
         self._fetch(group)
         while group not in self._places.held:
-            self._take()
+            self._take(self._end_of[group])
 
     def _fetch(self, group: int) -> None:
         """Ask for a group that is neither here nor coming."""
-        if group in self._places.held or group in self._coming:
+        end = self._end_of[group]
+        if group in self._places.held or group in end.coming:
             return
+        for other in self._ends:  # of one connection they come one after the other
+            coming = (each for each in other.coming if each is not None)
+            if other is not end and self._places.meet(group, coming):
+                self._take_all(other)
         self._places.clear(group)
-        self._coming.append(group)
-        self._link.order(Order.FETCH, group)
-        self._link.receive(self._slots[group])
+        end.coming.append(group)
+        end.link.order(Order.FETCH, group)
+        end.link.receive(self._slots[group])
 
-    def _take_sent(self) -> None:
-        self._sent.take()
-        self._link.check()
-        self._sending.popleft()
+    def _take_all(self, end: RemoteEnd) -> None:
+        while end.coming:
+            self._take(end)
 
-    def _take(self) -> None:
-        self._waiter.take()
-        self._link.check()
-        if (group := self._coming.popleft()) is not None:
+    def _take(self, end: RemoteEnd) -> None:
+        if (group := end.take()) is not None:
             self._places.has_come(group)

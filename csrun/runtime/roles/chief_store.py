@@ -3,87 +3,185 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
-from csrun.executable import Executable, Plan, numbers_view, state_views
+from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
 from csrun.executable.bind import Array
+from csrun.executable.shards import Own, Shards
 from csrun.records import log_lines
 from csrun.runtime.remote.store import ChannelPort
-from csrun.runtime.store.residency import Residency
+from csrun.runtime.roles.peer_channels import PeerChannels
+from csrun.runtime.store.residency import Residency, store_bytes
 from csrun.runtime.store.tensors import FilePort, Port, stored_numbers, stored_state
 from csrun.runtime.wire import messages
-from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.shared import SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
 M = TypeVar("M", bound=messages.AnyMessage)
 State = tuple[dict[str, Array], Array | None]  # tensors of a checkpoint, numbers of the steps
-DESCRIPTORS = 3  # of a store on this machine: memory, gradients, weights
-COUNTERS = 2  # of another program: gradients, weights
-
-
-class Expect(Protocol):
-    """Waits for MemoryX's next message, while no other peer ends."""
-
-    def __call__(self, kind: type[M], descriptors: int) -> tuple[M, list[int]]: ...
+DESCRIPTORS = 4  # of a store on this machine: memory, gradients, weights, notes
+COUNTERS = 3  # of another program: gradients, weights, notes
 
 
 class ChiefStore:
-    """The chief's end of the channel to MemoryX.
+    """The chief's end of the channel to one MemoryX task.
 
     parts: what the wafer is given: the descriptors of the store, or that of the connection to
     another machine; they stay open as long as the run. disk: of a store in a file on this one.
     """
 
-    def __init__(self, channel: Channel, expect: Expect, resources: ExitStack) -> None:
-        self._channel, self._expect, self._resources = channel, expect, resources
-        self._is_afar = isinstance(channel, TcpChannel)
+    def __init__(
+        self, name: str, peers: PeerChannels, resources: ExitStack, shards: Shards, server: int
+    ) -> None:
+        self._name, self._channel, self._peers = name, peers[name], peers
+        self._resources, self._shards, self._server = resources, shards, server
+        self.is_afar = isinstance(self._channel, TcpChannel)
         self.parts: list[int] = []
         self.disk: messages.StoreOnDisk | None = None
+
+    def ask(
+        self,
+        executable: Executable,
+        settings: messages.RunSettings,
+        checkpoints: messages.CheckpointSpace | None,
+        later_bytes: int,
+    ) -> None:
+        """Have the store made."""
+        directory, digest = str(executable.directory), executable.digest
+        part = self._server, self._shards.servers, later_bytes
+        load = messages.LoadStore(directory, digest, settings, checkpoints, *part)
+        self._channel.send(load)
+
+    def made(self) -> messages.StoreReady:
+        """Wait until it is."""
+        ready, parts = self._expect(messages.StoreReady, 0 if self.is_afar else DESCRIPTORS)
+        if isinstance(self._channel, TcpChannel):
+            self.parts = [self._channel.bulk.fileno()]
+        else:
+            self.parts, self.disk = parts, ready.disk
+        return ready
+
+    def add(self, executable: Executable) -> list[int]:
+        """Have another program's updates loaded: its counters, from a MemoryX on this machine."""
+        self._channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
+        return self._expect(messages.UpdatesReady, 0 if self.is_afar else COUNTERS)[1]
+
+    def ask_first_values(self) -> None:
+        """Have the state get its first values."""
+        self._channel.send(messages.InitializeStore())
+
+    def initialized(self) -> None:
+        """Wait until it has them."""
+        self._expect(messages.StoreInitialized, 0)
+
+    def state(self, plan: Plan) -> State:
+        """Its part of the state, wherever the store is; the wafer has been given its parts."""
+        own = self._shards.own(plan, self._server)
+        if isinstance(self._channel, TcpChannel):
+            return _state_by(plan, ChannelPort(self._channel), own)
+        memory, *counters = self.parts
+        close_all(counters)
+        if self.disk is None:
+            mapped = self._resources.enter_context(closing(SharedMemory.attach(memory)))
+            return state_views(plan, mapped.bytes, own), numbers_view(plan, mapped.bytes)
+        self._resources.callback(os.close, memory)  # not mapped, which would count as the chief's
+        return _state_by(plan, FilePort(memory, Residency(plan, self.disk.memory_bytes, own)), own)
+
+    def _expect(self, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
+        return self._peers.expect(self._name, kind, descriptors)
+
+
+class ChiefStores:
+    """MemoryX as the chief has it: all of its tasks, which share the groups."""
+
+    def __init__(
+        self, plan: Plan, names: Sequence[str], peers: PeerChannels, resources: ExitStack
+    ) -> None:
+        self._plan = plan
+        self.shards = Shards.of(plan, len(names))
+        self._each = [
+            ChiefStore(name, peers, resources, self.shards, server)
+            for server, name in enumerate(names)
+        ]
+
+    @property
+    def are_afar(self) -> bool:
+        """Whether the tasks are on other machines: one each, and none on the chief's."""
+        return self._each[0].is_afar
+
+    @property
+    def parts(self) -> list[int]:
+        """What the wafer is given, of one task after the other."""
+        return [part for each in self._each for part in each.parts]
+
+    @property
+    def disks(self) -> tuple[messages.StoreOnDisk | None, ...]:
+        """Of the stores on this machine."""
+        return tuple(each.disk for each in self._each)
 
     def make(
         self,
         executable: Executable,
         settings: messages.RunSettings,
-        first_step: int,
         checkpoints: messages.CheckpointSpace | None,
     ) -> str:
-        """Have the store made; a line that says where it is."""
-        directory, digest = str(executable.directory), executable.digest
-        self._channel.send(messages.LoadStore(directory, digest, settings, first_step, checkpoints))
-        ready, parts = self._expect(messages.StoreReady, 0 if self._is_afar else DESCRIPTORS)
-        if isinstance(self._channel, TcpChannel):
-            self.parts = [self._channel.bulk.fileno()]
-        else:
-            self.parts, self.disk = parts, ready.disk
-        folder = ready.disk.folder if ready.disk else None
-        memory_bytes = ready.disk.memory_bytes if ready.disk else ready.nbytes
-        return log_lines.weight_store(ready.nbytes, folder, memory_bytes)
+        """Have the stores made; a line that says where they are.
+
+        Those of one machine one after the other: each sees what room the ones before have left.
+        """
+        owns = [self.shards.own(self._plan, server) for server in range(self.shards.servers)]
+        nbytes = [store_bytes(self._plan, own) for own in owns]
+        placed = []
+        for server, each in enumerate(self._each):
+            later_bytes = 0 if self.are_afar else sum(nbytes[server + 1 :])
+            each.ask(executable, settings, checkpoints, later_bytes)
+            if not self.are_afar:
+                placed.append(_placed(each.made()))
+        placed = placed or [_placed(each.made()) for each in self._each]
+        return log_lines.weight_stores(placed, len(self._plan.groups))
 
     def add(self, executable: Executable) -> list[int]:
-        """Have another program's updates loaded: its counters, from a MemoryX on this machine."""
-        self._channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
-        return self._expect(messages.UpdatesReady, 0 if self._is_afar else COUNTERS)[1]
+        """Have another program's updates loaded: its counters, from tasks on this machine."""
+        self.shards.servers_of(executable.plan)  # each group is one task's
+        return [part for each in self._each for part in each.add(executable)]
 
     def initialize(self) -> None:
-        """Have the state get its first values."""
-        self._channel.send(messages.InitializeStore())
-        self._expect(messages.StoreInitialized, 0)
+        """Have the state get its first values, in all tasks at a time."""
+        for each in self._each:
+            each.ask_first_values()
+        for each in self._each:
+            each.initialized()
 
     def state(self, plan: Plan) -> State:
-        """The state, wherever the store is; the wafer has been given its parts."""
-        if isinstance(self._channel, TcpChannel):
-            return self._state_by(plan, ChannelPort(self._channel))
-        memory, *counters = self.parts
-        close_all(counters)
-        if self.disk is None:
-            mapped = self._resources.enter_context(closing(SharedMemory.attach(memory)))
-            return state_views(plan, mapped.bytes), numbers_view(plan, mapped.bytes)
-        self._resources.callback(os.close, memory)  # not mapped, which would count as the chief's
-        return self._state_by(plan, FilePort(memory, Residency(plan, self.disk.memory_bytes)))
+        """All of the state, in the order of one store's, and the numbers of the steps."""
+        states, numbers = zip(*(each.state(plan) for each in self._each), strict=True)
+        found = {name: tensor for state in states for name, tensor in state.items()}
+        first = numbers[0]
+        everywhere = first if first is None or len(numbers) == 1 else cast(Array, Copies(numbers))
+        return {name: found[name] for name in state_layout(plan)}, everywhere
 
-    def _state_by(self, plan: Plan, port: Port) -> State:
-        return stored_state(plan, port), stored_numbers(plan, port)
+
+class Copies:
+    """An array that lies in several stores, and is written whole into each."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._arrays = arrays
+        self.shape = arrays[0].shape
+
+    def __setitem__(self, every: Any, values: Any) -> None:
+        for array in self._arrays:
+            array[every] = values
+
+
+def _placed(ready: messages.StoreReady) -> log_lines.PlacedStore:
+    disk = ready.disk
+    return log_lines.PlacedStore(
+        ready.nbytes, disk.folder if disk else None, disk.memory_bytes if disk else ready.nbytes
+    )
+
+
+def _state_by(plan: Plan, port: Port, own: Own) -> State:
+    return stored_state(plan, port, own), stored_numbers(plan, port)
 
 
 def close_all(descriptors: Sequence[int]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 
 from csrun.base import open_files
@@ -11,7 +10,7 @@ from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.chief_store import ChiefStore, State, close_all
+from csrun.runtime.roles.chief_store import ChiefStores, State, close_all
 from csrun.runtime.roles.chief_streamers import ChiefStreamers
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.peer_channels import PeerChannels
@@ -43,7 +42,8 @@ class RunRequest:
     system: the name of the CS system, leased by the caller, and cores: how many of its cores a
     program can use, and sram_bytes their memory (None: any number). told: what streamers must know
     of the order of the data set, if there is anything. data: the number of that among theirs.
-    checkpoints: what must have room on a disk beside the store.
+    checkpoints: what must have room on a disk beside the store. memoryx: its tasks' names, of which
+    a run needs some where the weights are streamed.
     """
 
     executable: Executable
@@ -58,6 +58,7 @@ class RunRequest:
     data: int = 0
     batch: int | None = None
     checkpoints: messages.CheckpointSpace | None = None
+    memoryx: tuple[str, ...] = (MEMORYX,)
 
 
 class Cluster:
@@ -70,7 +71,7 @@ class Cluster:
         self._folder = folder
         self._peers = PeerChannels(folder)
         self._resources = ExitStack()
-        self._store: ChiefStore | None = None
+        self._stores: ChiefStores | None = None
 
     def __enter__(self) -> "Cluster":
         return self
@@ -95,9 +96,9 @@ class Cluster:
         first = request.first if request.batch is None else request.batch
         self._streamers.start(plan, 0, first, request.last, request.data, request.told)
         if not plan.store_in_arena:
-            notify(self._make_store(request))
+            notify(self._make_stores(request))
         notify(log_lines.PROGRAMMING)
-        self._load_wafer(request.executable, first, self._store.parts if self._store else [])
+        self._load_wafer(request.executable, first, self._stores.parts if self._stores else [])
         self._add_rings(plan, 0)
         ready, (arena, results) = self._peers.expect(wafer, messages.WaferReady, 2)
         notify(log_lines.PROGRAMMED)
@@ -128,8 +129,8 @@ class Cluster:
 
     def initialize(self, state: dict[str, Array]) -> None:
         """Give the state its first values: MemoryX does it, or who has mapped the arena."""
-        if self._store is not None:
-            self._store.initialize()
+        if self._stores is not None:
+            self._stores.initialize()
             return
         plan, seed = self._request.executable.plan, self._request.settings.seed
         initialize(plan, state, seed, own_threads(), is_fresh=True)
@@ -166,13 +167,15 @@ class Cluster:
         """Give an order to the wafer and wait for its answer; `awaited` hears what it waits for."""
         return self._peers.order(self._wafer, order, awaited)
 
-    def hold_updates(self) -> Counter | None:
+    def hold_updates(self) -> list[Counter] | None:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""
-        owner = MEMORYX if self._store else self._wafer
-        if isinstance(self._peers[owner], TcpChannel):
+        owners = self._memoryx or (self._wafer,)
+        if isinstance(self._peers[owners[0]], TcpChannel):
             return None
-        self._peers[owner].send(messages.HoldUpdates())
-        return Counter(self._peers.expect(owner, messages.UpdatesHeld, 1)[1][0])
+        for owner in owners:
+            self._peers[owner].send(messages.HoldUpdates())
+        held = [self._peers.expect(owner, messages.UpdatesHeld, 1) for owner in owners]
+        return [Counter(counter) for _, (counter,) in held]
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each peer has traced, by its name."""
@@ -191,8 +194,8 @@ class Cluster:
         names = request.feeding.streamers
         each = LOCAL_DESCRIPTORS if self._folder.host is None else REMOTE_DESCRIPTORS
         self._resources.enter_context(open_files.room_for((each + of_ring) * len(names)))
-        memoryx = set() if request.executable.plan.store_in_arena else {MEMORYX}
-        self._peers.gather({*names, *others, *memoryx})
+        self._memoryx = () if request.executable.plan.store_in_arena else request.memoryx
+        self._peers.gather({*names, *others, *self._memoryx})
         self._request = request
         streamers = ChiefStreamers(self._peers, request.feeding, request.settings)
         self._streamers = self._resources.enter_context(closing(streamers))
@@ -214,9 +217,10 @@ class Cluster:
                 rings,
                 ring_slots_for(rings, plan.inputs),
                 result_slots(plan),
-                remote_store=len(store_parts) == 1,
+                servers=len(self._memoryx),
+                remote_store=self._stores is not None and self._stores.are_afar,
                 batches_of=batches_of,
-                disk=self._store.disk if self._store else None,
+                disks=self._stores.disks if self._stores else (),
                 trace_steps=self._request.settings.trace_steps,
             ),
             store_parts,
@@ -230,22 +234,21 @@ class Cluster:
     def _state(self, plan: Plan, arena: int) -> State:
         """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
         memory = self._map(arena)
-        if self._store is not None:
-            return self._store.state(plan)
+        if self._stores is not None:
+            return self._stores.state(plan)
         whole = store_of(plan, memory, None)
         return state_views(plan, whole), numbers_view(plan, whole)
 
-    def _make_store(self, request: RunRequest) -> str:
-        expect = partial(self._peers.expect, MEMORYX)
-        self._store = ChiefStore(self._peers[MEMORYX], expect, self._resources)
-        first, checkpoints = request.first, request.checkpoints
-        return self._store.make(request.executable, request.settings, first, checkpoints)
+    def _make_stores(self, request: RunRequest) -> str:
+        plan = request.executable.plan
+        self._stores = ChiefStores(plan, self._memoryx, self._peers, self._resources)
+        return self._stores.make(request.executable, request.settings, request.checkpoints)
 
     def _load_beside_store(
         self, executable: Executable, first: int, batches_of: int | None = None
     ) -> None:
         """Have MemoryX, if there is one, and the wafer load another program."""
-        parts = self._store.add(executable) if self._store else []
+        parts = self._stores.add(executable) if self._stores else []
         self._load_wafer(executable, first, parts, batches_of)
         close_all(parts)
 

@@ -19,12 +19,12 @@ from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_byte
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.timed import timed
 from csrun.runtime.step.trace import LayerMarks, Recorder, Spans
+from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,
     ResidentWeights,
     Slots,
     Turns,
-    Updates,
     Weights,
 )
 from csrun.runtime.store.first_values import initialize, own_threads

@@ -11,12 +11,13 @@ from threadpoolctl import threadpool_limits
 from csrun.executable import Executable, Plan, Runtime, Step, load
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.copying import UpdateGate
-from csrun.runtime.step.timed import updated
+from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.update_threads import UpdateThreads
-from csrun.runtime.step.weights import Updates
+from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import own_threads
-from csrun.runtime.store.place import make_store
+from csrun.runtime.store.notes import Notes
+from csrun.runtime.store.place import Part, make_store
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     HoldUpdates,
@@ -55,27 +56,42 @@ def serve(control: Channel) -> Results:
 
 
 class _Updating:
-    """One program's learning algorithm, and the counters that it shares with the wafer.
+    """One program's learning algorithm, and what it shares with the wafer.
 
-    parts: their descriptors: gradients, weights.
+    parts: the descriptors: gradients, weights, notes.
     """
 
     def __init__(
-        self, updates: Updates, control: Channel, resources: ExitStack, recorder: Recorder
+        self,
+        plan: Plan,
+        updates: Updates,
+        control: Channel,
+        resources: ExitStack,
+        recorder: Recorder,
     ) -> None:
         self._recorder = recorder
         gradients = resources.enter_context(closing(Counter.create()))
         self._weights = resources.enter_context(closing(Counter.create()))
+        self._notes = resources.enter_context(closing(Notes.create(plan)))
         self._updates = updates
         self.gradients = Waiter(gradients, control)
-        self.parts = gradients.descriptor, self._weights.descriptor
+        self.parts = gradients.descriptor, self._weights.descriptor, self._notes.descriptor
 
     def take_step(self, step: Step) -> None:
         """Take group after group as their gradients come in."""
         for group in self._updates.order:
             self.gradients.take()
+            step.index = int(self._notes.steps[group])
             if groups := updated(self._updates, group, step, self._recorder):
                 self._weights.raise_by(len(groups))
+        if self._updates.awaits_total:
+            self.gradients.take()  # the wafer asks, when it has delivered to all tasks
+            measured = self._updates.measured()
+            self._notes.squares[: len(measured)] = measured
+            self._weights.raise_by()
+            self.gradients.take()  # the sum of all tasks', which the wafer makes
+            groups = applied(self._updates, float(self._notes.total[0]), step, self._recorder)
+            self._weights.raise_by(len(groups))
 
 
 class _Store:
@@ -87,10 +103,11 @@ class _Store:
         self._control, self._resources = control, resources
         self._mail = Mail(control)
         self._owner: Plan = executable.plan
-        made = make_store(self._owner, request.settings, request.checkpoints)
+        self._part = Part.of(self._owner, request)
+        made = make_store(self._owner, request.settings, request.checkpoints, self._part)
         self._store = resources.enter_context(closing(made))
         self._runtime = Runtime(request.settings.seed)
-        self._step = Step(index=request.first_step)
+        self._step = Step()
         self._recorder = Recorder(request.settings.trace_steps)
         self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
         self._gate = UpdateGate(self._owner)
@@ -99,14 +116,14 @@ class _Store:
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
         parts = self._add(executable)
-        ready = StoreReady(self._owner.store.nbytes, made.disk)
-        control.send(ready, (made.memory.descriptor, *parts))
+        control.send(StoreReady(made.nbytes, made.disk), (made.memory.descriptor, *parts))
 
-    def _add(self, executable: Executable) -> tuple[int, int]:
+    def _add(self, executable: Executable) -> tuple[int, int, int]:
         plan, store = executable.plan, self._store
         program = self._threads.over(executable.update_program(store.memory.bytes, self._runtime))
-        updates = Updates(plan, program, store.pages.of(plan), self._gate)
-        added = _Updating(updates, self._control, self._resources, self._recorder)
+        own = self._part.own(plan)
+        updates = Updates(plan, program, store.pages.of(plan), self._gate, own)
+        added = _Updating(plan, updates, self._control, self._resources, self._recorder)
         self._programs.append(added)
         self._poll.register(added.parts[0], select.POLLIN)
         return added.parts
@@ -118,7 +135,6 @@ class _Store:
             for program in self._programs:
                 if program.gradients.ready():
                     program.take_step(self._step)
-                    self._step.index += 1
                     break
             else:
                 self._wait()

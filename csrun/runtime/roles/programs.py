@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from csrun.base.errors import PeerLost
+from csrun.context import Role
+from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.input_log import Feeding
@@ -49,8 +51,8 @@ class Peers(Protocol):
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
 
-    def hold_updates(self) -> Counter | None:
-        """Have updates wait for what is copied of the state; the counter of its tensors."""
+    def hold_updates(self) -> list[Counter] | None:
+        """Have updates wait for what is copied of the state; the counters of its tensors."""
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each of them has traced, by its name."""
@@ -102,8 +104,10 @@ class ClusterProgram:
         return self._results.losses(count)
 
     def _say_awaited(self, awaited: Awaited) -> None:
-        what, where = "memoryx to update the weights", ""
-        if isinstance(awaited, messages.BatchAwaited):
+        where = ""
+        if isinstance(awaited, messages.WeightsAwaited):
+            what = f"{peer_name(Role.MEMORYX, 1 + awaited.server)} to update the weights"
+        else:
             what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
             stage = self.feeding.stage(awaited.streamer, awaited.stage)
             where = f"; it is in its stage '{stage}'" if stage else ""
@@ -157,10 +161,19 @@ class ClusterMachine(ClusterProgram):
 
     def hold_updates(self) -> Held | None:
         """Have updates wait for what is copied of the state."""
-        counter = self._peers.hold_updates()
-        if counter is None:
+        counters = self._peers.hold_updates()
+        if counters is None:
             return None
-        return Held(copying_order(self.plan), counter.raise_by, counter.close)
+
+        def copied(count: int) -> None:
+            for counter in counters:
+                counter.raise_by(count)
+
+        def end() -> None:
+            for counter in counters:
+                counter.close()
+
+        return Held(copying_order(self.plan), copied, end)
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each process but the chief's has traced, by its name."""

@@ -5,6 +5,7 @@ Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTE
 
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,29 +16,32 @@ from threadpoolctl import threadpool_limits
 from csrun.base import open_files
 from csrun.context.job import read_secret
 from csrun.executable import Executable, Plan, RunMode, Runtime, load
-from csrun.executable.bind import Bytes, store_of
+from csrun.executable.bind import AnyStore, Bytes, ShardedStore, store_of
+from csrun.executable.shards import Shards
 from csrun.runtime.remote.store import StoreLink
-from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
+from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.timed import timed
 from csrun.runtime.step.trace import LayerMarks, Recorder
+from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
+    MemoryxEnd,
     ResidentWeights,
     Slots,
     StreamedWeights,
     Turns,
-    Updates,
     Weights,
 )
+from csrun.runtime.store.notes import Notes
 from csrun.runtime.store.pages import StorePages
 from csrun.runtime.store.place import Store, pages_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
+from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, take_part, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of
 from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, SharedMemory, Waiter
 
@@ -161,19 +165,32 @@ class _Wafer:
         plan, memory = executable.plan, self._memory
         arena = memory.arena.bytes
         if memory.remote is not None:
-            return memory.remote.weights(plan, arena, len(self._programs))
+            server_of = memory.server_of(plan)
+            return memory.remote.weights(plan, arena, server_of, len(self._programs))
         if plan.store_in_arena:
-            program = executable.update_program(memory.store, memory.runtime)
+            program = executable.update_program(memory.resident, memory.runtime)
             return ResidentWeights(Updates(plan, program, gate=memory.gate))
         opened = self._resources.enter_context
-        delivered, updates = (opened(closing(Counter(part))) for part in store_parts[-2:])
-        return StreamedWeights(
-            plan,
-            opened(closing(Slots(plan, arena, memory.store))),
-            updates=_waiter(updates, self._control),
-            gradients=delivered,
-            pages=memory.pages.of(plan),
-        )
+        slots = opened(closing(Slots(plan, arena, memory.store)))
+        return StreamedWeights(plan, slots, self._ends(plan, store_parts), memory.server_of(plan))
+
+    def _ends(self, plan: Plan, store_parts: list[int]) -> list[MemoryxEnd]:
+        """Those of what is shared of a program with each MemoryX task of this machine."""
+        opened, servers = self._resources.enter_context, len(self._memory.pages)
+        each = len(store_parts) // servers
+        ends = []
+        for server, pages in enumerate(self._memory.pages):
+            delivered, updates, notes = store_parts[each * server :][:each][-3:]
+            counted = opened(closing(Counter(updates)))
+            ends.append(
+                MemoryxEnd(
+                    _waiter(counted, self._control, server),
+                    opened(closing(Counter(delivered))),
+                    opened(closing(Notes(SharedMemory.attach(notes), plan))),
+                    pages.of(plan),
+                )
+            )
+        return ends
 
     def _rings(self, plan: Plan, request: messages.LoadWafer) -> RingSource:
         opened = self._resources.enter_context
@@ -202,20 +219,44 @@ class _Memory:
     ) -> None:
         self.owner, self.runtime = owner, Runtime(request.seed, marks)
         self.gate = UpdateGate(owner)  # of a store in the arena
-        self.remote: _RemoteStore | None = None
-        self.pages = StorePages()
+        self.remote: _RemoteStores | None = None
+        self.pages: list[StorePages] = []
+        self.store: AnyStore
+        self._shards = Shards.of(owner, max(1, request.servers))
         self._opened = resources.enter_context
         self.arena = self._opened(closing(SharedMemory.create("arena", owner.arena_bytes)))
         if request.remote_store:
-            self.remote = _RemoteStore(owner, store_parts[0], control, resources)
+            self.remote = _RemoteStores(owner, store_parts, control, resources)
             self.store = self.remote.gradients.bytes
-        elif store_parts:
-            shared = SharedMemory.over(store_parts[0])
-            store = Store(shared, pages_of(owner, shared, request.disk), request.disk)
-            self.pages = self._opened(closing(store)).pages
-            self.store = shared.bytes
+        elif request.servers:
+            self.store = self._mapped(
+                request.disks, store_parts[:: len(store_parts) // request.servers]
+            )
         else:
-            self.store = store_of(owner, self.arena.bytes, None)
+            self.store = self.resident
+
+    @property
+    def resident(self) -> Bytes:
+        """The store where it is the arena's."""
+        return store_of(self.owner, self.arena.bytes, None)
+
+    def server_of(self, plan: Plan) -> tuple[int, ...]:
+        """The MemoryX task of each group of a program."""
+        return self._shards.servers_of(plan)
+
+    def _mapped(
+        self, disks: Sequence[messages.StoreOnDisk | None], descriptors: list[int]
+    ) -> AnyStore:
+        """The stores of this machine's MemoryX tasks."""
+        memories = []
+        for server, (disk, descriptor) in enumerate(zip(disks, descriptors, strict=True)):
+            memory = SharedMemory.over(descriptor)
+            own = self._shards.own(self.owner, server)
+            pages = pages_of(self.owner, memory, disk, own)
+            self._opened(closing(Store(memory, pages, disk, len(memory.bytes), own)))
+            self.pages.append(pages)
+            memories.append(memory.bytes)
+        return memories[0] if len(memories) == 1 else ShardedStore(self._shards, memories)
 
     def make_room(self, plan: Plan) -> None:
         """Have an arena that is long enough for a program; what others have mapped stays."""
@@ -223,26 +264,29 @@ class _Memory:
             self.arena = self._opened(closing(self.arena.grown(plan.arena_bytes)))
 
 
-class _RemoteStore:
-    """The store of a MemoryX on another machine: the connection, and gradients until they leave."""
+class _RemoteStores:
+    """The stores of tasks on other machines: connections, and gradients until they leave."""
 
     def __init__(
-        self, owner: Plan, connection: int, control: Channel, resources: ExitStack
+        self, owner: Plan, connections: list[int], control: Channel, resources: ExitStack
     ) -> None:
         self.gradients = GradientMemory(owner.store.nbytes)
-        link = StoreLink(socket.socket(fileno=connection))
-        self._link = resources.enter_context(closing(link))
-        self._arrived, self._sent = (_waiter(each, control) for each in (link.arrived, link.sent))
+        self._ends = []
+        names = memoryx_names(len(connections))
+        for server, (name, connection) in enumerate(zip(names, connections, strict=True)):
+            link = StoreLink(socket.socket(fileno=connection), name)
+            resources.enter_context(closing(link))
+            waiters = (_waiter(each, control, server) for each in (link.arrived, link.sent))
+            self._ends.append(RemoteEnd(link, *waiters))
 
-    def weights(self, plan: Plan, arena: Bytes, program: int) -> RemoteWeights:
+    def weights(self, plan: Plan, arena: Bytes, server_of: Sequence[int], number: int) -> Weights:
         """A program's, by its number."""
-        link, arrived, sent = self._link, self._arrived, self._sent
-        return RemoteWeights(plan, arena, self.gradients, link, arrived, sent, program)
+        return RemoteWeights(plan, arena, self.gradients, self._ends, server_of, number)
 
 
-def _waiter(counter: Counter, control: Channel) -> Waiter:
+def _waiter(counter: Counter, control: Channel, server: int) -> Waiter:
     def overdue(waited_s: float) -> None:
-        control.send(messages.WeightsAwaited(waited_s))
+        control.send(messages.WeightsAwaited(waited_s, server))
 
     return Waiter(counter, control, overdue)
 

@@ -17,7 +17,7 @@ import numpy as np
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_views
-from csrun.executable.bind import Array, Batch, Bytes, kept_outputs, partial_gradients
+from csrun.executable.bind import AnyStore, Array, Batch, Bytes, kept_outputs, partial_gradients
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, Taken
 from csrun.runtime.step.timed import TimedWeights
@@ -38,7 +38,7 @@ class Compute(Protocol):
 
 
 def make_compute(
-    executable: Executable, arena: Bytes, store: Bytes, runtime: Runtime, weights: Weights
+    executable: Executable, arena: Bytes, store: AnyStore, runtime: Runtime, weights: Weights
 ) -> Compute:
     """The way of computing that the plan asks for."""
     plan = executable.plan
@@ -55,7 +55,7 @@ class WholeBatch:
         self,
         executable: Executable,
         arena: Bytes,
-        store: Bytes,
+        store: AnyStore,
         runtime: Runtime,
         weights: Weights,
     ) -> None:
@@ -99,7 +99,7 @@ class MicroBatches:
         self,
         executable: Executable,
         arena: Bytes,
-        store: Bytes,
+        store: AnyStore,
         runtime: Runtime,
         weights: Weights,
     ) -> None:
@@ -164,7 +164,7 @@ class Minibatches:
         self,
         executable: Executable,
         arena: Bytes,
-        store: Bytes,
+        store: AnyStore,
         runtime: Runtime,
         weights: Weights,
     ) -> None:
@@ -214,7 +214,7 @@ def _part(batch: Batch, number: int, rows: int) -> Batch:
 
 
 def _first_and_later(
-    executable: Executable, arena: Bytes, store: Bytes, runtime: Runtime
+    executable: Executable, arena: Bytes, store: AnyStore, runtime: Runtime
 ) -> tuple[list[Visit], list[Visit]]:
     """The program of the first micro-batch, and that of later ones, if there are any."""
     first = executable.wafer_program(arena, store, runtime).visits
@@ -254,7 +254,7 @@ def _visit(visit: Visit, batch: Batch, step: Step, sums: Sequence[_GradientSum])
         gradients.add()
 
 
-def _gradient_sums(plan: Plan, arena: Bytes, store: Bytes) -> list[list[_GradientSum]]:
+def _gradient_sums(plan: Plan, arena: Bytes, store: AnyStore) -> list[list[_GradientSum]]:
     """For each visit the gradients that it writes."""
     if plan.store.gradients_offset is None:
         return [[] for _ in plan.visits]

@@ -3,12 +3,13 @@
 Of a wafer that stands still while it waits that time is its own (`awake`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 from csrun.executable import Step
 from csrun.runtime.step.trace import Kind, Recorder
-from csrun.runtime.step.weights import Updates, Weights
+from csrun.runtime.step.updates import Updates
+from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.awake import awake_s
 
 WHOLE_STEP = -1  # in a visit's place, where minibatches flow through all of them
@@ -65,10 +66,22 @@ class TimedWeights:
 
 def updated(updates: Updates, group: int, step: Step, recorder: Recorder) -> Sequence[int]:
     """Give a group's gradients to the learning algorithm, which is traced; as `Updates.deliver`."""
+    return _recorded(lambda: updates.deliver(group, step), group, step, recorder)
+
+
+def applied(updates: Updates, squares: float, step: Step, recorder: Recorder) -> Sequence[int]:
+    """Have all groups updated, which is traced as the last one's; as `Updates.apply`."""
+    last = updates.order[-1]
+    return _recorded(lambda: updates.apply(squares, step), last, step, recorder)
+
+
+def _recorded(
+    update: Callable[[], Sequence[int]], group: int, step: Step, recorder: Recorder
+) -> Sequence[int]:
     if not recorder.at(step.index):
-        return updates.deliver(group, step)
+        return update()
     began = perf_counter_ns()
-    groups = updates.deliver(group, step)
+    groups = update()
     recorder.add(Kind.UPDATE, group, began)
     return groups
 

@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from math import sqrt
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from csrun.executable import Plan, Step, UpdateProgram, flat_views
+from csrun.executable import Plan, Step, flat_views
 from csrun.executable.ahead import fetches, lie_over
-from csrun.executable.bind import Array, Bytes, total
+from csrun.executable.bind import AnyStore, Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
-from csrun.runtime.step.copying import UpdateGate
+from csrun.runtime.step.updates import Updates
+from csrun.runtime.store.notes import Notes
 from csrun.runtime.store.pages import GroupPages
 from csrun.runtime.wire.shared import Counter, Waiter
 
@@ -51,62 +51,6 @@ class Turns:
         return True
 
 
-ROUNDING = 1e-6  # added to a norm before it divides, as torch.nn.utils.clip_grad_norm_ does
-
-
-class Updates:
-    """The learning algorithm: gradients in, updates out, in the order of the plan's deliveries.
-
-    A group's weights are not read again in a step once its gradients are complete, so its update
-    follows at once, or as soon as a checkpoint has its old values; or, where the gradients are
-    clipped to a global norm, when all are there.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        program: UpdateProgram,
-        pages: GroupPages | None = None,
-        gate: UpdateGate | None = None,
-    ) -> None:
-        self._gate = gate or UpdateGate(plan)
-        self._last_copied = self._gate.last_of_groups(plan)
-        self.order = plan.deliveries
-        following = (*self.order[1:], *self.order[:1])
-        self._following = dict(zip(self.order, following, strict=True))
-        self._pages = pages or GroupPages()
-        self._program = program
-        self._clip_norm = plan.clip_norm
-        self._squares: list[float] = []
-
-    def deliver(self, group: int, step: Step) -> Sequence[int]:
-        """The group's gradients are in the store: the groups that are updated now."""
-        groups: Sequence[int] = (group,)
-        if self._clip_norm is not None:
-            self._squares += self._program.squares[group]()
-            self._pages.has_measured(group)
-            if group != self.order[-1]:
-                return ()
-            step.clip = clipping(sqrt(total(self._squares)), self._clip_norm)
-            self._squares.clear()
-            groups = self.order
-        for each in groups:
-            self._pages.fetch_state(self._following[each])
-            self._gate.wait(self._last_copied[each])
-            self._program.update[each](step)
-            self._pages.has_updated(each)
-        return groups
-
-
-def clipping(norm: float, longest: float) -> float:
-    """What gradients of a global norm are multiplied by, to be no longer than `longest`.
-
-    Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
-    """
-    factor = longest / (norm + ROUNDING)
-    return 1.0 if factor > 1 else factor  # NaN stays
-
-
 class ResidentWeights:
     """Weights and optimizer state on the wafer itself: pipelined mode and the CPU run."""
 
@@ -141,7 +85,7 @@ def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
     return [slot_of(group) for group in plan.groups]
 
 
-def slot_copies(plan: Plan, arena: Bytes, store: Bytes) -> list[Callable[[], None]]:
+def slot_copies(plan: Plan, arena: Bytes, store: AnyStore) -> list[Callable[[], None]]:
     """For each group, a function that copies its weights from the store into its arena slot."""
     sources = flat_views(plan, store)
 
@@ -181,7 +125,7 @@ class Slots:
     after the other, while the groups of a visit are computed on.
     """
 
-    def __init__(self, plan: Plan, arena: Bytes, store: Bytes) -> None:
+    def __init__(self, plan: Plan, arena: Bytes, store: AnyStore) -> None:
         self._copies = slot_copies(plan, arena, store)
         self._places = Places(plan)
         self._thread = ThreadPoolExecutor(1, "prefetch")  # it starts with what comes first
@@ -243,8 +187,21 @@ class Ahead:
         self.waiting.extend(self._fetches[visit])
 
 
-def gradients_below(plan: Plan) -> list[list[int]]:
-    """For each visit, the other groups whose gradients lie where it writes its own."""
+E = TypeVar("E")
+
+
+def measuring(plan: Plan, ends: Sequence[E], server_of: Sequence[int]) -> list[E]:
+    """Of several tasks those whose gradients must be measured together before an update."""
+    if len(ends) == 1 or plan.clip_norm is None:
+        return []
+    return [ends[server] for server in sorted({server_of[group] for group in plan.deliveries})]
+
+
+def gradients_below(plan: Plan, server_of: Sequence[int] | None = None) -> list[list[int]]:
+    """For each visit, the other groups whose gradients lie where it writes its own.
+
+    server_of: for each group the task in whose store that is; None where there is one place for all
+    """
     places = {
         g.index: range(g.gradients_offset_bytes, g.gradients_offset_bytes + g.nbytes)
         for g in plan.groups
@@ -256,7 +213,10 @@ def gradients_below(plan: Plan) -> list[list[int]]:
         return [
             other
             for other, place in places.items()
-            if other != group and place.start < own.stop and own.start < place.stop
+            if other != group
+            and place.start < own.stop
+            and own.start < place.stop
+            and (server_of is None or server_of[other] == server_of[group])
         ]
 
     found = {group: below(group) for group in places}
@@ -269,32 +229,40 @@ def added_before(plan: Plan) -> list[list[int]]:
     return [[], *before[:-1]]
 
 
-class StreamedWeights:
-    """Weights of MemoryX, streamed a group at a time; gradients stream back.
+class MemoryxEnd:
+    """The wafer's end of what it shares of a program with a MemoryX task of its machine.
 
-    `gradients` counts the groups that the wafer has delivered, in the order of the plan's
-    deliveries; `updates` those that MemoryX has updated, in the same order.
+    `gradients` counts the groups that the wafer has delivered to the task, in the order of the
+    plan's deliveries; `updates` those that the task has updated, in the same order.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        slots: Slots,
-        updates: Waiter,
-        gradients: Counter,
-        pages: GroupPages | None = None,
+        self, updates: Waiter, gradients: Counter, notes: Notes, pages: GroupPages | None = None
+    ) -> None:
+        self.updates, self.gradients, self.notes = updates, gradients, notes
+        self.pages = pages or GroupPages()
+        self.pending: deque[int] = deque()  # delivered groups whose update has not been seen
+
+
+class StreamedWeights:
+    """Weights of MemoryX, streamed a group at a time; gradients stream back.
+
+    ends: of its tasks; server_of: for each group, the task that has it.
+    """
+
+    def __init__(
+        self, plan: Plan, slots: Slots, ends: Sequence[MemoryxEnd], server_of: Sequence[int]
     ) -> None:
         self._needs = [visit.groups for visit in plan.order]
         self._completes = [frozenset(visit.completes) for visit in plan.order]
         self._added = added_before(plan)
-        self._pages = pages or GroupPages()
-        self._overwrites = gradients_below(plan)
+        self._overwrites = gradients_below(plan, server_of)
         self._ahead = Ahead(plan, PREFETCH_BYTES)
-        self._slots = slots
-        self._updates = updates
-        self._gradients = gradients
-        self._pending: deque[int] = deque()  # delivered groups whose update has not been seen
-        self._outdated: set[int] = set()  # the same ones
+        self._slots, self._ends = slots, ends
+        self._end_of = [ends[server] for server in server_of]
+        self._outdated: set[int] = set()  # delivered groups whose update has not been seen
+        self._measuring = measuring(plan, ends, server_of)
+        self._last = plan.deliveries[-1:]
 
     def enter(self, visit: int) -> None:
         """Wait until the groups' last updates are in the store, then load them.
@@ -309,37 +277,43 @@ class StreamedWeights:
         for group in needed:
             self._await_update(group)
             self._slots.load(group)
-            self._pages.has_read(group, is_updated_next=group in self._completes[visit])
+            pages = self._end_of[group].pages
+            pages.has_read(group, is_updated_next=group in self._completes[visit])
         for group in self._added[visit]:
-            self._pages.has_measured(group)
+            self._end_of[group].pages.has_measured(group)
         for group in self._overwrites[visit]:
             self._await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
-            self._pages.fetch_weights(group)
+            self._end_of[group].pages.fetch_weights(group)
         self._fetch_ahead()
 
     def _fetch_ahead(self) -> None:
         """Begin to load what may come; what was not updated yet lets nothing pass."""
         waiting = self._ahead.waiting
-        while waiting and self._pending and self._updates.ready():
-            self._take()
+        for end in self._ends if waiting else ():
+            while end.pending and end.updates.ready():
+                self._take(end)
         while waiting and waiting[0] not in self._outdated:
             group = waiting.popleft()
-            self._pages.fetch_weights(group)
+            self._end_of[group].pages.fetch_weights(group)
             self._slots.prefetch(group)
 
     def deliver(self, group: int, step: Step) -> None:
         """Hand the group's gradients to MemoryX."""
-        self._pages.has_delivered(group)
+        end = self._end_of[group]
+        end.pages.has_delivered(group)
         self._slots.outdate(group)
-        self._pending.append(group)
+        end.pending.append(group)
         self._outdated.add(group)
-        self._gradients.raise_by()
+        end.notes.steps[group] = step.index
+        end.gradients.raise_by()
+        if (group,) == self._last and self._measuring:
+            self._exchange()
 
     def settle(self) -> None:
         """Wait for the updates of all delivered groups."""
-        while self._pending:
-            self._take()
+        for group in tuple(self._outdated):
+            self._await_update(group)
 
     def leave(self) -> None:
         """The slots are another program's from now on."""
@@ -348,13 +322,24 @@ class StreamedWeights:
     def resume(self) -> None:
         """The slots are empty: another one has left them, or none was there."""
 
+    def _exchange(self) -> None:
+        """Give each task the sum of what all have measured: nothing is updated before."""
+        for end in self._measuring:
+            end.gradients.raise_by()
+        for end in self._measuring:
+            end.updates.take()
+        squares = total(square for end in self._measuring for square in end.notes.squares)
+        for end in self._measuring:
+            end.notes.total[0] = squares
+            end.gradients.raise_by()
+
     def _await_update(self, group: int) -> None:
         while group in self._outdated:
-            self._take()
+            self._take(self._end_of[group])
 
-    def _take(self) -> None:
-        self._updates.take()
-        self._outdated.discard(self._pending.popleft())
+    def _take(self, end: MemoryxEnd) -> None:
+        end.updates.take()
+        self._outdated.discard(end.pending.popleft())
 
 
 class InProcessStreamedWeights:

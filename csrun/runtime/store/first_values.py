@@ -28,7 +28,7 @@ def initialize(
     is_fresh: bool = False,
     drawn: Drawn = lambda name: None,
 ) -> None:
-    """Write initial values into every tensor of `state`, as the plan says.
+    """Write initial values into every tensor of `state`, all or a part of the plan's.
 
     A parameter's values depend on the seed, its name and its shape, and on nothing else.
     is_fresh: all of it is zero already, and its pages need not be touched. drawn: is told of each
@@ -63,7 +63,8 @@ def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) ->
     def constant_of(name: str, value: float) -> Fill:
         return name, lambda: state[name].__setitem__(..., value)
 
-    parameters = sorted(tensors_of(plan), key=lambda p: -prod(p.shape))
+    own = (p for p in tensors_of(plan) if p.name in state)
+    parameters = sorted(own, key=lambda p: -prod(p.shape))
     found = [
         fill_of(p.name, p.initializer)
         for p in parameters

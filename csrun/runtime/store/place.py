@@ -3,8 +3,9 @@
 import ctypes
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -12,11 +13,18 @@ import psutil
 from csrun.base.errors import CsrunError
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, nbytes_of, state_layout, state_views
+from csrun.executable.shards import Own, Shards
 from csrun.runtime.store.first_values import AHEAD, initialize, own_threads
 from csrun.runtime.store.pages import FilePages, StorePages
-from csrun.runtime.store.residency import Residency, least_bytes
-from csrun.runtime.wire.messages import CheckpointSpace, RunSettings, StoreOnDisk
-from csrun.runtime.wire.shared import SharedMemory
+from csrun.runtime.store.residency import (
+    Residency,
+    least_bytes,
+    own_ranges,
+    shares,
+    store_bytes,
+)
+from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, RunSettings, StoreOnDisk
+from csrun.runtime.wire.shared import SharedMemory, reserve
 
 AVAILABLE_SHARE = 2  # a store on disk takes up to half of the free memory, unless it is told
 WRITTEN_BACK = 2  # tensors: the one that is, and the next one, which waits for it
@@ -29,31 +37,34 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Store:
     """A store: its bytes, the pages of them as this process uses them, and its disk, if it has one.
 
+    nbytes: that it has memory for, which is that of its `own` groups
     Shapes: memory.bytes uint8[plan.store.nbytes], zero at first
     """
 
     memory: SharedMemory
     pages: StorePages
     disk: StoreOnDisk | None
+    nbytes: int
+    own: Own = None
 
     def initialize(self, plan: Plan, seed: int) -> None:
-        """Give all of the state, which is zero, its first values."""
-        layout, pages = state_layout(plan), self.pages
+        """Give all of its state, which is zero, its first values."""
+        layout, pages = state_layout(plan, self.own), self.pages
 
         def drawn(name: str) -> None:
             offset, shape, dtype = layout[name]
             pages.write_back(range(offset, offset + nbytes_of(shape, dtype)))
 
-        state = state_views(plan, self.memory.bytes)
+        state = state_views(plan, self.memory.bytes, self.own)
         initialize(plan, state, seed, self._threads(plan), is_fresh=True, drawn=drawn)
 
     def _threads(self, plan: Plan) -> int:
         """As many as draw at a time: of a store on disk, what they draw is in memory till then."""
-        if self.disk is None or self.disk.memory_bytes >= plan.store.nbytes:
+        if self.disk is None or self.disk.memory_bytes >= self.nbytes:
             return own_threads()
-        layout = state_layout(plan).values()
+        layout = state_layout(plan, self.own).values()
         largest = max((nbytes_of(shape, dtype) for _, shape, dtype in layout), default=1)
-        lots = least_bytes(plan) // max(largest, 1)
+        lots = least_bytes(plan, self.own) // max(largest, 1)
         return max(1, min(own_threads(), lots - AHEAD - WRITTEN_BACK))
 
     def close(self) -> None:
@@ -62,52 +73,97 @@ class Store:
         self.memory.close()
 
 
+@dataclass(frozen=True)
+class Part:
+    """The part of the weights that a MemoryX task has.
+
+    later_bytes: of the stores that others make on this machine after it
+    """
+
+    shards: Shards
+    server: int = 0
+    later_bytes: int = 0
+
+    @staticmethod
+    def of(owner: Plan, request: LoadStore) -> "Part":
+        """The part that a task is asked for; owner: the plan that the store is laid out by."""
+        return Part(Shards.of(owner, request.servers), request.server, request.later_bytes)
+
+    def own(self, plan: Plan) -> Own:
+        """Its groups."""
+        return self.shards.own(plan, self.server)
+
+
 def make_store(
-    plan: Plan, settings: RunSettings, checkpoints: CheckpointSpace | None = None
+    plan: Plan,
+    settings: RunSettings,
+    checkpoints: CheckpointSpace | None = None,
+    part: Part | None = None,
 ) -> Store:
     """A store as the settings say; in memory if they say nothing and it has room there.
 
-    checkpoints: what the run writes meanwhile, for which there must be room beside it.
+    checkpoints: what the run writes meanwhile, for which there must be room beside it. part: of a
+    store that several tasks have
 
     Raises: CsrunError where there is no room for it, in numbers
     """
-    nbytes = plan.store.nbytes
+    part = part or Part(Shards.of(plan, 1))
+    own = part.own(plan)
+    nbytes = store_bytes(plan, own)
     bound = settings.weight_store_memory
     most = None if bound is None else bytes_in(bound)
-    if _is_on_disk(settings, nbytes, most):
-        disk = _disk(plan, settings, most)
-        require_room(Path(disk.folder), nbytes, checkpoints)
-        memory = _file(Path(disk.folder), nbytes)
-        return Store(memory, pages_of(plan, memory, disk), disk)
-    if most is not None and most < nbytes:
+    if _is_on_disk(plan, settings, part, nbytes, most):
+        disk = _disk(plan, settings, part, most)
+        require_room(Path(disk.folder), nbytes + part.later_bytes, checkpoints)
+        memory = _file(Path(disk.folder), plan.store.nbytes, own_ranges(plan, own))
+        return Store(memory, pages_of(plan, memory, disk, own), disk, nbytes, own)
+    if most is not None and most < (whole := _whole_bytes(plan, part)):
         raise CsrunError(
             f"runconfig.weight_store_memory bounds a store on disk to {most:,} bytes of memory, "
-            f"and the one in memory needs {nbytes:,}: set weight_store: disk, or leave one out"
+            f"and the one in memory needs {whole:,}: set weight_store: disk, or leave one out"
         )
     try:
-        return Store(SharedMemory.create("store", nbytes), StorePages(), None)
+        memory = SharedMemory.create("store", plan.store.nbytes, own_ranges(plan, own))
+        return Store(memory, StorePages(), None, nbytes, own)
     except CsrunError as error:
         raise CsrunError(f"{error}: set runconfig.weight_store: disk") from error
 
 
-def pages_of(plan: Plan, memory: SharedMemory, disk: StoreOnDisk | None) -> StorePages:
+def pages_of(
+    plan: Plan, memory: SharedMemory, disk: StoreOnDisk | None, own: Own = None
+) -> StorePages:
     """The pages of a store that is mapped in this process; plan: the one it is laid out by."""
     if disk is None:
         return StorePages()
-    return FilePages(memory.descriptor, memory.bytes, Residency(plan, disk.memory_bytes))
+    return FilePages(memory.descriptor, memory.bytes, Residency(plan, disk.memory_bytes, own))
 
 
-def _is_on_disk(settings: RunSettings, nbytes: int, most: int | None) -> bool:
+def _whole_bytes(plan: Plan, part: Part) -> int:
+    """Those of all tasks' stores."""
+    owns = (replace(part, server=server).own(plan) for server in range(part.shards.servers))
+    return sum(store_bytes(plan, own) for own in owns)
+
+
+def _is_on_disk(
+    plan: Plan, settings: RunSettings, part: Part, nbytes: int, most: int | None
+) -> bool:
     if settings.weight_store is not None:
         return settings.weight_store == "disk"
-    return nbytes > min(psutil.virtual_memory().available, nbytes if most is None else most)
+    if most is not None and _whole_bytes(plan, part) > most:
+        return True
+    return nbytes + part.later_bytes > psutil.virtual_memory().available
 
 
-def _disk(plan: Plan, settings: RunSettings, most: int | None) -> StoreOnDisk:
+def _disk(plan: Plan, settings: RunSettings, part: Part, most: int | None) -> StoreOnDisk:
+    own = part.own(plan)
+    nbytes = store_bytes(plan, own)
     if most is None:
-        most = max(psutil.virtual_memory().available // AVAILABLE_SHARE, least_bytes(plan))
-    Residency(plan, most)  # before the disk is asked
-    return StoreOnDisk(str(_folder(settings.weight_store_dir)), min(most, plan.store.nbytes))
+        free = psutil.virtual_memory().available // AVAILABLE_SHARE
+        share = free * nbytes // max(nbytes + part.later_bytes, 1)
+        memory_bytes = max(share, least_bytes(plan, own))
+    else:
+        memory_bytes = shares(plan, most, part.shards)[part.server]  # before the disk is asked
+    return StoreOnDisk(str(_folder(settings.weight_store_dir)), min(memory_bytes, nbytes))
 
 
 def _folder(wanted: str | None) -> Path:
@@ -161,17 +217,19 @@ def _free_bytes(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _file(folder: Path, nbytes: int) -> SharedMemory:
-    """A file of so many bytes that has its space, and no name: it is gone with who has it open."""
+def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> SharedMemory:
+    """A file of so many bytes that has space for some, and no name: it is gone with who has it
+    open.
+    """
     with ExitStack() as undo:
         try:
             descriptor = _unnamed(folder)
             undo.callback(os.close, descriptor)
-            os.posix_fallocate(descriptor, 0, max(nbytes, 1))
+            reserve(descriptor, nbytes, ranges)
             memory = SharedMemory(descriptor, nbytes)
         except OSError as error:
             raise CsrunError(
-                f"the weight store needs {nbytes:,} bytes in {folder}, where "
+                f"the weight store needs {sum(map(len, ranges)):,} bytes in {folder}, where "
                 f"{_free_bytes(folder):,} are free: {error.strerror}: make room, or name another "
                 "folder with runconfig.weight_store_dir"
             ) from error

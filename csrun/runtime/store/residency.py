@@ -6,7 +6,7 @@ once: weights first, which a step reads twice and updates, then optimizer state,
 writes once. All else leaves memory after each use.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import chain, zip_longest
 
@@ -14,6 +14,7 @@ from csrun.base.errors import CsrunError
 from csrun.executable import Plan
 from csrun.executable.bind import gradients_offset
 from csrun.executable.plan import Group
+from csrun.executable.shards import Own, Shards, own_groups
 
 UPDATED_LOTS = 3  # groups whose state is there meanwhile: written back, updated, fetched ahead
 READ_LOTS = 2  # groups whose weights are there for the wafer: the one it copies, and the next
@@ -22,19 +23,17 @@ READ_LOTS = 2  # groups whose weights are there for the wafer: the one it copies
 class Residency:
     """What of a store leaves memory after its use; `memory_bytes` is the most that is there.
 
+    own: the groups that the store has memory for
+
     Raises: CsrunError when that is too little for the groups that are at work at a time
     """
 
-    def __init__(self, owner: Plan, memory_bytes: int) -> None:
-        regions = _regions(owner)
-        least = least_bytes(owner)
+    def __init__(self, owner: Plan, memory_bytes: int, own: Own = None) -> None:
+        regions = _regions(owner, own)
+        least, most = least_bytes(owner, own), store_bytes(owner, own)
         if memory_bytes < least:
-            raise CsrunError(
-                f"runconfig.weight_store_memory must be at least {least:,} bytes for this model, "
-                f"of which groups up to {_largest(owner):,} bytes of state are updated at a time, "
-                f"got {memory_bytes:,}"
-            )
-        room = owner.store.nbytes if memory_bytes >= owner.store.nbytes else memory_bytes - least
+            raise _too_little(owner, least, memory_bytes)
+        room = most if memory_bytes >= most else memory_bytes - least
         self._leaving: list[range] = []
         for region in regions:
             kept = min(room, len(region))
@@ -49,13 +48,67 @@ class Residency:
                 yield range(start, stop)
 
 
-def least_bytes(plan: Plan) -> int:
+def least_bytes(plan: Plan, own: Own = None) -> int:
     """What a store needs in memory at any time: what never leaves, and the groups at work."""
-    fixed = plan.store.nbytes - sum(map(len, _regions(plan)))
-    updated = (_state_bytes(plan, group) for group in plan.groups)
-    read = (group.nbytes for group in plan.groups)
+    whole = store_bytes(plan, own)
+    fixed = whole - sum(map(len, _regions(plan, own)))
+    updated = (_state_bytes(plan, group) for group in own_groups(plan, own))
+    read = (group.nbytes for group in own_groups(plan, own))
     at_work = sum(nlargest(UPDATED_LOTS, updated)) + sum(nlargest(READ_LOTS, read))
-    return min(fixed + at_work, plan.store.nbytes)
+    return min(fixed + at_work, whole)
+
+
+def shares(owner: Plan, memory_bytes: int, shards: Shards) -> list[int]:
+    """What each MemoryX task has of the memory for all: what it needs, and of the rest by its size.
+
+    Raises: CsrunError when that is too little for the groups that are at work at a time
+    """
+    owns = [shards.own(owner, server) for server in range(shards.servers)]
+    least = [least_bytes(owner, own) for own in owns]
+    if memory_bytes < sum(least):
+        raise _too_little(owner, sum(least), memory_bytes)
+    wanted = [store_bytes(owner, own) - needed for own, needed in zip(owns, least, strict=True)]
+    more = min(memory_bytes - sum(least), sum(wanted))
+    whole = max(sum(wanted), 1)
+    return [needed + more * want // whole for needed, want in zip(least, wanted, strict=True)]
+
+
+def store_bytes(plan: Plan, own: Own = None) -> int:
+    """The bytes of a store with memory for these groups."""
+    return sum(map(len, own_ranges(plan, own)))
+
+
+def own_ranges(plan: Plan, own: Own = None) -> list[range]:
+    """Where a store has memory for these groups, and for the numbers of the steps."""
+    if own is None:
+        return [range(plan.store.nbytes)]
+    found = [part for group in own_groups(plan, own) for part in state_of(plan, group)]
+    for group in own_groups(plan, own):
+        if (offset := gradients_offset(plan, group)) is not None:
+            found.append(_at(offset, group.nbytes))
+    if plan.store.numbers_offset is not None:
+        found.append(range(plan.store.numbers_offset, plan.store.nbytes))
+    return list(_merged(sorted(found, key=lambda part: part.start)))
+
+
+def _merged(parts: Iterable[range]) -> Iterator[range]:
+    start = stop = 0
+    for part in parts:
+        if part.start > stop:
+            if stop > start:
+                yield range(start, stop)
+            start = part.start
+        stop = max(stop, part.stop)
+    if stop > start:
+        yield range(start, stop)
+
+
+def _too_little(plan: Plan, least: int, got: int) -> CsrunError:
+    return CsrunError(
+        f"runconfig.weight_store_memory must be at least {least:,} bytes for this model, "
+        f"of which groups up to {_largest(plan):,} bytes of state are updated at a time, "
+        f"got {got:,}"
+    )
 
 
 def weights_of(plan: Plan, group: Group) -> range:
@@ -79,9 +132,9 @@ def _at(start: int, nbytes: int) -> range:
     return range(start, start + nbytes)
 
 
-def _regions(plan: Plan) -> list[range]:
+def _regions(plan: Plan, own: Own = None) -> list[range]:
     """The regions that groups have parts of, but for a window of gradients; weights come first."""
-    of_groups = [state_of(plan, group) for group in plan.groups]
+    of_groups = [state_of(plan, group) for group in own_groups(plan, own)]
     regions = ([p for p in parts if p is not None] for parts in zip_longest(*of_groups))
     return [range(min(p.start for p in ps), max(p.stop for p in ps)) for ps in regions]
 

@@ -10,6 +10,7 @@ import numpy as np
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan, nbytes_of, state_layout
 from csrun.executable.bind import Array, numbers_layout
+from csrun.executable.shards import Own
 from csrun.runtime.store.pages import disk_failed, sync_of
 from csrun.runtime.store.residency import Residency
 
@@ -62,11 +63,11 @@ class StoredTensor:
         return StoredTensor(self._port, self._offset_bytes, (self.size,), self.dtype.name)
 
 
-def stored_state(plan: Plan, port: Port) -> dict[str, Array]:
+def stored_state(plan: Plan, port: Port, own: Own = None) -> dict[str, Array]:
     """What a checkpoint holds, as `state_views` gives it for a store that is mapped."""
     return {
         name: cast(Array, StoredTensor(port, offset, shape, dtype))
-        for name, (offset, shape, dtype) in state_layout(plan).items()
+        for name, (offset, shape, dtype) in state_layout(plan, own).items()
     }
 
 

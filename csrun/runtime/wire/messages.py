@@ -114,14 +114,17 @@ class CheckpointSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX: make a store for this Executable and apply its learning algorithm.
 
-    checkpoints: what must have room beside a store on disk.
+    checkpoints: what must have room beside a store on disk. server: which of the run's `servers`
+    MemoryX tasks it is, from 0. later_bytes: of the stores that others make on its machine later.
     """
 
     directory: str
     digest: str
     settings: RunSettings
-    first_step: int
     checkpoints: CheckpointSpace | None = None
+    server: int = 0
+    servers: int = 1
+    later_bytes: int = 0
 
 
 class StoreOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,9 +135,10 @@ class StoreOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: memory, gradients, weights; none from another machine.
+    """MemoryX → chief, with descriptors: memory, gradients, weights, notes; none from another
+    machine.
 
-    disk: None for a store in memory.
+    nbytes: of its own groups. disk: None for a store in memory.
     """
 
     nbytes: int
@@ -149,7 +153,7 @@ class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 
 class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: gradients, weights; none from another machine."""
+    """MemoryX → chief, with descriptors: gradients, weights, notes; none from another machine."""
 
 
 class HoldUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -192,13 +196,14 @@ class StateWritten(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: load this Executable; descriptors: those of the store in weight streaming.
 
-    With `remote_store` it is one, the connection to MemoryX on another machine.
-    As many AddRing messages follow as `rings` says, in the order of the streamers.
+    They are those of each of `servers` MemoryX tasks in turn; with `remote_store` one of each, the
+    connection to its machine. As many AddRing messages follow as `rings` says, in the order of the
+    streamers.
 
     A run's programs are numbered as they are loaded. The first has the store; of another the
-    descriptors are the counters of its gradients and weights, if there are any. `batches_of`: the
-    program whose batches it takes, if not those of rings of its own. disk: of a store on this
-    machine that lies in a file.
+    descriptors are the counters of its gradients and weights and its notes, if there are any.
+    `batches_of`: the program whose batches it takes, if not those of rings of its own. disks: of
+    stores on this machine, those that lie in a file.
     """
 
     directory: str
@@ -208,9 +213,10 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     rings: int
     ring_slots: int
     result_slots: int
+    servers: int = 0
     remote_store: bool = False
     batches_of: int | None = None
-    disk: StoreOnDisk | None = None
+    disks: tuple[StoreOnDisk | None, ...] = ()
     trace_steps: TraceSteps | None = None
 
 
@@ -236,9 +242,13 @@ class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, amid an order: MemoryX has not updated or sent weights for long."""
+    """Wafer → chief, amid an order: MemoryX has not updated or sent weights for long.
+
+    server: which of its tasks.
+    """
 
     waited_s: float
+    server: int = 0
 
 
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -94,7 +94,7 @@ QUEUE_S = 60.0  # a thousand tasks on two cores knock at once, more than the chi
 MOST_TURNED_AWAY = 6  # times
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 CHIEF = "chief"
-MEMORYX = peer_name(Role.MEMORYX)
+MEMORYX = peer_name(Role.MEMORYX)  # the first, and mostly the only one
 _RUN_AGAIN = "start the job again"
 SAME_CALLS = "every task must make the same calls of the estimator"
 
@@ -269,6 +269,11 @@ def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def memoryx_names(servers: int) -> tuple[str, ...]:
+    """MemoryX's tasks, which have the ranks from 1 on."""
+    return tuple(peer_name(Role.MEMORYX, rank) for rank in range(1, servers + 1))
 
 
 def streamer_name(rank: int) -> str:

@@ -12,7 +12,7 @@ import os
 import select
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 
@@ -44,21 +44,22 @@ class SharedMemory:
         self.bytes: Bytes = _mapped(descriptor, max(nbytes, 1))[:nbytes]
 
     @staticmethod
-    def create(name: str, nbytes: int) -> "SharedMemory":
-        """New memory; `name` is only seen in /proc.
+    def create(name: str, nbytes: int, ranges: Sequence[range] | None = None) -> "SharedMemory":
+        """New memory; `name` is only seen in /proc. ranges: what is used of it, None for all.
 
         Raises: CsrunError when the machine does not have as much.
         """
-        available = psutil.virtual_memory().available
-        if nbytes > available:
-            raise CsrunError(f"{name} needs {nbytes:,} bytes of memory, {available:,} are free")
+        ranges = [range(nbytes)] if ranges is None else ranges
+        used, available = sum(map(len, ranges)), psutil.virtual_memory().available
+        if used > available:
+            raise CsrunError(f"{name} needs {used:,} bytes of memory, {available:,} are free")
         descriptor = os.memfd_create(f"csrun-{name}", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, max(nbytes, 1))
+            reserve(descriptor, nbytes, ranges)
             return SharedMemory(descriptor, nbytes)
         except OSError as error:
             os.close(descriptor)
-            raise CsrunError(f"{name} needs {nbytes:,} bytes of memory: {error}") from error
+            raise CsrunError(f"{name} needs {used:,} bytes of memory: {error}") from error
 
     @staticmethod
     def over(descriptor: int) -> "SharedMemory":
@@ -98,6 +99,16 @@ class SharedMemory:
         if self.descriptor != GIVEN_AWAY:
             os.close(self.hand_over())
         del self.bytes
+
+
+def reserve(descriptor: int, nbytes: int, ranges: Iterable[range]) -> None:
+    """Make a file as long as that, with space for some of its bytes.
+
+    Raises: OSError
+    """
+    os.truncate(descriptor, max(nbytes, 1))
+    for part in ranges:
+        os.posix_fallocate(descriptor, part.start, max(len(part), 1))
 
 
 def _mapped(descriptor: int, nbytes: int) -> Bytes:

@@ -18,7 +18,7 @@ from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
 from csrun.runtime.remote.store import ChannelPort, StoreLink
-from csrun.runtime.remote.weights import GradientMemory, RemoteWeights
+from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.engine import make_compute
@@ -50,12 +50,13 @@ def connected(executable):
         thread.start()
         stack.callback(thread.join)
         stack.enter_context(closing(chief))
-        chief.send(LoadStore(str(executable.directory), executable.digest, RunSettings(seed=1), 0))
+        chief.send(LoadStore(str(executable.directory), executable.digest, RunSettings(seed=1)))
         chief.expect(StoreReady)
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)
         waiters = (Waiter(counter, wafer_control) for counter in (link.arrived, link.sent))
-        weights = RemoteWeights(plan, arena, memory, link, *waiters)
+        ends = [RemoteEnd(link, *waiters)]
+        weights = RemoteWeights(plan, arena, memory, ends, [0] * len(plan.groups))
         yield plan, weights, arena, memory, stored_state(plan, ChannelPort(chief)), chief
 
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 from collections import namedtuple
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,15 +21,16 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
+from csrun.executable.shards import Shards
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store import pages, place
 from csrun.runtime.store.pages import FilePages
-from csrun.runtime.store.place import make_store, require_room
+from csrun.runtime.store.place import Part, make_store, require_room
 from csrun.runtime.store.residency import Residency, least_bytes
 from csrun.runtime.store.tensors import FilePort
 from csrun.runtime.wire.messages import CheckpointSpace, RunSettings
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 from csrun.runtime.wire.shared import SharedMemory
 
 STREAMING, STEPS, SEED = ExecutionMode.WEIGHT_STREAMING, 2, 9
@@ -65,13 +67,14 @@ def run(machine):
     return losses, {name: np.array(array) for name, array in machine.state.items()}
 
 
-def in_job(tmp_path, network, executable, settings, wire, look=lambda: None):
+def in_job(tmp_path, network, executable, settings, wire, look=lambda: None, servers=1):
     here, there = (Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2))
     is_tcp = wire == "tcp"
     folder = RunFolder(tmp_path / "run", "1", b"secret", host=here if is_tcp else None)
     data = ArrayData(network.batches(STEPS))
-    peers = Peers(folder, data, 2, STREAMING, there if is_tcp else None)
-    request = RunRequest(executable, settings, 0, None, fed_by(2), "cs", 9)
+    peers = Peers(folder, data, 2, STREAMING, there if is_tcp else None, servers=servers)
+    names = memoryx_names(servers)
+    request = RunRequest(executable, settings, 0, None, fed_by(2), "cs", 9, memoryx=names)
     said = []
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)
@@ -106,17 +109,25 @@ def open_store() -> int:
     raise AssertionError("no store is open")
 
 
+def least_of(plan, servers: int) -> int:
+    """The memory that the stores of so many tasks need."""
+    shards = Shards.of(plan, servers)
+    return sum(least_bytes(plan, shards.own(plan, server)) for server in range(servers))
+
+
 @pytest.mark.parametrize("wire", ["memory", "tcp"])
 @pytest.mark.parametrize(
-    "network",
+    ("network", "servers"),
     [
-        DEEP,
-        Network(sizes=(LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"]),
-        TiedNetwork((LAYER, 96, 96, 96, 96, LAYER), dropout=0.2, optimizer=OPTIMIZERS["each"]),
+        (DEEP, 1),
+        (DEEP, 3),
+        (Network(sizes=(LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"]), 1),
+        (Network(sizes=(LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"]), 2),
+        (TiedNetwork((LAYER, 96, 96, 96, 96, LAYER), dropout=0.2, optimizer=OPTIMIZERS["each"]), 1),
     ],
-    ids=["deep", "clipped", "tied"],
+    ids=["deep", "deep, 3 tasks", "clipped", "clipped, 2 tasks", "tied"],
 )
-def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, wire):
+def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, wire):
     """In as little memory as it can be given; and no name of it is left by a killed run."""
     executable = network.compile(tmp_path, STREAMING, 1)
     plan = executable.plan
@@ -127,8 +138,8 @@ def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, wire):
     inside = CpuMachine(executable, ArrayData(network.batches(STEPS)), RunSettings(seed=SEED), 0)
     losses, state = run(inside)
     assert len(set(losses)) == STEPS
-    settings = settings_of(disk, plan)
-    (found, on_disk), said = in_job(tmp_path, network, executable, settings, wire, look)
+    settings = settings_of(disk, plan, least_of(plan, servers))
+    (found, on_disk), said = in_job(tmp_path, network, executable, settings, wire, look, servers)
     assert found == losses
     for name, array in state.items():
         np.testing.assert_array_equal(on_disk[name], array, err_msg=name)
@@ -146,7 +157,7 @@ class Everything:
 def test_pages_leave_memory_when_the_last_has_let_go(disk):
     """Written back, they are gone once neither of two processes has them mapped."""
     nbytes = 16 << 20
-    mine = place._file(disk, nbytes)
+    mine = place._file(disk, nbytes, [range(nbytes)])
     other = SharedMemory(os.dup(mine.descriptor), nbytes)
     own, others = (FilePages(m.descriptor, m.bytes, Everything()) for m in (mine, other))
     whole = range(nbytes)
@@ -177,7 +188,7 @@ def test_a_disk_that_fails_is_told_by_who_hears_of_it(tmp_path, monkeypatch):
     residency, whole = Residency(plan, least_bytes(plan)), range(plan.store.nbytes)
     libc = SimpleNamespace(sync_file_range=failed, fstatfs=lambda *_: 0, madvise=lambda *_: 0)
     monkeypatch.setattr(pages, "_libc", libc)
-    memory = place._file(tmp_path, plan.store.nbytes)
+    memory = place._file(tmp_path, plan.store.nbytes, [whole])
     own = FilePages(memory.descriptor, memory.bytes, residency)
     try:
         own.write_back(whole)
@@ -277,3 +288,32 @@ def test_memory_alone_cannot_be_bounded(tmp_path):
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
     with pytest.raises(CsrunError, match=r"bounds a store on disk to 1,000 bytes of memory"):
         make_store(plan, RunSettings(weight_store="memory", weight_store_memory=1000))
+
+
+def test_several_tasks_have_their_own_groups_alone(tmp_path, disk):
+    """Of a file as long as the whole store each reserves its part; together they have the bound."""
+    plan, servers = DEEP.compile(tmp_path, STREAMING, 1).plan, 3
+    shards, bound = Shards.of(plan, servers), least_of(plan, servers) + 1000
+    settings = settings_of(disk, plan, bound)
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(closing(make_store(plan, settings, part=Part(shards, server))))
+            for server in range(servers)
+        ]
+        window = plan.store.nbytes - 3 * sum(g.nbytes for g in plan.groups)
+        for server, store in enumerate(stores):
+            own = sum(plan.groups[g].nbytes for g in shards.own(plan, server))
+            assert 3 * own < store.nbytes <= 3 * own + window
+            found = os.fstat(store.memory.descriptor)
+            assert found.st_size == plan.store.nbytes
+            assert store.nbytes <= 512 * found.st_blocks < found.st_size
+        assert sum(store.disk.memory_bytes for store in stores) in range(bound - servers, bound + 1)
+    with pytest.raises(CsrunError, match=f"at least {bound - 1000:,} bytes for this model"):
+        make_store(plan, settings_of(disk, plan, bound - 1001), part=Part(shards))
+
+
+def test_room_for_the_stores_that_come_later_is_seen_to(tmp_path, disk):
+    plan = DEEP.compile(tmp_path, STREAMING, 1).plan
+    part = Part(Shards.of(plan, 2), 0, later_bytes=1 << 60)
+    with pytest.raises(CsrunError, match=r"bytes free, and 1,152,9[0-9,]+ are needed: "):
+        make_store(plan, settings_of(disk, plan, plan.store.nbytes), part=part)

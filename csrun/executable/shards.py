@@ -1,0 +1,107 @@
+"""Which of several MemoryX tasks has which groups: a function of the plan and of their number.
+
+The flat regions of a store hold the groups one behind the other. They are cut at the same places
+into a piece a task: whole groups in a row, the largest piece as small as it can be. A task's store
+has the layout of the whole one, and memory for its own groups alone.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from csrun.base.errors import CsrunError
+from csrun.executable.plan import Group, Plan
+
+Own = Collection[int] | None  # a task's groups, by index; None for all
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The pieces of a store's flat regions: where each one ends, in bytes from a region's start.
+
+    With more tasks than groups some have an empty piece.
+    """
+
+    ends: tuple[int, ...]
+
+    @staticmethod
+    def of(owner: Plan, servers: int) -> "Shards":
+        """Those of a store that is laid out by `owner`, of so many tasks."""
+        starts, end = piece_starts(owner)
+        sizes = [after - start for start, after in pairwise((*starts, end))]
+        lasts = accumulate(_even(sizes, servers))
+        return Shards(tuple(starts[last] if last < len(starts) else end for last in lasts))
+
+    @property
+    def servers(self) -> int:
+        """How many tasks there are."""
+        return len(self.ends)
+
+    def server_of(self, group: Group) -> int:
+        """The task, from 0, that has a group of any program over the store.
+
+        Raises: CsrunError for one that lies with two
+        """
+        server = min(bisect_right(self.ends, group.offset_bytes), self.servers - 1)
+        if group.offset_bytes + group.nbytes > self.ends[server]:
+            raise CsrunError(
+                f"{', '.join(group.layers)}: trained together here, and apart in the run's first "
+                f"program, so that {self.servers} MemoryX tasks cannot share the weights: train "
+                "the same parameters, or run with one (num_wgt_servers)"
+            )
+        return server
+
+    def servers_of(self, plan: Plan) -> tuple[int, ...]:
+        """The task of each group of a program."""
+        return tuple(map(self.server_of, plan.groups))
+
+    def own(self, plan: Plan, server: int) -> Own:
+        """A task's groups of a program."""
+        if self.servers == 1:
+            return None
+        return tuple(g for g, its in enumerate(self.servers_of(plan)) if its == server)
+
+
+def piece_starts(owner: Plan) -> tuple[list[int], int]:
+    """Where groups begin that may go to a task of their own, and where the last one ends.
+
+    The parts of a tensor stay together: it is drawn, and kept, as a whole.
+    """
+    groups = sorted(owner.groups, key=lambda group: group.offset_bytes)
+    inner = {p.offset_bytes for p in owner.parameters if p.part is not None and p.part.first > 0}
+    starts = [g.offset_bytes for g in groups if g.offset_bytes not in inner]
+    return starts, max((g.offset_bytes + g.nbytes for g in groups), default=0)
+
+
+def own_groups(plan: Plan, own: Own) -> tuple[Group, ...]:
+    """The groups themselves."""
+    return plan.groups if own is None else tuple(plan.groups[index] for index in own)
+
+
+def _even(sizes: Sequence[int], pieces: int) -> list[int]:
+    """How many of the sizes, in a row, each piece has: the largest sum is the least possible."""
+    whole = sum(sizes)
+    most = bisect_left(
+        range(whole + 1), True, lo=max(sizes, default=0), key=lambda m: _needed(sizes, m) <= pieces
+    )
+    counts, filled = [0] * pieces, 0
+    piece = 0
+    for number, size in enumerate(sizes):
+        is_full = filled + size > most
+        are_scarce = len(sizes) - number < pieces - piece  # each later piece is to have one
+        if counts[piece] and (is_full or are_scarce):
+            piece, filled = piece + 1, 0
+        counts[piece] += 1
+        filled += size
+    return counts
+
+
+def _needed(sizes: Sequence[int], most: int) -> int:
+    """Into how many pieces of up to `most` they can be cut."""
+    pieces, filled = 1, 0
+    for size in sizes:
+        if filled + size > most:
+            pieces, filled = pieces + 1, 0
+        filled += size
+    return pieces

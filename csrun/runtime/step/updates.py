@@ -1,0 +1,79 @@
+"""What becomes of gradients: the updates of a program, group by group or of all together."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from csrun.executable import Plan, Step, UpdateProgram
+from csrun.executable.bind import total
+from csrun.executable.shards import Own
+from csrun.runtime.step.copying import UpdateGate
+from csrun.runtime.store.pages import GroupPages
+
+ROUNDING = 1e-6  # added to a norm before it divides, as torch.nn.utils.clip_grad_norm_ does
+
+
+class Updates:
+    """The learning algorithm: gradients in, updates out, in the order of the plan's deliveries.
+
+    A group's weights are not read again in a step once its gradients are complete, so its update
+    follows at once, or as soon as a checkpoint has its old values; or, where the gradients are
+    clipped to a global norm, when all are there. Of several tasks each has groups of its `own`, and
+    the norm is that of the gradients of all.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        program: UpdateProgram,
+        pages: GroupPages | None = None,
+        gate: UpdateGate | None = None,
+        own: Own = None,
+    ) -> None:
+        self._gate = gate or UpdateGate(plan)
+        self._last_copied = self._gate.last_of_groups(plan)
+        self.order = tuple(g for g in plan.deliveries if own is None or g in own)
+        self.awaits_total = own is not None and plan.clip_norm is not None and bool(self.order)
+        following = (*self.order[1:], *self.order[:1])
+        self._following = dict(zip(self.order, following, strict=True))
+        self._pages = pages or GroupPages()
+        self._program = program
+        self._clip_norm = plan.clip_norm
+        self._squares: list[float] = []
+
+    def deliver(self, group: int, step: Step) -> Sequence[int]:
+        """The group's gradients are in the store: the groups that are updated now."""
+        if self._clip_norm is None:
+            return self._update((group,), step)
+        self._squares += self._program.squares[group]()
+        self._pages.has_measured(group)
+        if self.awaits_total or group != self.order[-1]:
+            return ()
+        return self.apply(total(self.measured()), step)
+
+    def measured(self) -> list[float]:
+        """The sums of squares of the step's gradients, one a parameter: they begin anew."""
+        squares, self._squares = self._squares, []
+        return squares
+
+    def apply(self, squares: float, step: Step) -> Sequence[int]:
+        """Update all groups by gradients that are clipped: this is the sum of all their squares."""
+        if self._clip_norm is not None:
+            step.clip = clipping(sqrt(squares), self._clip_norm)
+        return self._update(self.order, step)
+
+    def _update(self, groups: Sequence[int], step: Step) -> Sequence[int]:
+        for each in groups:
+            self._pages.fetch_state(self._following[each])
+            self._gate.wait(self._last_copied[each])
+            self._program.update[each](step)
+            self._pages.has_updated(each)
+        return groups
+
+
+def clipping(norm: float, longest: float) -> float:
+    """What gradients of a global norm are multiplied by, to be no longer than `longest`.
+
+    Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
+    """
+    factor = longest / (norm + ROUNDING)
+    return 1.0 if factor > 1 else factor  # NaN stays
