@@ -47,7 +47,7 @@ def test_a_step_in_parts_is_pytorchs(tmp_path):
     machine = Machine(executable, {p.name: before[p.name] for p in tensors_of(executable.plan)})
     loss, _ = machine.train([x.numpy() for x in batch])
     theirs, gradients = beside.theirs()
-    assert loss == pytest.approx(theirs.item(), rel=1e-6)
+    assert loss == pytest.approx(theirs.item(), rel=1e-5)
     for name, gradient in gradients.items():
         expected = before[stored_name(name)] - RATE * gradient.numpy()
         np.testing.assert_allclose(machine.state[stored_name(name)], expected, rtol=2e-5, atol=2e-6)

@@ -148,9 +148,11 @@ _ORDER: dict[type[Operation], int] = {
 
 
 def _is_read_by(gradient: SSAValue, uses: Uses) -> bool:
-    """Whether the logits' gradient goes on through this matrix alone, and to its own gradient."""
-    own = {*uses.sums, *(term.op for term in uses.terms)}
-    return all(op in own for op, *_ in _readers(gradient))
+    """Whether the logits' gradient goes on through this matrix, once, and to its own gradient."""
+    terms = {term.op for term in uses.terms}
+    others = [op for op, *_ in _readers(gradient) if op not in terms]
+    through = [op for op in uses.sums if op.lhs is gradient]
+    return len(through) <= 1 and others == through
 
 
 def _only_reader(value: SSAValue) -> Operation | None:
