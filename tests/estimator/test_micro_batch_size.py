@@ -41,7 +41,7 @@ def run_on(monkeypatch):
         )  # fmt: skip
         for module in ("train", "evaluate"):
             monkeypatch.setattr(
-                f"csrun.estimator.{module}.find_target",
+                f"csrun.estimator.{module}.target_of",
                 lambda *_: Target(None, None, system, STREAMING),
             )
 
