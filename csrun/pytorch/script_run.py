@@ -300,9 +300,8 @@ class ScriptRun:
         self._running = program
         while at < len(steps):
             self.users.are_current = False
-            rest = steps[at:]
-            keeps_all = any(step.values.wanted() for step in rest[:-1])
-            done = training.advance([step.numbers for step in rest], keeps_all)
+            keeps_all = any(step.values.wanted() for step in steps[at:-1])
+            done = training.advance([step.numbers for step in steps[at:]], keeps_all)
             self.replay.step = training.step
             if not done.done:
                 raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
