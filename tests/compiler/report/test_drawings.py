@@ -9,7 +9,7 @@ import pytest
 
 from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, Stream, draw, stops
 from csrun.compiler.slots import place_groups
-from csrun.executable import Group, Rectangle, Visit
+from csrun.executable import Group, Rectangle, Step, Visit
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.step import weights
 
@@ -119,12 +119,16 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
     monkeypatch.setattr(
         weights, "slot_copies", lambda *_: [partial(copied.append, g.index) for g in groups]
     )
-    plan = SimpleNamespace(groups=groups, visits=visits, order=visits)
+    completes = tuple(group for visit in visits for group in visit.completes)
+    plan = SimpleNamespace(
+        groups=groups, visits=visits, order=visits, deliveries=completes, clip_norm=None
+    )
     slots = weights.Slots(plan, None, None)
     slots.close()
     slots._thread = AtOnce()
     counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None, ready=lambda: 1)
-    streamed = weights.StreamedWeights(plan, slots, counters, counters)
+    ends = [weights.MemoryxEnd(counters, counters, SimpleNamespace(steps={}))]
+    streamed = weights.StreamedWeights(plan, slots, ends, [0] * len(groups))
     for step in range(3):
         arrivals, begun = [], {}
         for number, visit in enumerate(visits):
@@ -139,7 +143,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
             arrivals[-1] += f" {number - begun.pop(group, number)}"
             begun |= dict.fromkeys({*copied} - {group}, number)
             for complete in visit.completes:
-                streamed.deliver(complete, None)
+                streamed.deliver(complete, Step())
         drawn = [f"{stop.arrival.value} {stop.ahead}" for stop in stops(groups, visits)]
         assert step == 0 or arrivals == drawn
 
