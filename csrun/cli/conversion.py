@@ -60,7 +60,7 @@ def _files_of(path: Path) -> Any:
     if path.suffix not in PICKLED:
         return state_dict
     try:
-        from csrun.pytorch import state_files
+        from csrun.pytorch.weights import state_files
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{path}: needs PyTorch: install csrun[torch], or use a .safetensors file"

@@ -10,12 +10,12 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.loop.session_loop import SessionLoop
+from csrun.pytorch.loop.taken_over import TakenOver
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.roles import BlockIsLeft, Wanted, leave_block, run_of
-from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.session_loop import SessionLoop
+from csrun.pytorch.run.roles import BlockIsLeft, Wanted, leave_block, run_of
+from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.settings import settings
-from csrun.pytorch.taken_over import TakenOver
 from csrun.pytorch.user import Loader, active, is_module, loaders, only_module, only_optimizer
 
 

@@ -188,7 +188,7 @@ def test_an_evaluation_makes_first_values_too(tmp_path):
 
 
 def test_the_optimizers_state_stays_on_disk_where_it_does_not_fit(tmp_path, monkeypatch, caplog):
-    from csrun.pytorch import given_back
+    from csrun.pytorch.weights import given_back
 
     class Full:
         available = 1000

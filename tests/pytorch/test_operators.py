@@ -12,8 +12,8 @@ from torch.nn import functional as f  # noqa: E402
 from csrun.base.mode import ExecutionMode, RunMode  # noqa: E402
 from csrun.compiler import compile_model  # noqa: E402
 from csrun.pytorch.capture import Recorder  # noqa: E402
-from csrun.pytorch.importing import module_of, output_name  # noqa: E402
-from csrun.pytorch.interpret import interpret  # noqa: E402
+from csrun.pytorch.graph.importing import module_of, output_name  # noqa: E402
+from csrun.pytorch.graph.interpret import interpret  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 
 

@@ -13,8 +13,8 @@ from torch.nn import functional as f  # noqa: E402
 
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
 from csrun.pytorch.capture import CaptureError, Recorder, Source  # noqa: E402
-from csrun.pytorch.importing import module_of  # noqa: E402
-from csrun.pytorch.position_check import difference  # noqa: E402
+from csrun.pytorch.graph.importing import module_of  # noqa: E402
+from csrun.pytorch.graph.position_check import difference  # noqa: E402
 
 
 class Model(nn.Module):

@@ -13,8 +13,8 @@ from csrun.base.mode import ExecutionMode
 from csrun.cirh.algorithms import Algorithm, SgdAttr
 from csrun.compiler import compile_model
 from csrun.pytorch.capture import Recorder, Recording
-from csrun.pytorch.importing import module_of
-from csrun.pytorch.interpret import interpret
+from csrun.pytorch.graph.importing import module_of
+from csrun.pytorch.graph.interpret import interpret
 from csrun.records.torch_names import stored_name
 
 Loop = Callable[[torch.nn.Module, tuple[Any, ...]], Any]  # one step up to optimizer.step()

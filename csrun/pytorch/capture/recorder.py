@@ -35,7 +35,7 @@ from csrun.pytorch.capture.tape import is_made, real
 from csrun.pytorch.capture.traced import Memory, Traced, fake_of
 
 if TYPE_CHECKING:
-    from csrun.pytorch.masks import Draw
+    from csrun.pytorch.graph.masks import Draw
 
 aten = torch.ops.aten
 #: Results that are their operand, for all that is computed.
@@ -308,7 +308,9 @@ class Recorder(TorchDispatchMode):
 
     def number_of(self, traced: Traced) -> torch.Tensor:
         """The numbers of a value: the reader's, or what interpreting the recording gives."""
-        from csrun.pytorch.interpret import interpret  # which is written in terms of recordings
+        from csrun.pytorch.graph.interpret import (
+            interpret,  # which is written in terms of recordings
+        )
 
         if self.reader is not None:
             return self.reader(traced)

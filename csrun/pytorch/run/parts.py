@@ -9,11 +9,11 @@ from csrun.base.mode import RunMode
 from csrun.estimator.trace import TracedModel
 from csrun.executable import Executable, InputSpec
 from csrun.pytorch.capture import Recording, Ref
-from csrun.pytorch.given_tensors import Constant
-from csrun.pytorch.importing import module_of
-from csrun.pytorch.loop_shape import LoopShape
+from csrun.pytorch.graph.importing import module_of
+from csrun.pytorch.loop.given_tensors import Constant
+from csrun.pytorch.loop.loop_shape import LoopShape
+from csrun.pytorch.loop.tokens import StepValues
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.runtime.roles.loop import Orders
 from csrun.runtime.roles.machine import Program

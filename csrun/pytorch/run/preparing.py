@@ -9,9 +9,9 @@ from csrun.estimator.compilation import compile_options
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.parts import Batches, Part, Queued
-from csrun.pytorch.replay import Replay
-from csrun.pytorch.script_run import ScriptRun
+from csrun.pytorch.run.parts import Batches, Part, Queued
+from csrun.pytorch.run.replay import Replay
+from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.user import Loader
 from csrun.runtime.wire.rendezvous import announce_done
 

@@ -14,9 +14,9 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
 from csrun.pytorch.capture.tape import address
-from csrun.pytorch.given_back import require_memory
-from csrun.pytorch.loop_shape import name_of
-from csrun.pytorch.tokens import Numbers, leaves_of
+from csrun.pytorch.loop.loop_shape import name_of
+from csrun.pytorch.loop.tokens import Numbers, leaves_of
+from csrun.pytorch.weights.given_back import require_memory
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 

@@ -14,7 +14,7 @@ from csrun.executable.bind import Array
 from csrun.pytorch.capture import Recording, Source, user_line
 from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.stored import differ, mapped, read_weights
+from csrun.pytorch.weights.stored import differ, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
 

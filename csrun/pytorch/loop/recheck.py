@@ -11,11 +11,11 @@ from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.modes import outside
-from csrun.pytorch.loop_shape import MODEL, Expected, LoopShape
-from csrun.pytorch.parts import Part
-from csrun.pytorch.position_check import difference
-from csrun.pytorch.replay import Replay
-from csrun.pytorch.tokens import Slot, Token
+from csrun.pytorch.graph.position_check import difference
+from csrun.pytorch.loop.loop_shape import MODEL, Expected, LoopShape
+from csrun.pytorch.loop.tokens import Slot, Token
+from csrun.pytorch.run.parts import Part
+from csrun.pytorch.run.replay import Replay
 
 
 class Rechecks:

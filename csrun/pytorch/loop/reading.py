@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.replay import GoneError
-from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import InStep, OfRecorded, Owner, Slot, StepValues
+from csrun.pytorch.loop.tokens import InStep, OfRecorded, Owner, Slot, StepValues
+from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.run.script_run import ScriptRun
 
 CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said

@@ -16,7 +16,7 @@ from csrun.cirh.types import shape_of, type_of
 from csrun.executable import Step
 from csrun.executable import random as draws
 from csrun.pytorch.capture import Recording
-from csrun.pytorch.importing import masks_in
+from csrun.pytorch.graph.importing import masks_in
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.whole import is_of_training
-from csrun.pytorch.given_back import Before
-from csrun.pytorch.given_tensors import Constant
-from csrun.pytorch.gradients import refused
-from csrun.pytorch.interpret import interpret
-from csrun.pytorch.loop_shape import MODEL, Calls, Expected, LoopShape, ancestors
-from csrun.pytorch.masks import Draw
-from csrun.pytorch.parts import Batches, Part
-from csrun.pytorch.position_check import difference
-from csrun.pytorch.recheck import Recheck
-from csrun.pytorch.replay import GoneError
-from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import Numbers, Slot, StepValues, leaves_of
+from csrun.pytorch.gradients.deferred import refused
+from csrun.pytorch.graph.interpret import interpret
+from csrun.pytorch.graph.masks import Draw
+from csrun.pytorch.graph.position_check import difference
+from csrun.pytorch.loop.given_tensors import Constant
+from csrun.pytorch.loop.loop_shape import MODEL, Calls, Expected, LoopShape, ancestors
+from csrun.pytorch.loop.recheck import Recheck
+from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, leaves_of
+from csrun.pytorch.run.parts import Batches, Part
+from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.weights.given_back import Before
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
-from csrun.pytorch.given_tensors import Given
-from csrun.pytorch.tokens import Owner, Slot, StepValues, Token
+from csrun.pytorch.loop.given_tensors import Given
+from csrun.pytorch.loop.tokens import Owner, Slot, StepValues, Token
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.

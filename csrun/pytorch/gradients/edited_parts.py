@@ -7,9 +7,9 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Recorder, user_line
-from csrun.pytorch.edits import KeptEdits, without_dead_edits
-from csrun.pytorch.parts import Part
-from csrun.pytorch.position_check import difference
+from csrun.pytorch.gradients.edits import KeptEdits, without_dead_edits
+from csrun.pytorch.graph.position_check import difference
+from csrun.pytorch.run.parts import Part
 
 MOST_FORMS = 8  # of edits of one part: a program each
 

@@ -12,7 +12,7 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers import Optimization
 
 if TYPE_CHECKING:
-    from csrun.pytorch.session_loop import SessionLoop
+    from csrun.pytorch.loop.session_loop import SessionLoop
 
 
 class TakenOver:

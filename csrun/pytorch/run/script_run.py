@@ -18,13 +18,13 @@ from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref, user_line
-from csrun.pytorch.given_back import GivenBack
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.parts import Batches, Part, Queued
-from csrun.pytorch.replay import Replay
-from csrun.pytorch.script_machine import ScriptMachine, keep_results
-from csrun.pytorch.stored import StoredWeights, names_of, write_weights
+from csrun.pytorch.run.parts import Batches, Part, Queued
+from csrun.pytorch.run.replay import Replay
+from csrun.pytorch.run.script_machine import ScriptMachine, keep_results
 from csrun.pytorch.user import Loader
+from csrun.pytorch.weights.given_back import GivenBack
+from csrun.pytorch.weights.stored import StoredWeights, names_of, write_weights
 from csrun.records import checkpoints, model_dir
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.roles.loop import Orders

@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from csrun.pytorch.capture import Leaf, Operator, Recording, Ref, Source
-from csrun.pytorch.loop_shape import ancestors
+from csrun.pytorch.loop.loop_shape import ancestors
 
 
 def difference(

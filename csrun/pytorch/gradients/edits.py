@@ -12,9 +12,9 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
-from csrun.pytorch.given_tensors import Given
-from csrun.pytorch.loop_shape import ancestors
-from csrun.pytorch.tokens import Slot, StepValues, Token, leaves_of
+from csrun.pytorch.loop.given_tensors import Given
+from csrun.pytorch.loop.loop_shape import ancestors
+from csrun.pytorch.loop.tokens import Slot, StepValues, Token, leaves_of
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.modes import outside
-from csrun.pytorch.edits import Edit, Edits, KeptEdits, Place
-from csrun.pytorch.given_tensors import Given
-from csrun.pytorch.loop_shape import is_write
-from csrun.pytorch.tokens import Numbers, Slot, StepValues, Token, leaves_of
+from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
+from csrun.pytorch.loop.given_tensors import Given
+from csrun.pytorch.loop.loop_shape import is_write
+from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, Token, leaves_of
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

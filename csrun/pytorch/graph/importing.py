@@ -35,8 +35,8 @@ from csrun.pytorch.capture import (
     Source,
     user_line,
 )
-from csrun.pytorch.clipping import clipping_of
-from csrun.pytorch.decomposition import decomposed, has_weights
+from csrun.pytorch.gradients.clipping import clipping_of
+from csrun.pytorch.graph.decomposition import decomposed, has_weights
 from csrun.pytorch.operators import EMITTERS, Emission
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, Private, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS

@@ -9,19 +9,27 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import Traced, user_line
-from csrun.pytorch.edited_parts import EditedParts
-from csrun.pytorch.gradients import Gradient, Gradients
-from csrun.pytorch.later import later, now
-from csrun.pytorch.loop_shape import MODEL, is_write, name_of, writes_outside
-from csrun.pytorch.masks import Draw
+from csrun.pytorch.gradients.deferred import Gradient, Gradients
+from csrun.pytorch.gradients.edited_parts import EditedParts
+from csrun.pytorch.graph.masks import Draw
+from csrun.pytorch.loop.later import later, now
+from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
+from csrun.pytorch.loop.parameter_watch import Modes, ParameterWatch, WeightCalls
+from csrun.pytorch.loop.reading import CHECKED_STEPS, Reading
+from csrun.pytorch.loop.recheck import Rechecks
+from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep, Step
+from csrun.pytorch.loop.tokens import (
+    InStep,
+    Numbers,
+    OfRecorded,
+    Slot,
+    StepValues,
+    Token,
+    leaves_of,
+)
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.parameter_watch import Modes, ParameterWatch, WeightCalls
-from csrun.pytorch.parts import Batches, Part, Queued
-from csrun.pytorch.reading import CHECKED_STEPS, Reading
-from csrun.pytorch.recheck import Rechecks
-from csrun.pytorch.recorded_step import ReadBefore, RecordedStep, Step
-from csrun.pytorch.script_run import ScriptRun
-from csrun.pytorch.tokens import InStep, Numbers, OfRecorded, Slot, StepValues, Token, leaves_of
+from csrun.pytorch.run.parts import Batches, Part, Queued
+from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.user import Loader
 
 

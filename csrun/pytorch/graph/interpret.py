@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 from csrun.pytorch.capture import Operator, Recording, Ref
 from csrun.pytorch.capture.tape import real
 from csrun.pytorch.capture.whole import DRAWING
-from csrun.pytorch.masks import Draw, masks_of
+from csrun.pytorch.graph.masks import Draw, masks_of
 
 Numbers = dict[Ref, torch.Tensor]
 Masks = Mapping[int, torch.Tensor]

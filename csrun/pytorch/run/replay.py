@@ -10,10 +10,10 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Ref, user_line
-from csrun.pytorch.given_back import GivenBack
-from csrun.pytorch.kept_values import KeptValues
-from csrun.pytorch.parts import Queued
-from csrun.pytorch.tokens import StepValues
+from csrun.pytorch.loop.kept_values import KeptValues
+from csrun.pytorch.loop.tokens import StepValues
+from csrun.pytorch.run.parts import Queued
+from csrun.pytorch.weights.given_back import GivenBack
 from csrun.records import checkpoints, log_lines
 from csrun.records.checkpoints import Checkpoint
 

@@ -1,0 +1,1 @@
+"""What a loop does to gradients, recorded and in the steps that are not."""

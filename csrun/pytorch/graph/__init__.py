@@ -1,0 +1,1 @@
+"""A Recording made CIRH, computed on real tensors, and held beside another."""

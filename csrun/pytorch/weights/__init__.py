@@ -1,0 +1,1 @@
+"""The values of the user's model and optimizer: into the store, and given back."""
