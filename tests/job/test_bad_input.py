@@ -150,7 +150,7 @@ def test_a_model_larger_than_the_sites_system(
     site = place.path / "small.yaml"
     few = f"usable_cores: {cores}"
     site.write_text(SHIPPED_SITE.read_text().replace("usable_cores: 745500", few))
-    place.configure(model__hidden_sizes=[200])
+    place.configure(model__hidden_sizes=[200], runconfig__micro_batch_size=128)  # the whole batch
     arguments = ("--mode=compile_only", *cs_ip)
     if interpreter is None:
         monkeypatch.setenv("CSRUN_SITE", str(site))
