@@ -29,9 +29,9 @@ MOST_APART = 10  # steps between two looks at PyTorch's loss, which is there, an
 LIMIT_US = 50.0
 BINARIES = Path(sys.executable).parent
 PIPELINED, STREAMING = "pipelined", "streaming"
-COMMANDS = {
+COMMANDS = {  # three streamers each
     PIPELINED: ("csrun_wse", "--total-nodes=2", "--tasks-per-node=2", "python-pt"),
-    STREAMING: ("csrun_wse", "--total-nodes=3", "--tasks-per-node=1", "python-ws"),
+    STREAMING: ("csrun_wse", "--total-nodes=3", "--tasks-per-node=3", "python-ws"),
 }
 EAGER, ONE_THREAD = "PyTorch", "PyTorch, one thread"
 NATIVE = "csrun's own front end"
