@@ -105,7 +105,7 @@ def with_store(
     if options.run_mode is not RunMode.TRAIN:
         return layout, Store(region, 0, None, ())
     layout, gradients_bytes = _with_gradients(layout, model, options)
-    state = region + gradients_bytes
+    state = region + options.systems * gradients_bytes
     first_values = {
         name: optimizer.first_slot_value
         for optimizer in model.updates.values()
@@ -116,10 +116,24 @@ def with_store(
         for index, (name, value) in enumerate(first_values.items())
     )
     end, numbers = state + len(slots) * region, _step_numbers(model)
-    if not numbers:
-        return layout, Store(end, 0, region, slots)
-    nbytes = aligned(nbytes_of((MOST_STEPS, numbers), "float64"))
-    return layout, Store(end + nbytes, 0, region, slots, numbers, end)
+    store = Store(end, 0, region, slots)
+    if numbers:
+        nbytes = aligned(nbytes_of((MOST_STEPS, numbers), "float64"))
+        store = Store(end + nbytes, 0, region, slots, numbers, end)
+    return layout, _of_several(store, options.systems, gradients_bytes)
+
+
+def _of_several(store: Store, systems: int, gradients_bytes: int) -> Store:
+    """The store of several systems, whose gradients lie one behind the other."""
+    if systems == 1:
+        return store
+    losses = aligned(nbytes_of((systems + 1,), "float64"))
+    return msgspec.structs.replace(
+        store,
+        nbytes=store.nbytes + losses,
+        gradients_stride_bytes=gradients_bytes,
+        losses_offset=store.nbytes,
+    )
 
 
 def _step_numbers(model: MatchedModel) -> int:
@@ -177,7 +191,7 @@ def _too_large(
 
 def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
     """`fits` is the most samples at a time that would fit, 0 when none do."""
-    smaller = [f"lower batch_size to {fits}"] if fits else []
+    smaller = [f"lower batch_size to {fits * options.systems}"] if fits else []
     if fits and options.micro_batches > 1:
         size = next(n for n in range(fits, 0, -1) if batch % n == 0)
         smaller = [f"lower micro_batch_size to {size}"]

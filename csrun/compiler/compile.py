@@ -140,7 +140,9 @@ def _back_end(
         HTML_FILE: render(report),
         PROGRAM_FILE: program,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
-        TEXT_FILE: text_report(plan.estimate, plan.replicas, report.limit, plan.parameters),
+        TEXT_FILE: text_report(
+            plan.estimate, plan.replicas, report.limit, plan.parameters, plan.systems
+        ),
     }
 
 
@@ -200,7 +202,7 @@ def _plan(
     checksum: str,
 ) -> Plan:
     layout, minibatch = placed.layout, inputs[0].shape[0]
-    count = options.minibatches
+    count = options.parts
     return Plan(
         compiler_version=VERSION,
         checksum=checksum,
@@ -241,6 +243,7 @@ def _plan(
         micro_batches=options.micro_batches,
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
+        systems=options.systems,
     )
 
 
@@ -252,7 +255,7 @@ def estimate_of(
     precision: str,
 ) -> Estimate:
     """What placed layers will reach; their work and `inputs` are those of a minibatch."""
-    count = options.minibatches
+    count = options.parts
     work = Work(
         layers=layers,
         pes={region.layer: region.rectangle.pes for region in floor_plan},
@@ -264,6 +267,7 @@ def estimate_of(
         system=options.system,
         replicas=options.replicas,
         micro_batches=options.micro_batches,
+        systems=options.systems,
         itemsize=np.dtype(precision).itemsize,
     )
     return estimate(work)
@@ -271,7 +275,7 @@ def estimate_of(
 
 def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     """Raises: CompileError for a value that no minibatch knows its part of."""
-    if options.minibatches == 1:
+    if options.parts == 1:
         return
     mixed = [
         f"output {output.name}" for output in model.outputs if output.dependence.over is Over.MIXED
@@ -289,6 +293,8 @@ def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
 
 def _in_parts(options: CompileOptions) -> str:
     """How a batch is to be computed, and what is to be left out of the configuration."""
+    if options.systems > 1:
+        return f"on several systems, got {options.systems} of them: set num_csx to 1"
     if options.at_once == 1:
         return (
             f"in micro-batches, got {options.micro_batches} of them: leave micro_batch_size out, "

@@ -20,8 +20,9 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
     it takes more than its share of the wafer. Each of the model's `replicas` on the fabric has
     `minibatches_in_flight`; where their number was chosen, it was so `chosen_for` the model of that
-    checksum. The batch is cut into so many `micro_batches` before. With `mark_layers` the program
-    says where each layer begins and ends, for a trace.
+    checksum. Of `systems` like this one each has an equal share of the batch, which is cut into so
+    many `micro_batches` before. With `mark_layers` the program says where each layer begins and
+    ends, for a trace.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
@@ -37,6 +38,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     mark_layers: bool = False
     micro_batches: Positive = 1
     recompute: bool = False
+    systems: Positive = 1
 
     @property
     def at_once(self) -> int:
@@ -53,5 +55,10 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of a step, of all replicas and micro-batches."""
+        """Minibatches of a step on one system, of all replicas and micro-batches."""
         return self.micro_batches * self.at_once
+
+    @property
+    def parts(self) -> int:
+        """Minibatches of a step, of all systems."""
+        return self.systems * self.minibatches

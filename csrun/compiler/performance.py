@@ -21,6 +21,9 @@ times those of one replica. In training they sum their gradients in a ring: once
 2 (R - 1) / R times a layer's gradients cross the side of its PEs in each replica, besides the
 activations.
 
+Several systems, streaming, each compute their share of the batch: a layer's compute is the sum of
+theirs. The I/O of each carries its share of the inputs, and all weights and gradients.
+
 All layers: pipelined, they work at once, and the slowest sets the pace; streaming, they take their
 turns on the whole wafer. A batch costs a fixed time besides.
 
@@ -72,7 +75,7 @@ FITTED = Constants(efficiency=0.173, batch_overhead_s=699e-6)
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one system has to do.
+    """What each of `systems` has to do.
 
     The layers' FLOPs and activations are those of one of the batch's `minibatches`, `input_bytes`
     the whole batch's; layers count bytes of the executor's numbers, of `itemsize`. `pes` names each
@@ -91,6 +94,7 @@ class Work:
     system: System
     replicas: int = 1
     micro_batches: int = 1
+    systems: int = 1
     itemsize: int = HALF_BYTES
 
     @property
@@ -142,7 +146,8 @@ class Work:
     @property
     def io_samples_per_sec(self) -> float:
         """What the I/O carries."""
-        nbytes = self.input_bytes + sum(map(self.streamed_bytes, self.layers))
+        weights = sum(map(self.streamed_bytes, self.layers))
+        nbytes = self.input_bytes / self.systems + weights
         return _io_bytes_per_sec(self.system) * self.batch_size / max(nbytes, 1)
 
 
@@ -154,6 +159,7 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
     compute = 1 / (pace_s + work.overhead_s(constants) / work.batch_size)
     transmission = min([work.io_samples_per_sec, *(layer.transmission for layer in alone)])
     rate, usable = min(compute, transmission), work.system.usable_cores
+    own_rate = rate / work.systems
     pes = [layer.pes for layer in alone]
     active = max(pes, default=0) if work.is_streaming else sum(pes)
     flops = sum(layer.flops for layer in alone)
@@ -162,8 +168,8 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
         compute,
         transmission,
         active / usable,
-        flops * rate / (usable * _pe_flops_per_sec(work.system)),
-        tuple(layer.estimate(rate, work.system) for layer in alone),
+        flops * own_rate / (usable * _pe_flops_per_sec(work.system)),
+        tuple(layer.estimate(own_rate, work.system) for layer in alone),
     )
 
 
@@ -188,12 +194,12 @@ class _Alone:
         else:
             bandwidth = work.replicas * sqrt(own) * LINK_BYTES_PER_CYCLE * system.clock_hz
             nbytes = work.link_bytes(layer)
-        working = work.replicas * work.working_pes(layer)
+        working = work.systems * work.replicas * work.working_pes(layer)
         compute = working * _pe_flops_per_sec(system) * constants.efficiency / flops
         return cls(layer.name, pes, flops, compute, bandwidth / nbytes)
 
     def estimate(self, rate: float, system: System) -> LayerEstimate:
-        """The layer's line of the report, where the whole model runs at `rate`."""
+        """The layer's line of the report, where a system runs the whole model at `rate`."""
         return LayerEstimate(
             self.name,
             self.pes,

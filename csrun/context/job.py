@@ -157,14 +157,15 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Telemetry(msgspec.Struct, frozen=True):
-    """`telemetry.json`: how far the run on a CS system is, said by its chief now and then.
+    """`telemetry.json`: how far the run on its CS systems is, said by its chief now and then.
 
-    run: e.g. `training`; last_step and step_rate_per_s: None when unknown; detail: e.g. its loss.
+    systems: those that share each batch; arena_bytes: of each. run: e.g. `training`; last_step,
+    step_rate_per_s: None when unknown; detail: e.g. its loss.
 
     Units: updated_s in seconds since the epoch
     """
 
-    system: str
+    systems: tuple[str, ...]
     run: str
     step: int
     last_step: int | None
@@ -209,15 +210,17 @@ class UseLog:
     def __init__(self, job_dir: Path) -> None:
         self._path = job_dir / USES_FILE
         self._uses = [*read_uses(job_dir)]
+        self._asked = 0
 
-    def ask(self, system: str) -> None:
-        """A system is wanted from now on."""
-        self._uses.append(SystemUse(system, now()))
+    def ask(self, *systems: str) -> None:
+        """Systems are wanted from now on, all of them or none."""
+        asked, self._asked = now(), len(systems)
+        self._uses += [SystemUse(system, asked) for system in systems]
         self._write()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The system that was asked for last is held meanwhile: to be entered with the lease."""
+        """Those that were asked for last are held meanwhile: to be entered with the lease."""
         self._change(taken=now())
         try:
             yield
@@ -225,7 +228,8 @@ class UseLog:
             self._change(given_back=now())
 
     def _change(self, **times: datetime) -> None:
-        self._uses[-1] = msgspec.structs.replace(self._uses[-1], **times)
+        for index in range(len(self._uses) - self._asked, len(self._uses)):
+            self._uses[index] = msgspec.structs.replace(self._uses[index], **times)
         self._write()
 
     def _write(self) -> None:

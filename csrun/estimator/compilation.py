@@ -35,7 +35,7 @@ from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.place import Target
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import Run
-from csrun.estimator.trace import TracedModel, trace_model
+from csrun.estimator.trace import TracedModel, share_of, trace_model
 from csrun.executable import Executable, Plan, RunMode
 from csrun.records import log_lines, model_dir
 
@@ -90,7 +90,7 @@ def _fitting(
 
     Raises: TooLargeError where no part of the batch fits, or can be computed alone
     """
-    batch = batch_size_of(run)
+    batch = share_of(batch_size_of(run), options.systems)
     size = next_size(batch, options.micro_batches, too_large)
     found = _largest(run, options, begin, batch, size)
     if recomputes(run.config, options):
@@ -144,7 +144,7 @@ def _largest(
 def _say_parts(plan: Plan) -> None:
     """How the batch is computed, where it is not as one, or not with all activations kept."""
     if plan.micro_batches > 1:
-        size = plan.batch_size // plan.micro_batches
+        size = plan.batch_size // plan.systems // plan.micro_batches
         log.info(f"Micro-batches: {plan.micro_batches} of {size} samples")
     if plan.recomputed:
         log.info(
@@ -176,6 +176,7 @@ def _traced(run: Run, options: CompileOptions) -> TracedModel:
         run.config.precision,
         options.at_once,
         options.micro_batches,
+        options.systems,
     )
 
 
@@ -215,6 +216,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         max_group_bytes=None if most is None else bytes_in(most),
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
         mark_layers=config.trace_layers and run_mode is RunMode.TRAIN,
+        systems=len(target.systems),
     )
 
 
@@ -226,7 +228,8 @@ def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
     options = compile_options(run.config, run_mode, target)
     if run.config.micro_batch_size == AUTO:
         return options
-    count = micro_batches_of(batch_size_of(run), run.config.micro_batch_size)
+    share = share_of(batch_size_of(run), options.systems)
+    count = micro_batches_of(share, run.config.micro_batch_size)
     again = recomputes(run.config, options)
     return msgspec.structs.replace(options, micro_batches=count, recompute=again)
 

@@ -42,6 +42,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
     save_initial_checkpoint: save the weights that a training begins with, at step 0, too.
     keep_checkpoint_max: how many checkpoints stay in model_dir.
+    num_csx: CS systems that share each batch, in weight streaming.
     minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
     on the wafer; None leaves it to the compiler, which takes 1.
     micro_batch_size: samples of a batch that are computed at a time, one part after the other;
@@ -66,6 +67,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     save_initial_checkpoint: bool = True
     keep_checkpoint_max: Positive = 5
     log_steps: Positive = 100
+    num_csx: Positive = 1
     minibatches_in_flight: Positive | None = None
     micro_batch_size: Literal["auto"] | Positive = "auto"
     recompute: Literal["none", "auto"] = "auto"

@@ -1,7 +1,7 @@
 """Where a run takes place: a leased CS system with the job's tasks, or this process."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +10,8 @@ from csrun import system
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
-from csrun.context.job import UseLog
+from csrun.context.job import Hosts, UseLog
+from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
@@ -35,8 +36,9 @@ NO_EFFECT = "has no effect without csrun_wse: running in this process on the CPU
 class Target:
     """What a run is compiled for and takes place on.
 
-    site: None on the CPU, which stands for the first system of the site at hand. is_open: nobody
-    has named the system, so that another one of its kind does as well.
+    site: None on the CPU, which stands for the first system of the site at hand. others: those that
+    share each batch with it. is_open: nobody has named the system, so that another one of its kind
+    does as well.
     """
 
     context: TaskContext | None
@@ -44,10 +46,16 @@ class Target:
     system: System
     mode: ExecutionMode
     is_open: bool = False
+    others: tuple[System, ...] = ()
+
+    @property
+    def systems(self) -> tuple[System, ...]:
+        """All that the run takes place on."""
+        return self.system, *self.others
 
 
 def target_of(run: Run) -> Target:
-    """The system that the run will use; `find_target`, for a job of as many MemoryX tasks.
+    """The systems that the run will use; `find_target`, for a job of as many MemoryX tasks.
 
     Raises: UsageError for another number, too
     """
@@ -59,17 +67,20 @@ def target_of(run: Run) -> Target:
             f" with csrun_wse --num-wgt-servers {asked}, with at least --total-nodes {least + 1}"
             f" and --single-task-nodes {least}"
         )
-    return find_target(context, run.config.cs_ip)
+    return find_target(context, run.config)
 
 
-def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
-    """The system that the run will use, checked before anything runs.
+def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
+    """The systems that the run will use, checked before anything runs.
 
-    Raises: UsageError for an unknown system or one in the wrong mode.
+    Raises: UsageError for an unknown system or one in the wrong mode, or for too few of them.
     """
+    cs_ip = config.cs_ip
     if context is None or context.mode is None:
         if cs_ip is not None:
             log.warning(f"--cs_ip {cs_ip} {NO_EFFECT}")
+        if config.num_csx > 1:
+            log.warning(f"--num_csx {config.num_csx} {NO_EFFECT}")
         elif interpreter_mode() is ExecutionMode.WEIGHT_STREAMING:
             log.warning(f"python-ws {NO_EFFECT}")
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
@@ -82,9 +93,48 @@ def find_target(context: TaskContext | None, cs_ip: str | None) -> Target:
             " system on the command line of csrun_wse, as --cs_ip after the script"
         )
     is_open = cs_ip is None and context.job.system is None
+    others = _others(here, found, context.mode, config.num_csx)
+    if others:
+        _require_one_store(context.job.hosts, context.memoryx, config.num_csx)
     if cs_ip is None:
         _say_taken(found, _why_taken(here, found, context.mode) if is_open else "the job's own")
-    return Target(context, here, found, context.mode, is_open)
+    target = Target(context, here, found, context.mode, is_open, others)
+    if others:
+        log.info(f"{len(target.systems)} CS systems share each batch: {_names(target)}")
+    return target
+
+
+def _others(site: Site, first: System, mode: ExecutionMode, num_csx: int) -> tuple[System, ...]:
+    """The systems that share each batch with the first.
+
+    Raises: UsageError in pipelined mode, and where the site has not as many
+    """
+    if num_csx > 1 and mode is not ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            f"num_csx must be 1 in {mode} mode, got {num_csx}: several CS systems share a batch in "
+            "weight streaming alone; run the script with python-ws, or leave --num_csx out"
+        )
+    return tuple(system.others_like(site, first, num_csx - 1, mode))
+
+
+def _require_one_store(hosts: Hosts, memoryx: int, num_csx: int) -> None:
+    """Several systems have the weights in the store of one MemoryX task, on their machine."""
+    if hosts is Hosts.SEPARATE:
+        raise UsageError(
+            f"num_csx must be 1 where nodes are machines of their own, got {num_csx}: the wafers "
+            "of several CS systems share MemoryX's memory; run it on a site of one machine, or "
+            "leave --num_csx out"
+        )
+    if memoryx > 1:
+        raise UsageError(
+            f"num_csx {num_csx} and num_wgt_servers {memoryx} do not go together: several CS "
+            "systems have the weights of one MemoryX task; start the job with --num-wgt-servers 1, "
+            "or leave --num_csx out"
+        )
+
+
+def _names(target: Target) -> str:
+    return ", ".join(each.name for each in target.systems)
 
 
 def _say_taken(taken: System, why: str) -> None:
@@ -99,22 +149,25 @@ def _why_taken(site: Site, taken: System, mode: ExecutionMode) -> str:
     return f"the system in {mode} mode with the fewest jobs"
 
 
-def compile_target(context: TaskContext | None, cs_ip: str | None) -> Target:
+def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     """The system that a compile without a run is for.
 
     In a job it is the run's. Outside, where no run follows at once, its mode and power state do not
     matter: the compile is for its geometry, in the mode of the interpreter.
 
-    Raises: UsageError for an unknown system
+    Raises: UsageError for an unknown system, or where a run would have too few
     """
     if context is not None and context.mode is not None:
-        return find_target(context, cs_ip)
+        return find_target(context, config)
     here, mode = load_site(), interpreter_mode()
-    found = system.find_for_compile(here, cs_ip, mode)
+    found = system.find_for_compile(here, config.cs_ip, mode)
+    others = _others(here, found, mode, config.num_csx)
+    if others:
+        _require_one_store(Hosts.SHARED, config.num_wgt_servers or 1, config.num_csx)
     log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
         log.warning(f"{found.name} is not in {mode} mode now; it must be when this is to run")
-    return Target(context, None, found, mode)
+    return Target(context, None, found, mode, others=others)
 
 
 def on_freest(target: Target) -> Target:
@@ -129,7 +182,7 @@ def on_freest(target: Target) -> Target:
     freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
         _say_taken(freest, _why_taken(site, freest, mode))
-    return replace(target, system=freest)
+    return replace(target, system=freest, others=_others(site, freest, mode, len(target.systems)))
 
 
 @contextmanager
@@ -149,11 +202,11 @@ def machine_for(
     """
     target = on_freest(target)
     in_job = target.context if target.site else None
-    told_in, name = in_job.told_in if in_job else None, target.system.name
+    told_in, names = in_job.told_in if in_job else None, tuple(s.name for s in target.systems)
     with (
         progress_display(run.context) as show,
         loaded_machine(run, executable, target, first, last, told, batch) as machine,
-        telemetry_published(show, told_in, name, lambda: machine.arena_bytes) as show_everywhere,
+        telemetry_published(show, told_in, names, lambda: machine.arena_bytes) as show_everywhere,
     ):
         yield machine, show_everywhere
 
@@ -168,7 +221,7 @@ def loaded_machine(
     told: bytes,
     batch: int | None,
 ) -> Iterator[Machine]:
-    """The Executable on its system, which is leased meanwhile, or in this process."""
+    """The Executable on its systems, which are leased meanwhile, or in this process."""
     if target.site is None or target.context is None or run.folder is None:
         sram_bytes = target.system.sram_bytes
         first = first if batch is None else batch
@@ -180,14 +233,15 @@ def loaded_machine(
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.told_in)
     with ExitStack() as stack:
-        waiting = _say_waiting(target.system.name)
-        uses.ask(target.system.name)
-        lease = system.acquire(target.site, target.system, target.mode, holder, waiting)
-        stack.enter_context(lease)
+        uses.ask(*(each.name for each in target.systems))
+        for lease in system.acquire_all(
+            target.site, target.systems, target.mode, holder, _say_waiting
+        ):
+            stack.enter_context(lease)
         stack.enter_context(uses.held())
         cluster = cluster_for(stack, run, target)
         request = run_request(run, executable, target, first, last, told, batch)
-        yield cluster.start(request, partial(_spawn_wafer, target, run.folder), log.info)
+        yield cluster.start(request, partial(_spawn_wafers, target, run.folder), log.info)
 
 
 def _warn_of_resident(run: Run, where: str) -> None:
@@ -235,7 +289,7 @@ def run_request(
             options=LayoutAdvice.of(context.job, nodes).options_for,
             replayed=run.dataset.replayed,
         ),
-        target.system.name,
+        tuple(each.name for each in target.systems),
         target.system.usable_cores,
         target.system.sram_bytes,
         told,
@@ -267,12 +321,12 @@ def _context(target: Target) -> TaskContext:
     return target.context
 
 
-def _say_waiting(name: str) -> Callable[[str], None]:
-    return lambda obstacle: log.info(f"Waiting for {name}, {obstacle}")
+def _say_waiting(name: str, obstacle: str) -> None:
+    log.info(f"Waiting for {name}, {obstacle}")
 
 
-def _spawn_wafer(target: Target, folder: RunFolder) -> None:
-    context, name = _context(target), target.system.name
-    link = context.link()
-    link.spawn_wafer(SpawnWafer(name, int(folder.path.name)))
+def _spawn_wafers(target: Target, folder: RunFolder) -> None:
+    link = _context(target).link()
+    for each in target.systems:
+        link.spawn_wafer(SpawnWafer(each.name, int(folder.path.name)))
     link.close()

@@ -30,7 +30,7 @@ MODEL_DIR = "model_dir"  # of an analysis whose command keeps nothing
 
 def validate_only(run: Run, mode: RunMode) -> Results:
     """Match kernels, and leave nothing; no system is needed."""
-    target = compile_target(run.context, run.config.cs_ip)
+    target = compile_target(run.context, run.config)
     traced = compilation.trace_run(run, compilation.run_options(run, mode, target))
     _validate(run, traced)
     if (folder := _to_measure()) is not None:
@@ -41,7 +41,7 @@ def validate_only(run: Run, mode: RunMode) -> Results:
 
 def compile_only(run: Run, mode: RunMode) -> Results:
     """Compile and leave the artifacts; no system is needed."""
-    target = compile_target(run.context, run.config.cs_ip)
+    target = compile_target(run.context, run.config)
     folder = _to_measure()
     # an analysis reports once, with the numbers that it measures, and not with a first look's
     compiling = run if folder is None else replace(run, reports=NoReports())

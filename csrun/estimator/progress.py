@@ -102,17 +102,17 @@ def _seldom(show: Show) -> Show:
 
 @contextmanager
 def telemetry_published(
-    show: Show, job_dir: Path | None, system: str, arena_bytes: Callable[[], int]
+    show: Show, job_dir: Path | None, systems: tuple[str, ...], arena_bytes: Callable[[], int]
 ) -> Iterator[Show]:
     """A function that shows progress and leaves it in the job's folder, too, if there is one.
 
-    There the admin shell of the system finds it, while the run holds the system. arena_bytes: those
-    of the wafer by then.
+    There the admin shell of a system finds it, while the run holds the system. arena_bytes: those
+    of each wafer by then.
     """
     if job_dir is None:
         yield show
         return
-    meter = _Meter(system, arena_bytes)
+    meter = _Meter(systems, arena_bytes)
 
     def show_and_publish(progress: Progress) -> None:
         show(progress)
@@ -129,8 +129,8 @@ def telemetry_published(
 class _Meter:
     """Progress now and then as telemetry, with the rate since the time before."""
 
-    def __init__(self, system: str, arena_bytes: Callable[[], int]) -> None:
-        self._system = system
+    def __init__(self, systems: tuple[str, ...], arena_bytes: Callable[[], int]) -> None:
+        self._systems = systems
         self._arena_bytes = arena_bytes
         self._last: tuple[int, float] | None = None  # step, time
 
@@ -143,7 +143,7 @@ class _Meter:
             rate = (progress.done - step) / (now - then)
         self._last = (progress.done, now)
         return Telemetry(
-            system=self._system,
+            systems=self._systems,
             run=progress.what,
             step=progress.done,
             last_step=progress.total or None,

@@ -70,6 +70,7 @@ class Run:
             "seed": str(self.config.seed),
             "precision": self.config.precision,
             "batch_size": str(plan.batch_size),
+            "num_csx": str(plan.systems),
             "threads": str(plan.blas_threads),
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),

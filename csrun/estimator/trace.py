@@ -54,11 +54,12 @@ def trace_model(
     precision: str,
     minibatches: int = 1,
     micro_batches: int = 1,
+    systems: int = 1,
 ) -> TracedModel:
     """Call the model function on traced tensors shaped like a minibatch of the first batch.
 
     Raises: UsageError when the model function does not return what the mode needs, or the batch
-    or a micro-batch of it, does not split into so many minibatches.
+    or a micro-batch of it, does not split into so many minibatches, or over so many systems.
     """
     with Tracer(precision=precision) as tracer:
         specs = dataset.element_spec()
@@ -66,7 +67,7 @@ def trace_model(
         tensors = [
             tracer.input(
                 name,
-                _minibatch(spec.shape, minibatches, micro_batches),
+                _minibatch(_share(spec.shape, systems), minibatches, micro_batches),
                 _dtype(np.dtype(spec.dtype), precision),
             )
             for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
@@ -105,6 +106,26 @@ def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:
             f"input_fn: a batch must be features and labels for mode {run_mode}, "
             f"got {len(batch)} of them: several arrays go in a tuple or dict, as ((a, b), labels)"
         )
+
+
+def _share(shape: tuple[int, ...], systems: int) -> tuple[int, ...]:
+    """What each system has of an array."""
+    return (share_of(shape[0], systems), *shape[1:])
+
+
+def share_of(batch: int, systems: int) -> int:
+    """How many samples of a batch each system has.
+
+    Raises: UsageError with the nearest batches that so many divide
+    """
+    if batch % systems:
+        below, above = batch // systems * systems, -(-batch // systems) * systems
+        nearest = f"do are {below} and {above}" if below else f"does is {above}"
+        raise UsageError(
+            f"runconfig.num_csx must divide batch_size, which is {batch}, got {systems}: the "
+            f"nearest batch_size that {systems} {nearest}"
+        )
+    return batch // systems
 
 
 def _minibatch(shape: tuple[int, ...], minibatches: int, micro_batches: int) -> tuple[int, ...]:

@@ -100,6 +100,10 @@ def _memory_of(store: AnyStore, group: Group) -> Bytes:
     return store
 
 
+def _first_memory_of(store: AnyStore) -> Bytes:
+    return store.memories[0] if isinstance(store, ShardedStore) else store
+
+
 def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
     """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group;
     and `numbers`, those of the steps.
@@ -136,8 +140,7 @@ def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
     Shapes: float64[MOST_STEPS, numbers]; step s has row s mod MOST_STEPS
     """
     place = numbers_layout(plan)
-    memory = store.memories[0] if isinstance(store, ShardedStore) else store
-    return None if place is None else view(memory, *place)
+    return None if place is None else view(_first_memory_of(store), *place)
 
 
 def step_number(numbers: Array, index: int) -> Callable[[int], float]:
@@ -147,6 +150,32 @@ def step_number(numbers: Array, index: int) -> Callable[[int], float]:
     """
     number, rows = numbers.item, len(numbers)
     return lambda step: float(number(step % rows, index))
+
+
+def share_of(plan: Plan) -> int:
+    """Samples of the batch that each system has."""
+    return plan.batch_size // plan.systems
+
+
+def of_system(plan: Plan, system: int) -> Plan:
+    """The plan with the gradients where the system of this number has its own."""
+    region, stride = plan.store.gradients_offset, plan.store.gradients_stride_bytes
+    if region is None or not system:
+        return plan
+    return replace(plan, store=replace(plan.store, gradients_offset=region + system * stride))
+
+
+def losses_view(plan: Plan, store: AnyStore) -> npt.NDArray[np.float64] | None:
+    """The parts of a step's loss, in the store of several systems.
+
+    Shapes: float64[systems + 1], the last one their sum
+    """
+    offset = plan.store.losses_offset
+    if offset is None:
+        return None
+    return np.asarray(
+        view(_first_memory_of(store), offset, (plan.systems + 1,), "float64"), np.float64
+    )
 
 
 def gradients_offset(plan: Plan, group: Group) -> int | None:

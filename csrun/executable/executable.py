@@ -22,6 +22,7 @@ from csrun.executable.bind import (
     UpdateProgram,
     WaferProgram,
     flat_views,
+    of_system,
     wafer_views,
 )
 from csrun.executable.plan import Plan
@@ -76,6 +77,10 @@ class Executable:
     def over(self, owner: Plan) -> "Executable":
         """This one over the store of another; CsrunError where that does not fit it."""
         return replace(self, plan=over_store_of(owner, self.plan))
+
+    def of_system(self, system: int) -> "Executable":
+        """This one with the gradients where the system of this number has its own."""
+        return replace(self, plan=of_system(self.plan, system))
 
     def _namespace(self) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)

@@ -185,7 +185,7 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slots` are the optimizer's, each as long as the weights; without training there are no
     gradients and no slots. In weight streaming the gradients are a window, of those in flight
     between the wafer and MemoryX, unless all must be there before the first update, or add up over
-    micro-batches.
+    micro-batches. Of several systems each has its own, `gradients_stride_bytes` behind another's.
     `numbers` come with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row
     of a step is its remainder. The chief writes them before it orders the steps.
     """
@@ -196,10 +196,12 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: tuple[Slot, ...]
     numbers: int = 0
     numbers_offset: int | None = None
+    gradients_stride_bytes: int = 0
+    losses_offset: int | None = None
 
 
 class Combine(StrEnum):
-    """What makes one value of an output of several minibatches."""
+    """What makes one value of an output of several minibatches, of all systems."""
 
     SAMPLES = "samples"  # an axis carries samples: one behind the other
     SUM = "sum"
@@ -305,15 +307,13 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     float64[1] arena buffer that holds, before any group's gradients are complete, the *sum* of the
     loss over what counts in the batch (None: no loss): the labels of number `loss_count` among the
     batch's counts, or its valid samples when it is None. `learning_rate` is the schedule of a
-    training's updates, or which of the step's numbers it is; gradients whose global norm is more
-    than `clip_norm` are scaled to it.
+    training's updates, or which of the step's numbers it is; gradients are clipped to `clip_norm`.
     `counts_padding` names the layer and operator in which rows that fill up an incomplete batch
     would count: such batches are refused (None: they count nowhere).
 
-    A batch is split over `replicas` of the model on the fabric, and each one's share flows in
-    `minibatches_in_flight`. The gradients of all are added up before the one update of a step.
-    `chosen_for` is what the number of replicas answers, where it was not given. `marks` are the
-    layers that the program tells of, by the numbers in its text, if it does.
+    Each of `systems` has an equal share of the batch, split over `replicas` of the model, whose
+    share flows in `minibatches_in_flight`; one update is that of all. `chosen_for` is what the
+    number of replicas answers, where it was not given. `marks`: layers told of, by their numbers.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -361,6 +361,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     micro_batches: int = 1
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
+    systems: int = 1
 
     @property
     def order(self) -> tuple[Visit, ...]:
@@ -390,7 +391,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of a step, of all replicas and micro-batches."""
+        """Minibatches of a step on one system, of all replicas and micro-batches."""
         return self.micro_batches * self.at_once
 
     @property

@@ -64,7 +64,7 @@ def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
 
 
 def _require_alike(owner: Plan, plan: Plan) -> None:
-    for name in ("mode", "precision", "store_in_arena"):
+    for name in ("mode", "precision", "store_in_arena", "systems"):
         ours, its = getattr(plan, name), getattr(owner, name)
         if ours != its:
             raise _unlike(plan, f"its {name} is {ours}, and that of the run's first is {its}")

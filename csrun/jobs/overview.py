@@ -126,10 +126,15 @@ def _with_reason(record: JobRecord, records: Sequence[JobRecord], site: Site) ->
     reason = ""
     if record.state is RecordState.PENDING:
         reason = _missing_nodes(record, records, site)
-    elif wanted := _wanted(record):
-        holder, _ = _sessions(_of_running(records), wanted.system)
-        reason = wanted.system + ("" if holder is None else f", held by job {holder}")
+    else:
+        running = _of_running(records)
+        reason = "; ".join(_awaited(use.system, running) for use in _wanted(record))
     return msgspec.structs.replace(record, reason=reason)
+
+
+def _awaited(system: str, running: Iterable[JobRecord]) -> str:
+    holder, _ = _sessions(running, system)
+    return system + ("" if holder is None else f", held by job {holder}")
 
 
 def _missing_nodes(record: JobRecord, records: Sequence[JobRecord], site: Site) -> str:
@@ -155,16 +160,18 @@ def _sessions(running: Iterable[JobRecord], system: str) -> tuple[int | None, tu
         for use in record.systems:
             if use.system == system and use.taken and not use.given_back:
                 holder = record.job_id
-        wanted = _wanted(record)
-        if wanted is not None and wanted.system == system:
-            waiting.append((wanted.asked, record.job_id))
+        for wanted in _wanted(record):
+            if wanted.system == system:
+                waiting.append((wanted.asked, record.job_id))
     return holder, tuple(job for _, job in sorted(waiting))
 
 
-def _wanted(record: JobRecord) -> SystemUse | None:
-    """The system that a running job has asked for and not got."""
+def _wanted(record: JobRecord) -> tuple[SystemUse, ...]:
+    """The systems that a running job has asked for, all or none, and not got."""
     newest = record.systems[-1] if record.is_active and record.systems else None
-    return newest if newest is not None and newest.taken is None else None
+    if newest is None or newest.taken is not None:
+        return ()
+    return tuple(use for use in record.systems if use.asked == newest.asked)
 
 
 class SessionState(StrEnum):
@@ -208,6 +215,6 @@ def telemetry(site: Site, system: System) -> Telemetry | None:
     shown = board_dir(site).glob("*/*") if site.shared else ()
     for folder in (*own, *shown):
         said = Telemetry.read(folder)
-        if said is not None and said.system == system.name and is_held(folder / LIVE_LOCK):
+        if said is not None and system.name in said.systems and is_held(folder / LIVE_LOCK):
             return said
     return None

@@ -112,8 +112,11 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def system(self) -> str:
-        """The system that the job has, or had last; empty when it never had any."""
-        return next((use.system for use in reversed(self.systems) if use.taken), "")
+        """The system that the job has, or had last, or several; empty when it never had any."""
+        last = next((use for use in reversed(self.systems) if use.taken), None)
+        if last is None:
+            return ""
+        return ", ".join(use.system for use in self.systems if use.asked == last.asked)
 
     @property
     def why(self) -> str:

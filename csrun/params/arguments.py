@@ -119,17 +119,11 @@ def parse(schema: type[P], default_params: DefaultParams, argv: Sequence[str]) -
 
 def _overrides(mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
     """What the command line says of the run, for the `runconfig` section."""
-    _refuse_several_systems(values.pop("num_csx"))
     overrides = {key: value for key, value in values.items() if value is not None}
     _check(mode, overrides)
     if any(limit in overrides for limit in LIMITS):  # the file's other limit would hold as well
         overrides = {**dict.fromkeys(LIMITS), **overrides}
     return overrides
-
-
-def _refuse_several_systems(num_csx: int | None) -> None:
-    if num_csx is not None and num_csx > 1:
-        raise UsageError(f"--num_csx: a run has one CS system, got {num_csx}; leave it out")
 
 
 def _mode(values: dict[str, Any]) -> Mode:
@@ -186,7 +180,7 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
         click.Option(["--eval_steps"], type=count, help="Evaluate this many batches."),
         click.Option(["--checkpoint_path"], type=text, help="Checkpoint, or folder of them."),
         click.Option(["--num_wgt_servers"], type=count, help="MemoryX tasks of the job, M."),
-        click.Option(["--num_csx"], type=count, help="CS systems of the run: 1."),
+        click.Option(["--num_csx"], type=count, help="CS systems that share each batch."),
         click.Option(
             ["--multireplica"],
             is_flag=True,

@@ -27,8 +27,11 @@ _OF_THE_SCRIPT = (
     "micro_batch_size",
     "recompute",
 )
+_ONE_SYSTEM = "num_csx"  # a step is recorded with the samples of a whole batch
 _OPTIONS = tuple(
-    f.name for f in msgspec.structs.fields(CSRunConfig) if f.name not in _OF_THE_SCRIPT
+    f.name
+    for f in msgspec.structs.fields(CSRunConfig)
+    if f.name not in (*_OF_THE_SCRIPT, _ONE_SYSTEM)
 )
 
 
@@ -78,6 +81,11 @@ def initialize(
 
     Raises: UsageError for an unknown option or a value out of its range
     """
+    if options.pop(_ONE_SYSTEM, 1) != 1:
+        raise UsageError(
+            f"{user_line()}: initialize: {_ONE_SYSTEM}: a PyTorch script's run has one CS system: "
+            "leave it out, or train with the estimator of a run.py"
+        )
     for name in options:
         if name not in _OPTIONS:
             near = get_close_matches(name, _OPTIONS, 1)

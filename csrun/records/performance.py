@@ -78,7 +78,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Units: times in seconds, rates in samples a second.
 
-    est_samples_per_sec: the compiler's estimate of the CS system. programming_time: loading the
+    num_csx: CS systems that shared each batch, and whose samples all rates are of.
+    est_samples_per_sec: the compiler's estimate of them. programming_time: loading the
     executable. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the
     time went.
     """
@@ -92,6 +93,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_time: float
     input: Input = Input()
     ledger: tuple[LedgerRow, ...] = ()
+    num_csx: int = 1
 
 
 def write(model_dir: Path, performance: Performance) -> Path:

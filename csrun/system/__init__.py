@@ -1,8 +1,8 @@
 """The CS system as its administrator sees it: power state, execution mode, lease."""
 
 from csrun.system.change import SystemBusyError, change, drain
-from csrun.system.find import find, find_for_compile, in_mode, named, users_of
-from csrun.system.lease import Lease, acquire
+from csrun.system.find import find, find_for_compile, in_mode, named, others_like, users_of
+from csrun.system.lease import Lease, acquire, acquire_all
 from csrun.system.lock import (
     FileLock,
     WaitingLine,
@@ -24,6 +24,7 @@ __all__ = [
     "SystemState",
     "WaitingLine",
     "acquire",
+    "acquire_all",
     "apply",
     "change",
     "drain",
@@ -36,6 +37,7 @@ __all__ = [
     "lock",
     "make_site_folders",
     "named",
+    "others_like",
     "save_state",
     "try_lock",
     "users_of",

@@ -41,6 +41,35 @@ def find(
     return system
 
 
+def others_like(
+    site: Site, first: System, count: int, mode: ExecutionMode, users: Users = users_of
+) -> list[System]:
+    """So many systems that can share a run with `first`: those with the fewest users.
+
+    Raises: UsageError where the site has not as many, with what keeps each of the others from it
+    """
+    others = [system for system in site.systems if system != first]
+    obstacles = {system.name: _unlike(site, system, first, mode) for system in others}
+    fitting = [system for system in others if not obstacles[system.name]]
+    if count > len(fitting):
+        why = "; ".join(f"{name} {obstacle}" for name, obstacle in obstacles.items() if obstacle)
+        raise UsageError(
+            f"num_csx must be at most {1 + len(fitting)}, got {1 + count}: site {site.name} has "
+            f"{len(site.systems)} CS systems{': ' if why else ''}{why}"
+        )
+    return sorted(fitting, key=lambda system: users(site, system))[:count] if count else []
+
+
+def _unlike(site: Site, system: System, first: System, mode: ExecutionMode) -> str:
+    """Why a system cannot share a run with another one; empty where it can."""
+    state = load_state(site, system)
+    if state.mode is not mode:
+        return f"is in {state.mode} mode"
+    if state.power is Power.STANDBY:
+        return f"is in {state.power}"
+    return "" if system.is_like(first) else f"has another geometry than {first.name}"
+
+
 def find_for_compile(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
     """The system that `cs_ip` names, or the first in the mode, or else the first.
 

@@ -1,8 +1,10 @@
 """The lease of a CS system: held by one job at a time, gone with the process that holds it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -10,7 +12,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.site import Site, System
 from csrun.system.change import drainer
 from csrun.system.find import require_usable
-from csrun.system.lock import FileLock, holder_of, is_held, wait_in_line
+from csrun.system.lock import FileLock, WaitingLines, holder_of, is_held, wait_in_line
 from csrun.system.power import Power
 from csrun.system.state_files import changing, lease_file, line_of, load_to_change, try_hold
 
@@ -48,10 +50,34 @@ def acquire(
 
     Raises: UsageError, CsrunError when the administrator has changed the system meanwhile
     """
+    say = None if on_wait is None else lambda _, obstacle: on_wait(obstacle)
+    return acquire_all(site, [system], mode, holder, say)[0]
+
+
+def acquire_all(
+    site: Site,
+    systems: Sequence[System],
+    mode: ExecutionMode,
+    holder: str,
+    on_wait: Callable[[str, str], None] | None = None,
+) -> list[Lease]:
+    """Lease several systems, all or none, as `acquire` does one; in their order.
+
+    While one of them cannot be had, none is held, and nobody who has come later gets any of them.
+    `on_wait` is called with the name of the one that is waited for, and why.
+    """
     text = f"{holder} (process {os.getpid()})"
-    attempt = _Attempt(site, system, mode, text, on_wait)
-    line = line_of(site, system)
-    return Lease(system, wait_in_line(line, text, attempt.take, attempt.say))
+    attempts = _Attempts(
+        [
+            _Attempt(
+                site, each, mode, text, None if on_wait is None else partial(on_wait, each.name)
+            )
+            for each in systems
+        ]
+    )
+    lines = WaitingLines(tuple(line_of(site, system) for system in systems))
+    held = wait_in_line(lines, text, attempts.take, attempts.say)
+    return [Lease(system, lock) for system, lock in zip(systems, held, strict=True)]
 
 
 def holder(site: Site, system: System) -> str | None:
@@ -59,6 +85,31 @@ def holder(site: Site, system: System) -> str | None:
     path = lease_file(site, system)
     with changing(site, system):
         return holder_of(path) if is_held(path) else None
+
+
+@dataclass(frozen=True)
+class _Attempts:
+    """Looks whether all of several systems can be had at once."""
+
+    each: Sequence["_Attempt"]
+
+    def take(self) -> list[FileLock] | None:
+        """The locks of all; None, and no lock is held, while there is something to wait for."""
+        with ExitStack() as undo:
+            locks = []
+            for attempt in self.each:
+                if (taken := attempt.take()) is None:
+                    return None
+                locks.append(undo.enter_context(taken))
+            undo.pop_all()
+        return locks
+
+    def say(self) -> None:
+        """Tell what is waited for, and from now on what it comes to be."""
+        obstructed = [attempt for attempt in self.each if attempt.has_obstacle]
+        for attempt in self.each:
+            attempt.watch()
+        (obstructed or self.each)[0].say()
 
 
 @dataclass
@@ -86,9 +137,17 @@ class _Attempt:
                 self._tell()
         return taken
 
-    def say(self) -> None:
-        """Tell what is waited for, and from now on what it comes to be."""
+    @property
+    def has_obstacle(self) -> bool:
+        """Whether there was something to wait for at the last look."""
+        return self._obstacle is not None
+
+    def watch(self) -> None:
+        """Tell from now on what there comes to be."""
         self._is_waiting = True
+
+    def say(self) -> None:
+        """Tell what is waited for."""
         self._obstacle = self._obstacle or self._held_by()
         self._tell()
 

@@ -10,11 +10,11 @@ import stat
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import (
@@ -267,26 +267,31 @@ class WaitingLine:
 
         Raises: UsageError when no file can be made for it
         """
-        with self._mutex(holder):
-            number = max(self._numbers(), default=0) + 1
-            with lock_errors(self._path(number)):
-                taken = lock(self._path(number), holder, self.shared)
+        with self.mutex(holder):
+            return self.next_ticket(holder)
+
+    def next_ticket(self, holder: str) -> Ticket:
+        """The same, for one who has the mutex."""
+        number = max(self._numbers(), default=0) + 1
+        with lock_errors(self._path(number)):
+            taken = lock(self._path(number), holder, self.shared)
         return Ticket(number, taken)
 
     def is_first(self, ticket: Ticket) -> bool:
         """True when everyone before `ticket` has left or died."""
-        with self._mutex("is_first"):
+        with self.mutex("is_first"):
             return not any(self._lives(n) for n in self._numbers() if n < ticket.number)
 
     def holders(self) -> list[str]:
         """Who waits, the first in line first; asking leaves no file."""
         if not self.folder.exists():
             return []
-        with self._mutex("holders"):
+        with self.mutex("holders"):
             paths = [self._path(number) for number in self._numbers()]
             return [holder_of(path) for path in paths if is_held(path)]
 
-    def _mutex(self, holder: str) -> FileLock:
+    def mutex(self, holder: str) -> FileLock:
+        """For a moment, be the only one who looks at the line or joins it."""
         with lock_errors(self.folder / "mutex"):
             return lock(self.folder / "mutex", holder, self.shared)
 
@@ -306,8 +311,62 @@ class WaitingLine:
         return False
 
 
+@dataclass(frozen=True)
+class Tickets:
+    """A place in each of several lines."""
+
+    each: tuple[Ticket, ...]
+
+    def leave(self) -> None:
+        for ticket in self.each:
+            ticket.leave()
+
+
+@dataclass(frozen=True)
+class WaitingLines:
+    """Several lines for one who wants what is at the head of all of them.
+
+    They are joined at one moment: who is before somebody in one line is so in every line that both
+    stand in, and no two wait for each other.
+    """
+
+    lines: tuple[WaitingLine, ...]
+
+    def join(self, holder: str) -> Tickets:
+        """Take the next number of each.
+
+        Raises: UsageError when no file can be made for one
+        """
+        in_order = sorted(self.lines, key=lambda line: line.folder)
+        with ExitStack() as mutexes, ExitStack() as undo:
+            for line in in_order:  # always in this order: nobody waits for one with two of them
+                mutexes.enter_context(line.mutex(holder))
+            tickets = []
+            for line in self.lines:
+                tickets.append(line.next_ticket(holder))
+                undo.callback(tickets[-1].leave)
+            undo.pop_all()
+        return Tickets(tuple(tickets))
+
+    def is_first(self, tickets: Tickets) -> bool:
+        """True when everyone before has left or died, in all of them."""
+        pairs = zip(self.lines, tickets.each, strict=True)
+        return all(line.is_first(ticket) for line, ticket in pairs)
+
+
+Place = TypeVar("Place", Ticket, Tickets)
+
+
+class Line(Protocol[Place]):
+    """What is waited in: a line, or several at once."""
+
+    def join(self, holder: str) -> Place: ...
+
+    def is_first(self, ticket: Place, /) -> bool: ...
+
+
 def wait_in_line(
-    line: WaitingLine,
+    line: Line[Place],
     holder: str,
     attempt: Callable[[], Resource | None],
     on_wait: Callable[[], None],

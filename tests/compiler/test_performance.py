@@ -105,6 +105,17 @@ def test_streaming_pays_for_each_load_of_weights_and_once_for_gradients(run_mode
     assert alone == pytest.approx([10 * 1e9 / n for n in nbytes])
 
 
+def test_several_systems_share_the_work_and_the_inputs_and_each_gets_all_weights():
+    layers = [layer("a", 4000, weight_bytes=2000), layer("b", 4000, weight_bytes=1000)]
+    one, four = (estimate(work(*layers, systems=count, **STREAMING), IDEAL) for count in (1, 4))
+    assert four.compute_samples_per_sec == pytest.approx(4 * 2e12 / 800)
+    sent = 1000 / 4 + 3 * (2000 + 1000)  # twice in, once out
+    assert four.transmission_samples_per_sec == pytest.approx(10 * 1e9 / sent)
+    assert four.active_pes == one.active_pes == 1.0
+    rate = four.samples_per_sec / 4  # of each
+    assert four.compute_utilization == pytest.approx(800 * rate / 2e12)
+
+
 def test_weights_that_nobody_reads_cost_nothing():
     layers = layer("a", 4000, weight_bytes=2000), layer("unused", 0, weight_bytes=9000, loads=0)
     found = estimate(work(*layers, run_mode=RunMode.EVAL, **STREAMING), IDEAL)

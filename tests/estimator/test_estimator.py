@@ -13,6 +13,7 @@ from support.two_classes import (
     estimator,
     eval_input,
     logits_of,
+    model_fn,
     summaries,
     train_input,
     warnings,
@@ -23,11 +24,12 @@ from threadpoolctl import threadpool_info
 from csrun import nn
 from csrun.base import stored
 from csrun.base.errors import UsageError
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSRunConfig
 from csrun.estimator.compilation import minibatches_in_flight
+from csrun.estimator.trace import trace_model
 from csrun.records import checkpoints
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -106,6 +108,15 @@ def test_minibatches_that_do_not_divide_the_batch_are_refused(tmp_path, count, n
     with pytest.raises(UsageError, match=rf"must divide batch_size 8, got {count}: the {nearest}"):
         estimator(tmp_path, minibatches_in_flight=count).train(train_input, max_steps=1)
     assert not list(tmp_path.glob("model-ckpt-*"))
+
+
+@pytest.mark.parametrize(
+    ("systems", "nearest"), [(3, "that 3 do are 6 and 9"), (9, "that 9 does is 9")]
+)
+def test_systems_that_do_not_divide_the_batch_are_refused(systems, nearest):
+    said = f"num_csx must divide batch_size, which is 8, got {systems}: the nearest batch_size "
+    with pytest.raises(UsageError, match=said + nearest):
+        trace_model(model_fn, train_input(None), RunMode.TRAIN, None, "float32", systems=systems)
 
 
 def test_several_minibatches_are_refused_in_weight_streaming():

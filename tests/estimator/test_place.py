@@ -3,20 +3,23 @@
 import logging
 from contextlib import ExitStack
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from support.programs import Network
 
 from csrun import nn
+from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
+from csrun.context.job import Hosts
 from csrun.estimator import place
 from csrun.estimator.config import CSRunConfig
-from csrun.estimator.place import Target, checkpoint_space, on_freest
+from csrun.estimator.place import Target, checkpoint_space, find_target, on_freest
 from csrun.site import System, load
 from csrun.system import acquire
 
-MODE = ExecutionMode.PIPELINED
+MODE, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 LOCAL = load("local")
 FIRST = LOCAL.systems[0]
 SECOND = msgspec.structs.replace(LOCAL.systems[1], mode=MODE)
@@ -90,3 +93,27 @@ def test_another_kind_of_system_is_no_choice() -> None:
     target = Target(None, site, FIRST, MODE, is_open=True)
     with acquire(site, FIRST, MODE, "job 1"):
         assert on_freest(target) == target
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "hosts", "memoryx", "message"),
+    [
+        ("local", MODE, Hosts.SHARED, 0, "num_csx must be 1 in PIPELINED mode, got 2: .*python-ws"),
+        (
+            "streaming-8",
+            STREAMING,
+            Hosts.SEPARATE,
+            1,
+            "must be 1 where nodes are machines of their",
+        ),
+        ("streaming-8", STREAMING, Hosts.SHARED, 3, "num_csx 2 and num_wgt_servers 3 do not go"),
+    ],
+)
+def test_several_systems_need_weight_streaming_on_one_machine(
+    site: str, mode: ExecutionMode, hosts: Hosts, memoryx: int, message: str
+) -> None:
+    job = SimpleNamespace(site=site, system=None, hosts=hosts)
+    context: Any = SimpleNamespace(mode=mode, job=job, memoryx=memoryx)
+    assert len(find_target(context, CSRunConfig()).systems) == 1
+    with pytest.raises(UsageError, match=message):
+        find_target(context, CSRunConfig(num_csx=2))

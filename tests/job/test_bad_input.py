@@ -81,7 +81,6 @@ OPTIONS = [
     (("--mode", "trian"), "'trian' is not one of 'train'"),
     (("--max_steps", "0"), "'--max_steps': must be a whole number >= 1, got 0"),
     (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; . has none"),
-    (("--num_csx", "2"), "--num_csx: a run has one CS system, got 2; leave it out"),
     (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),
 ]
 

@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 from support.fc_mnist import TWO_STREAMERS, FcMnist
-from support.jobs import STALL_S, gone
+from support.jobs import STALL_S, gone, until
+
+from csrun.records import checkpoints
 
 SCRIPT = """
 import sys
@@ -45,7 +47,7 @@ def input_fn(params):
 
 def lead(run):
     with model_dir.opened(run.model_dir):
-        target = find_target(run.context, None)
+        target = find_target(run.context, run.config)
         train, evaluation = (
             compile_run(run, mode, target, LAST).executable
             for mode in (RunMode.TRAIN, RunMode.EVAL)
@@ -135,6 +137,7 @@ def test_a_role_that_is_killed_while_the_second_program_runs(
     place.script(SCRIPT)
     with place.start(*job(interpreter, MIDDLE)) as launcher:
         before = amid_an_evaluation(launcher)
+        until(lambda: int(MIDDLE) in checkpoints.kept_steps(place.model_dir))  # made beside it
         processes = place.processes(launcher.pid)
         os.kill(processes[name], signal.SIGKILL)
         _, err = launcher.communicate(timeout=STALL_S)

@@ -60,7 +60,7 @@ def job_7(state: str) -> Iterator[None]:
 def test_telemetry_is_of_this_system_and_of_a_job_that_lives() -> None:
     folder = jobs_dir_of(SITE.name) / "7"
     assert telemetry(SITE, SYSTEM) is None
-    said = Telemetry("cs2-01", "training", 5, 9, None, 1024, "loss 1", 0.0)
+    said = Telemetry(("cs2-01",), "training", 5, 9, None, 1024, "loss 1", 0.0)
     dead = jobs_dir_of(SITE.name) / "6"
     dead.mkdir()
     said.write(dead)
@@ -69,5 +69,5 @@ def test_telemetry_is_of_this_system_and_of_a_job_that_lives() -> None:
     assert telemetry(SITE, SYSTEM) == said
     (folder / "telemetry.json").write_bytes(b'{"system": "cs2')
     assert telemetry(SITE, SYSTEM) is None
-    Telemetry("cs2-02", "training", 5, 9, None, 1024, "loss 1", 0.0).write(folder)
+    Telemetry(("cs2-02",), "training", 5, 9, None, 1024, "loss 1", 0.0).write(folder)
     assert telemetry(SITE, SYSTEM) is None

@@ -70,7 +70,9 @@ def running() -> Iterator[RegisteredJob]:
         uses.ask(SYSTEM.name)
         lease = system.acquire(SITE, SYSTEM, ExecutionMode.PIPELINED, f"job {job.job_id}")
         with lease, uses.held():
-            Telemetry(SYSTEM.name, "training", 5, 9, None, 1024, "loss 1", 0.0).write(job.told_in)
+            Telemetry((SYSTEM.name,), "training", 5, 9, None, 1024, "loss 1", 0.0).write(
+                job.told_in
+            )
             yield job
 
 

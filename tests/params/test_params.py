@@ -62,8 +62,11 @@ def test_a_limit_of_the_command_line_drops_the_files(path, option, limits, in_fi
     assert (runconfig.steps, runconfig.max_steps) == limits
 
 
-def test_one_system_is_what_a_run_has(path):
+def test_systems_are_asked_for_by_the_command_line_or_the_file(path):
     assert parse(Params, path, ["--num_csx", "1"]) == parse(Params, path, [])
+    assert parse(Params, path, ["--num_csx", "2"]).params.runconfig.num_csx == 2
+    path.write_text("model: {hidden_size: 1}\nrunconfig: {num_csx: 4}\n")
+    assert parse(Params, path, []).params.runconfig.num_csx == 4
 
 
 def test_memoryx_tasks_are_told_by_the_command_line_or_the_file(path):
@@ -145,7 +148,7 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
         (["--eval_steps", "1e3"], "'--eval_steps': must be a whole number >= 1, got 1e3"),
         (["-o", ""], "'--model_dir': must not be empty; is a variable of the shell unset?"),
         (["--cs_ip="], "'--cs_ip': must not be empty"),
-        (["--num_csx", "2"], "--num_csx: a run has one CS system, got 2; leave it out"),
+        (["--num_csx", "0"], "'--num_csx': must be a whole number >= 1, got 0"),
         (["-m", "eval", "--compile_only"], "--compile_only compiles the training, got --mode eval"),
         (["--compile_only", "--validate_only"], "give validate_only or compile_only, not both"),
         (["-m", "compile_only", "--validate_only"], "not both"),

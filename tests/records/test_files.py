@@ -42,6 +42,7 @@ def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
                 "at_most": 4 / 3,
             }
         ],
+        "num_csx": 1,
     }
 
 

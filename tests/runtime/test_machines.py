@@ -56,7 +56,7 @@ def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int, wire
     folder, host = folder_of(tmp_path, wire)
     peers = Peers(folder, data, streamers, mode, host)
     request = RunRequest(
-        make(tmp_path / "exe", mode), SETTINGS, 0, None, fed_by(streamers), "cs", 9
+        make(tmp_path / "exe", mode), SETTINGS, 0, None, fed_by(streamers), ("cs",), 9
     )
     said = []
     with Cluster(folder) as cluster:
@@ -121,7 +121,9 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path, wire):
     data.all[5] = (np.zeros((4, 7), "f"), data.all[5][1])
     folder, host = folder_of(tmp_path, wire)
     peers = Peers(folder, data, 2, PIPELINED, host)
-    request = RunRequest(make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(2), "cs", 9)
+    request = RunRequest(
+        make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(2), ("cs",), 9
+    )
     with pytest.raises(PeerLost, match="streamer 1"), Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, print)
         run_all(machine)
@@ -134,7 +136,9 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path, wire):
 def test_lost_chief_is_peer_lost_for_all(tmp_path, wire):
     folder, host = folder_of(tmp_path, wire)
     peers = Peers(folder, Data(1000), 2, STREAMING, host)
-    request = RunRequest(make(tmp_path / "exe", STREAMING), SETTINGS, 0, None, fed_by(2), "cs", 9)
+    request = RunRequest(
+        make(tmp_path / "exe", STREAMING), SETTINGS, 0, None, fed_by(2), ("cs",), 9
+    )
     with Cluster(folder) as cluster:
         cluster.start(request, lambda: None, print)
     peers.join()

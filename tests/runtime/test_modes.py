@@ -40,7 +40,7 @@ def in_job(tmp_path, executable, network, streamers):
     mode = executable.plan.mode
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, data(network), streamers, mode)
-    request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), "cs", 9)
+    request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), ("cs",), 9)
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         results = run(machine, network)

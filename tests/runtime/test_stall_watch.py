@@ -90,7 +90,9 @@ def hung(monkeypatch, lines):
 def run(tmp_path, data, mode=PIPELINED, hosts=(None, None)):
     folder = RunFolder(tmp_path / "run", "1", b"secret", host=hosts[0])
     peers = Peers(folder, data, 2, mode, hosts[1])
-    request = RunRequest(make(tmp_path / "exe", mode), RunSettings(), 0, None, fed_by(2), "cs", 9)
+    request = RunRequest(
+        make(tmp_path / "exe", mode), RunSettings(), 0, None, fed_by(2), ("cs",), 9
+    )
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         for array in machine.state.values():

@@ -129,7 +129,7 @@ def compile_anew(folder: Path) -> Any:
 def make_job(folder: Path) -> None:
     JOB.write(folder)
     stored.write(folder / "plan.json", JOB)
-    Telemetry("cs2-01", "training", 5, 9, None, 1024, "loss 1", 0.0).write(folder)
+    Telemetry(("cs2-01",), "training", 5, 9, None, 1024, "loss 1", 0.0).write(folder)
     uses = (SystemUse("cs2-01", now(), now()),)
     stored.write(folder / "systems.json", SystemUses(uses))
     TaskReport(0, TaskReportKind.EXIT, "sys.exit was called", "", 7, 1.0, 10).write(folder)

@@ -25,8 +25,9 @@ def fed_by(streamers: int) -> Feeding:
 class Peers:
     """The other roles of a job, each a thread of this process, over the real wires.
 
-    The wafer is on the chief's machine, the others are on `host`. data: a data set, or a list of
-    them. hear: what is to hear of its order, by its number. servers: MemoryX tasks.
+    The wafers, one a system, are on the chief's machine, the others are on `host`. data: a data
+    set, or a list of them. hear: what is to hear of its order, by its number. servers: MemoryX
+    tasks.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Peers:
         host: Host | None = None,
         hear=None,
         servers: int = 1,
+        systems=("cs",),
     ) -> None:
         datasets = data if isinstance(data, list) else [data]
 
@@ -45,14 +47,17 @@ class Peers:
             return streamer.serve(control, datasets, (), lambda n, told: (hear or {})[n](told))
 
         roles = {streamer_name(rank): stream for rank in range(streamers)}
-        roles[wafer_name("cs")] = wafer.serve
+        wafers = [wafer_name(system) for system in systems]
+        roles |= dict.fromkeys(wafers, wafer.serve)
         if mode is ExecutionMode.WEIGHT_STREAMING:
             roles |= dict.fromkeys(memoryx_names(servers), memoryx.serve)
         self.results, self.errors = {}, {}
         places = {name: replace(folder, host=host) for name in roles}
-        places[wafer_name("cs")] = folder
+        places |= dict.fromkeys(wafers, folder)
         self.threads = [
-            threading.Thread(target=self._play, args=(places[name], name, serve), daemon=True)
+            threading.Thread(
+                target=self._play, args=(places[name], name, serve), name=name, daemon=True
+            )
             for name, serve in roles.items()
         ]
         for thread in self.threads:

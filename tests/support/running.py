@@ -98,7 +98,7 @@ def opened(
     run = RunFolder(folder / "run", "1", b"secret", host=here)
     peers = Peers(run, datasets, int(streamers), executable.plan.mode, there, hear, servers)
     fed, more = fed_by(int(streamers)), {"batch": batch, "memoryx": memoryx_names(servers)}
-    request = RunRequest(executable, SETTINGS, start, None, fed, "cs", 9, sram, **more)
+    request = RunRequest(executable, SETTINGS, start, None, fed, ("cs",), 9, sram, **more)
     with Cluster(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)

@@ -14,6 +14,7 @@ from csrun.system import (
     acquire,
     find,
     in_mode,
+    others_like,
     save_state,
     users_of,
 )
@@ -47,6 +48,37 @@ def test_a_system_in_standby_is_no_choice() -> None:
         find(SITE, "cs2-02", STREAMING)
     with pytest.raises(CsrunError, match="no ACTIVE system in WEIGHT_STREAMING"):
         find(SITE, None, STREAMING)
+
+
+def test_systems_that_share_a_run_are_those_with_the_fewest_jobs() -> None:
+    cluster = load("streaming-8")
+    first, second, third, *_ = cluster.systems
+    with acquire(cluster, second, STREAMING, "job 1"):
+        found = others_like(cluster, first, 2, STREAMING)
+    assert [system.name for system in found] == ["cs2-03", "cs2-04"]
+    assert others_like(cluster, third, 7, STREAMING)[0] == first
+
+
+def test_what_keeps_systems_from_sharing_a_run_is_named() -> None:
+    cluster = load("streaming-8")
+    first, second, third, fourth, *_ = cluster.systems
+    smaller = msgspec.structs.replace(fourth, sram_kb_per_core=24)
+    cluster = msgspec.structs.replace(cluster, systems=(first, second, third, smaller))
+    save_state(cluster, second, SystemState(Power.STANDBY, STREAMING))
+    save_state(cluster, third, SystemState(Power.ACTIVE, PIPELINED))
+    expected = (
+        "num_csx must be at most 1, got 3: site streaming-8 has 4 CS systems: cs2-02 is in STANDBY;"
+        " cs2-03 is in PIPELINED mode; cs2-04 has another geometry than cs2-01"
+    )
+    with pytest.raises(UsageError) as refused:
+        others_like(cluster, first, 2, STREAMING)
+    assert str(refused.value) == expected
+
+
+def test_more_systems_than_the_site_has() -> None:
+    cluster = load("streaming-8")
+    with pytest.raises(UsageError, match="must be at most 8, got 9: site streaming-8 has 8 CS sys"):
+        others_like(cluster, cluster.systems[0], 8, STREAMING)
 
 
 def test_a_system_that_boots_will_be_ready_but_another_is_ready_now() -> None:

@@ -5,9 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.jobs import until
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
@@ -17,10 +19,15 @@ from csrun.system import (
     SystemState,
     WaitingLine,
     acquire,
+    acquire_all,
     holder_of,
+    is_held,
     save_state,
     try_lock,
 )
+from csrun.system.lock import WaitingLines
+from csrun.system.state_files import lease_file
+from csrun.system.state_files import line_of as line_in
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 SITE = load("local")
@@ -81,6 +88,55 @@ def test_a_system_that_changed_during_the_wait_is_refused_and_free(
     again = try_lock(first.held.path, "job 3")
     assert again is not None
     again.release()
+
+
+CLUSTER = load("streaming-8")
+
+
+@pytest.mark.usefixtures("state")
+def test_several_systems_are_leased_together_or_not_at_all() -> None:
+    first, second, third = CLUSTER.systems[:3]
+    other = acquire(CLUSTER, second, STREAMING, "job 1")
+    waits = []
+
+    def free_it(name: str, why: str) -> None:
+        waits.append((name, why.partition(" (")[0]))
+        assert not is_held(lease_file(CLUSTER, first))
+        other.release()
+
+    leases = acquire_all(CLUSTER, [first, second, third], STREAMING, "job 2", free_it)
+    assert waits == [("cs2-02", "held by job 1")]
+    assert [lease.system for lease in leases] == [first, second, third]
+    assert all(is_held(lease_file(CLUSTER, system)) for system in (first, second, third))
+    for lease in leases:
+        lease.release()
+
+
+@pytest.mark.usefixtures("state")
+def test_one_of_several_that_cannot_be_had_leaves_all_free() -> None:
+    first, second = CLUSTER.systems[:2]
+    save_state(CLUSTER, second, SystemState(Power.STANDBY, STREAMING))
+    with pytest.raises(CsrunError, match="cs2-02 is in STANDBY"):
+        acquire_all(CLUSTER, [first, second], STREAMING, "job 1")
+    assert not is_held(lease_file(CLUSTER, first))
+    assert not line_in(CLUSTER, first).holders()
+
+
+def test_two_jobs_that_want_two_systems_stand_in_one_order(tmp_path: Path) -> None:
+    """Whichever they name first: who is second in a line is so in both."""
+    left, right = WaitingLine(tmp_path / "left"), WaitingLine(tmp_path / "right")
+    first, second = WaitingLines((left, right)), WaitingLines((right, left))
+    with ThreadPoolExecutor(1) as joining:
+        with right.mutex("somebody"):
+            joined = joining.submit(first.join, "a")
+            until(lambda: is_held(left.folder / "mutex"))
+            assert not list(left.folder.glob("ticket.*"))  # in none before it is in all
+        one = joined.result()
+    two = second.join("b")
+    assert (first.is_first(one), second.is_first(two)) == (True, False)
+    one.leave()
+    assert second.is_first(two)
+    two.leave()
 
 
 @pytest.mark.usefixtures("state")

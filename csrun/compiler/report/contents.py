@@ -91,6 +91,7 @@ class Report:
     def facts(self) -> dict[str, str]:
         """What was compiled, and for what."""
         plan, system = self.plan, self.system
+        share = plan.batch_size // plan.systems
         facts = {
             "Checksum": plan.checksum,
             "Mode": f"{_MODES[plan.mode]}, {plan.run_mode}",
@@ -98,11 +99,13 @@ class Report:
             f"{system.usable_cores:,} usable PEs",
             "Batch size": f"{plan.batch_size:,}",
             "Replicas": str(plan.replicas),
-            "Micro-batches": f"{plan.micro_batches} of {plan.batch_size // plan.micro_batches:,}",
+            "Micro-batches": f"{plan.micro_batches} of {share // plan.micro_batches:,}",
             "Minibatches in flight": str(plan.minibatches_in_flight),
             "Precision": plan.precision,
             "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",
         }
+        if plan.systems > 1:
+            facts["CS systems"] = f"{plan.systems}, each with {share:,} samples of the batch"
         if not plan.store_in_arena:
             facts["MemoryX memory"] = si(plan.store.nbytes, "B")
         return {**facts, "Compiler": f"csrun {plan.compiler_version}"}

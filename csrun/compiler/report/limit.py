@@ -18,12 +18,13 @@ def work_of(plan: Plan, system: System) -> Work:
         pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
         input_bytes=sum(nbytes_of(spec.shape, spec.dtype) for spec in plan.inputs),
         batch_size=plan.batch_size,
-        minibatches=plan.minibatches,
+        minibatches=plan.systems * plan.minibatches,
         mode=plan.mode,
         run_mode=plan.run_mode,
         system=system,
         replicas=plan.replicas,
         micro_batches=plan.micro_batches,
+        systems=plan.systems,
         itemsize=np.dtype(plan.precision).itemsize,
     )
 
@@ -138,14 +139,14 @@ class Limit:
     def _transmission(self) -> str:
         work, rate = self.work, self.estimate.transmission_samples_per_sec
         if work.io_samples_per_sec <= rate:
-            inputs = work.input_bytes
+            inputs = work.input_bytes / work.systems
             weights = sum(map(work.streamed_bytes, work.layers))
             if weights > inputs:
                 return (
                     f"the I/O of weights, {si(weights, 'B')} a batch beside {si(inputs, 'B')} of "
                     f"inputs: {self._larger_batch}"
                 )
-            sample = si(inputs / work.batch_size, "B")
+            sample = si(work.input_bytes / work.batch_size, "B")
             return (
                 f"the I/O of inputs, {sample} a sample: a smaller type or fewer features raise "
                 "the rate"

@@ -15,7 +15,11 @@ WIDTH = 100  # of what is prose
 
 
 def text_report(
-    estimate: Estimate, replicas: int, limit: Limit, parameters: Sequence[Parameter] = ()
+    estimate: Estimate,
+    replicas: int,
+    limit: Limit,
+    parameters: Sequence[Parameter] = (),
+    systems: int = 1,
 ) -> str:
     """The whole file: the model and what limits it, a row a layer, and what the two differ by.
 
@@ -31,6 +35,7 @@ def text_report(
         *(f" {line}" for line in _table(list(map(_row, estimate.layers)))),
         "",
         f" Replicas of the model: {replicas}. A row is its kernel alone, in all of them.",
+        *([f" CS systems: {systems}. Rates are those of all of them together."] * (systems > 1)),
         *_paragraph(limit.total),
         *_paragraph(limit.micro_batches),
         *_paragraph(limit.recomputation),

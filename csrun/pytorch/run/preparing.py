@@ -29,7 +29,7 @@ class Prepared(ScriptRun):
     _prepared: set[Part] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._target = compile_target(self.run.context, self.run.config.cs_ip)
+        self._target = compile_target(self.run.context, self.run.config)
         self.replay = Replay(self.run.model_dir, self.users)
 
     def enter(self) -> None:

@@ -1,7 +1,7 @@
 """MemoryX as the chief has it: on this machine with its store mapped or opened, or on another."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, TypeVar, cast
 
@@ -19,23 +19,30 @@ from csrun.runtime.wire.tcp import TcpChannel
 
 M = TypeVar("M", bound=messages.AnyMessage)
 State = tuple[dict[str, Array], Array | None]  # tensors of a checkpoint, numbers of the steps
-DESCRIPTORS = 4  # of a store on this machine: memory, gradients, weights, notes
-COUNTERS = 3  # of another program: gradients, weights, notes
+COUNTERS = 3  # of a program on this machine, for each wafer: gradients, weights, notes
 
 
 class ChiefStore:
     """The chief's end of the channel to one MemoryX task.
 
-    parts: what the wafer is given: the descriptors of the store, or that of the connection to
-    another machine; they stay open as long as the run. disk: of a store in a file on this one.
+    parts: what the wafers are given: the descriptors of the store, or that of the connection to
+    another machine; they stay open as long as the run. systems: how many wafers there are.
+    disk: of a store in a file on this one.
     """
 
     def __init__(
-        self, name: str, peers: PeerChannels, resources: ExitStack, shards: Shards, server: int
+        self,
+        name: str,
+        peers: PeerChannels,
+        resources: ExitStack,
+        shards: Shards,
+        server: int,
+        systems: int,
     ) -> None:
         self._name, self._channel, self._peers = name, peers[name], peers
         self._resources, self._shards, self._server = resources, shards, server
         self.is_afar = isinstance(self._channel, TcpChannel)
+        self._counters = 0 if self.is_afar else systems * COUNTERS
         self.parts: list[int] = []
         self.disk: messages.StoreOnDisk | None = None
 
@@ -54,7 +61,8 @@ class ChiefStore:
 
     def made(self) -> messages.StoreReady:
         """Wait until it is."""
-        ready, parts = self._expect(messages.StoreReady, 0 if self.is_afar else DESCRIPTORS)
+        memory = 0 if self.is_afar else 1
+        ready, parts = self._expect(messages.StoreReady, memory + self._counters)
         if isinstance(self._channel, TcpChannel):
             self.parts = [self._channel.bulk.fileno()]
         else:
@@ -62,9 +70,9 @@ class ChiefStore:
         return ready
 
     def add(self, executable: Executable) -> list[int]:
-        """Have another program's updates loaded: its counters, from a MemoryX on this machine."""
+        """Have another program's updates loaded: its counters, of a MemoryX on this machine."""
         self._channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
-        return self._expect(messages.UpdatesReady, 0 if self.is_afar else COUNTERS)[1]
+        return self._expect(messages.UpdatesReady, self._counters)[1]
 
     def ask_first_values(self) -> None:
         """Have the state get its first values."""
@@ -100,7 +108,7 @@ class ChiefStores:
         self._plan = plan
         self.shards = Shards.of(plan, len(names))
         self._each = [
-            ChiefStore(name, peers, resources, self.shards, server)
+            ChiefStore(name, peers, resources, self.shards, server, plan.systems)
             for server, name in enumerate(names)
         ]
 
@@ -111,7 +119,7 @@ class ChiefStores:
 
     @property
     def parts(self) -> list[int]:
-        """What the wafer is given, of one task after the other."""
+        """What the wafers are given, of one task after the other."""
         return [part for each in self._each for part in each.parts]
 
     @property
@@ -184,6 +192,15 @@ def _state_by(plan: Plan, port: Port, own: Own) -> State:
     return stored_state(plan, port, own), stored_numbers(plan, port)
 
 
-def close_all(descriptors: Sequence[int]) -> None:
+def parts_of(parts: Sequence[int], system: int) -> list[int]:
+    """What one of several wafers is given of a task's: its own, behind the store's memory if it is
+    among them.
+    """
+    common = len(parts) % COUNTERS
+    first = common + COUNTERS * system
+    return [*parts[:common], *parts[first : first + COUNTERS]]
+
+
+def close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)

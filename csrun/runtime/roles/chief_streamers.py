@@ -13,20 +13,27 @@ from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES
 from csrun.runtime.wire.ring import ring_slots_for
 from csrun.runtime.wire.tcp import TcpChannel
 
+COUNTERS = 2  # of a ring in each reader: filled, free
 PART_BYTES = MAX_MESSAGE_BYTES // 2  # of what is told in several messages
-Descriptors = tuple[int, int, int]  # of a ring: memory, filled, free
+Descriptors = tuple[int, int, int]  # of a ring in a reader: memory, filled, free
 
 
 class ChiefStreamers:
     """The chief's end of the channels to all streamers of a run.
 
-    feeding: who they are; what their stages are called is known when they have begun.
+    feeding: who they are; what their stages are called is known when they have begun. readers: how
+    many wafers read each ring; of a streamer on another machine there is one.
     """
 
     def __init__(
-        self, peers: PeerChannels, feeding: Feeding, settings: messages.RunSettings
+        self,
+        peers: PeerChannels,
+        feeding: Feeding,
+        settings: messages.RunSettings,
+        readers: int = 1,
     ) -> None:
         self._peers, self._feeding, self._settings = peers, feeding, settings
+        self._readers = readers
         self._relay = BatchRelay()
         self._passes = 0  # begun so far
         self._data_of: dict[int, int] = {}  # of programs: the numbers of their data sets
@@ -71,6 +78,7 @@ class ChiefStreamers:
                     self._settings,
                     source,
                     data,
+                    self._readers,
                 )
             )
 
@@ -82,8 +90,8 @@ class ChiefStreamers:
             self._peers[name].send(messages.BeginPass(source, self._passes, own, last))
         return self._passes
 
-    def rings(self, plan: Plan, source: int) -> Iterator[Descriptors]:
-        """Every streamer's ring, for who reads it; those of other machines are made here.
+    def rings(self, plan: Plan, source: int) -> Iterator[list[Descriptors]]:
+        """Every streamer's ring, for each that reads it; those of other machines are made here.
 
         One at a time, for its taker to close or keep: all at once are three descriptors each.
         """
@@ -92,10 +100,12 @@ class ChiefStreamers:
             channel = self._peers[name]
             if isinstance(channel, TcpChannel):
                 self._peers.expect(name, messages.RingReady, 0)
-                yield self._relay.add(channel.bulk, source, plan.inputs, slots)
+                yield [self._relay.add(channel.bulk, source, plan.inputs, slots)]
             else:
-                _, (memory, filled, free) = self._peers.expect(name, messages.RingReady, 3)
-                yield memory, filled, free
+                count = 1 + COUNTERS * self._readers
+                _, (memory, *counters) = self._peers.expect(name, messages.RingReady, count)
+                pairs = zip(counters[::COUNTERS], counters[1::COUNTERS], strict=True)
+                yield [(memory, filled, free) for filled, free in pairs]
 
     def primed(self, replayed: bool | None = None) -> Feeding:
         """Who makes a program's batches, once each streamer's first one is there."""

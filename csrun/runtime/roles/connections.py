@@ -1,4 +1,4 @@
-"""The run of a job: the chief's end of the channels to streamers, MemoryX and the wafer."""
+"""The run of a job: the chief's end of the channels to streamers, MemoryX and the wafers."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -15,6 +15,7 @@ from csrun.runtime.roles.chief_streamers import ChiefStreamers
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
+from csrun.runtime.roles.wafers import Wafers
 from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.step.trace import Spans
@@ -39,11 +40,11 @@ class RunRequest:
     first: the first global step. last: the first batch that is not taken. batch: the first that is,
     if its number is not the step's.
     feeding: who streams; what their stages are called is known when they have begun.
-    system: the name of the CS system, leased by the caller, and cores: how many of its cores a
-    program can use, and sram_bytes their memory (None: any number). told: what streamers must know
-    of the order of the data set, if there is anything. data: the number of that among theirs.
+    systems: the names of the CS systems, leased by the caller and alike; cores: how many cores of
+    one a program can use, and sram_bytes their memory (None: any number). told: what streamers must
+    know of the order of the data set, if there is anything. data: the number of that among theirs.
     checkpoints: what must have room on a disk beside the store. memoryx: its tasks' names, of which
-    a run needs some where the weights are streamed.
+    a run needs some where the weights are streamed, and of several systems one.
     """
 
     executable: Executable
@@ -51,7 +52,7 @@ class RunRequest:
     first: int
     last: int | None
     feeding: Feeding
-    system: str
+    systems: tuple[str, ...]
     cores: int
     sram_bytes: int | None = None
     told: bytes = b""
@@ -86,21 +87,23 @@ class Cluster:
         self._peers.close()
 
     def start(
-        self, request: RunRequest, spawn_wafer: Callable[[], None], notify: Notify
+        self, request: RunRequest, spawn_wafers: Callable[[], None], notify: Notify
     ) -> "ClusterMachine":
         """Gather the peers, load the Executable everywhere, and prime the data pipeline."""
         plan = request.executable.plan
-        wafer = self._wafer = wafer_name(request.system)
-        spawn_wafer()
-        self._gather(request, {wafer})
+        wafers = tuple(map(wafer_name, request.systems))
+        spawn_wafers()
+        self._gather(request, wafers)
+        self._wafers = Wafers(self._peers, wafers)
         first = request.first if request.batch is None else request.batch
         self._streamers.start(plan, 0, first, request.last, request.data, request.told)
         if not plan.store_in_arena:
             notify(self._make_stores(request))
         notify(log_lines.PROGRAMMING)
-        self._load_wafer(request.executable, first, self._stores.parts if self._stores else [])
+        self._load_wafers(request.executable, first, self._stores.parts if self._stores else [])
         self._add_rings(plan, 0)
-        ready, (arena, results) = self._peers.expect(wafer, messages.WaferReady, 2)
+        programming_time_s, parts = self._wafers.ready(2)
+        arenas, results = zip(*parts, strict=True)
         notify(log_lines.PROGRAMMED)
         notify(log_lines.coordinator_up(plan.placed_pes, request.cores))
         notify(log_lines.waiting_for_streamers(len(self._streamers.names)))
@@ -109,10 +112,10 @@ class Cluster:
         return ClusterMachine(
             self,
             request.executable,
-            request.system,
-            Loaded(self._map(results), feeding),
-            *self._state(plan, arena),
-            ready.programming_time_s,
+            "+".join(request.systems),
+            Loaded(list(map(self._map, results)), feeding),
+            *self._state(plan, arenas),
+            programming_time_s,
             request.sram_bytes,
         )
 
@@ -124,8 +127,8 @@ class Cluster:
         self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.told)
         self._load_beside_store(executable, feed.first)
         self._add_rings(plan, number)
-        results = self._peers.expect(self._wafer, messages.WaferReady, 1)[1][0]
-        return Loaded(self._map(results), self._streamers.primed(feed.dataset.replayed))
+        results = self._loaded_results()
+        return Loaded(results, self._streamers.primed(feed.dataset.replayed))
 
     def initialize(self, state: dict[str, Array]) -> None:
         """Give the state its first values: MemoryX does it, or who has mapped the arena."""
@@ -138,25 +141,28 @@ class Cluster:
     def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
         """Load a program that takes the batches of another one."""
         self._load_beside_store(executable, 0, other)
-        results = self._peers.expect(self._wafer, messages.WaferReady, 1)[1][0]
-        return Loaded(self._map(results), feeding)
+        return Loaded(self._loaded_results(), feeding)
+
+    def _loaded_results(self) -> list[Bytes]:
+        """Where the results of another program lie, once all wafers have loaded it."""
+        return [self._map(results) for (results,) in self._wafers.ready(1)[1]]
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
         number = self._streamers.begin(source, first, last, told)
-        self._peers[self._wafer].send(messages.BeginPass(source, number, first, last))
+        self._wafers.begin(messages.BeginPass(source, number, first, last))
 
     def feed(self, request: RunRequest) -> RingSource:
         """Gather the peers, and take the streamers' batches here: no wafer, no step."""
         plan, names = request.executable.plan, request.feeding.streamers
-        self._gather(request, set(), RING_DESCRIPTORS)
+        self._gather(request, (), RING_DESCRIPTORS)
         self._streamers.start(plan, 0, request.first, request.last)
         slots, ahead = ring_slots_for(len(names), plan.inputs), ahead_of(len(names))
         readers = [
             self._resources.enter_context(
-                closing(RingReader(ring, plan.inputs, slots, self._peers[name], ahead=ahead))
+                closing(RingReader(own, plan.inputs, slots, self._peers[name], ahead=ahead))
             )
-            for ring, name in zip(self._streamers.rings(plan, 0), names, strict=True)
+            for (own,), name in zip(self._streamers.rings(plan, 0), names, strict=True)
         ]
         self._streamers.primed()
         return RingSource(readers, request.first)
@@ -164,12 +170,12 @@ class Cluster:
     def order(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Give an order to the wafer and wait for its answer; `awaited` hears what it waits for."""
-        return self._peers.order(self._wafer, order, awaited)
+        """Give an order to the wafers; `awaited` hears what one of them waits for."""
+        return self._wafers.run(order, awaited)
 
     def hold_updates(self) -> list[Counter] | None:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""
-        owners = self._memoryx or (self._wafer,)
+        owners = self._memoryx or (wafer_name(self._request.systems[0]),)
         if isinstance(self._peers[owners[0]], TcpChannel):
             return None
         for owner in owners:
@@ -189,18 +195,19 @@ class Cluster:
         """Tell every peer that the run is over."""
         self._peers.stop(results)
 
-    def _gather(self, request: RunRequest, others: set[str], of_ring: int = 0) -> None:
-        """Wait for streamers, MemoryX and `others`; `of_ring`: descriptors of one read here."""
+    def _gather(self, request: RunRequest, wafers: Sequence[str], of_ring: int = 0) -> None:
+        """Wait for streamers, MemoryX and wafers; `of_ring`: descriptors of one read here."""
         names = request.feeding.streamers
         each = LOCAL_DESCRIPTORS if self._folder.host is None else REMOTE_DESCRIPTORS
         self._resources.enter_context(open_files.room_for((each + of_ring) * len(names)))
         self._memoryx = () if request.executable.plan.store_in_arena else request.memoryx
-        self._peers.gather({*names, *others, *self._memoryx})
+        self._peers.gather({*names, *wafers, *self._memoryx})
         self._request = request
-        streamers = ChiefStreamers(self._peers, request.feeding, request.settings)
+        readers = max(1, len(wafers))
+        streamers = ChiefStreamers(self._peers, request.feeding, request.settings, readers)
         self._streamers = self._resources.enter_context(closing(streamers))
 
-    def _load_wafer(
+    def _load_wafers(
         self,
         executable: Executable,
         first: int,
@@ -208,7 +215,7 @@ class Cluster:
         batches_of: int | None = None,
     ) -> None:
         plan, rings = executable.plan, len(self._streamers.names)
-        self._peers[self._wafer].send(
+        self._wafers.load(
             messages.LoadWafer(
                 str(executable.directory),
                 executable.digest,
@@ -227,13 +234,13 @@ class Cluster:
         )
 
     def _add_rings(self, plan: Plan, source: int) -> None:
-        for ring in self._streamers.rings(plan, source):
-            self._peers[self._wafer].send(messages.AddRing(), ring)
-            close_all(ring)
+        for readers in self._streamers.rings(plan, source):
+            self._wafers.add(readers)
+            close_all({descriptor for ring in readers for descriptor in ring})
 
-    def _state(self, plan: Plan, arena: int) -> State:
+    def _state(self, plan: Plan, arenas: Sequence[int]) -> State:
         """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
-        memory = self._map(arena)
+        memory, *_ = map(self._map, arenas)
         if self._stores is not None:
             return self._stores.state(plan)
         whole = store_of(plan, memory, None)
@@ -247,9 +254,9 @@ class Cluster:
     def _load_beside_store(
         self, executable: Executable, first: int, batches_of: int | None = None
     ) -> None:
-        """Have MemoryX, if there is one, and the wafer load another program."""
+        """Have MemoryX, if there is one, and the wafers load another program."""
         parts = self._stores.add(executable) if self._stores else []
-        self._load_wafer(executable, first, parts, batches_of)
+        self._load_wafers(executable, first, parts, batches_of)
         close_all(parts)
 
     def _map(self, descriptor: int) -> Bytes:

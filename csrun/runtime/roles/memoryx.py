@@ -1,6 +1,7 @@
 """MemoryX: holds weights and optimizer state, and applies the learning algorithm."""
 
 import select
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NoReturn
@@ -8,9 +9,11 @@ from typing import NoReturn
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from csrun.executable import Executable, Plan, Runtime, Step, load
+from csrun.executable import Executable, Plan, RunMode, Runtime, Step, load
+from csrun.executable.bind import Bytes
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.copying import UpdateGate
+from csrun.runtime.step.swarmx import Ballot, GradientSum
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.update_threads import UpdateThreads
@@ -56,42 +59,85 @@ def serve(control: Channel) -> Results:
 
 
 class _Updating:
-    """One program's learning algorithm, and what it shares with the wafer.
+    """One program's learning algorithm, and what it shares with each wafer.
 
-    parts: the descriptors: gradients, weights, notes.
+    parts: the descriptors, of each wafer gradients, weights, notes.
     """
 
     def __init__(
         self,
         plan: Plan,
+        store: Bytes,
         updates: Updates,
         control: Channel,
         resources: ExitStack,
         recorder: Recorder,
     ) -> None:
         self._recorder = recorder
-        gradients = resources.enter_context(closing(Counter.create()))
-        self._weights = resources.enter_context(closing(Counter.create()))
-        self._notes = resources.enter_context(closing(Notes.create(plan)))
         self._updates = updates
-        self.gradients = Waiter(gradients, control)
-        self.parts = gradients.descriptor, self._weights.descriptor, self._notes.descriptor
+        self._wafers = [_WaferEnd(plan, control, resources) for _ in range(plan.systems)]
+        self.parts = tuple(part for wafer in self._wafers for part in wafer.parts)
+        several = plan.systems > 1 and plan.run_mode is RunMode.TRAIN
+        self._swarmx = (Ballot(plan, store), GradientSum(plan, store)) if several else None
+
+    @property
+    def gradients(self) -> Sequence[int]:
+        """The descriptors that are readable when a wafer has delivered a group."""
+        return [wafer.parts[0] for wafer in self._wafers]
+
+    def is_due(self) -> bool:
+        """Whether a step's gradients have begun to come."""
+        return any(wafer.gradients.ready() for wafer in self._wafers)
 
     def take_step(self, step: Step) -> None:
-        """Take group after group as their gradients come in."""
-        for group in self._updates.order:
-            self.gradients.take()
-            step.index = int(self._notes.steps[group])
-            if groups := updated(self._updates, group, step, self._recorder):
-                self._weights.raise_by(len(groups))
+        """Take group after group as their gradients come in, and tell all wafers of each update.
+
+        A step of several systems that counts for nothing, as its loss is no number, is gone through
+        without one.
+        """
+        is_applied = True
+        for position, group in enumerate(self._updates.order):
+            self._gather(group)
+            step.index = int(self._wafers[0].notes.steps[group])
+            if self._swarmx is not None and position == 0:
+                is_applied = self._swarmx[0].count()
+            groups = updated(self._updates, group, step, self._recorder) if is_applied else (group,)
+            for wafer in self._wafers if groups else ():
+                wafer.weights.raise_by(len(groups))
         if self._updates.awaits_total:
-            self.gradients.take()  # the wafer asks, when it has delivered to all tasks
-            measured = self._updates.measured()
-            self._notes.squares[: len(measured)] = measured
-            self._weights.raise_by()
-            self.gradients.take()  # the sum of all tasks', which the wafer makes
-            groups = applied(self._updates, float(self._notes.total[0]), step, self._recorder)
-            self._weights.raise_by(len(groups))
+            (wafer,) = self._wafers  # several tasks have one wafer
+            self._apply_total(wafer, step)
+
+    def _gather(self, group: int) -> None:
+        """Wait for the group's gradients of all systems, and add them up in the systems' order."""
+        for system, wafer in enumerate(self._wafers):
+            wafer.gradients.take()
+            if self._swarmx is not None:
+                self._swarmx[1].add(group, system)
+
+    def _apply_total(self, wafer: "_WaferEnd", step: Step) -> None:
+        """Measure, and update by what the wafer says that the gradients of all tasks measure."""
+        wafer.gradients.take()  # the wafer asks, when it has delivered to all tasks
+        measured = self._updates.measured()
+        wafer.notes.squares[: len(measured)] = measured
+        wafer.weights.raise_by()
+        wafer.gradients.take()  # the sum of all tasks', which the wafer makes
+        groups = applied(self._updates, float(wafer.notes.total[0]), step, self._recorder)
+        wafer.weights.raise_by(len(groups))
+
+
+class _WaferEnd:
+    """MemoryX's end of what it shares of a program with one wafer.
+
+    parts: the descriptors: gradients, weights, notes.
+    """
+
+    def __init__(self, plan: Plan, control: Channel, resources: ExitStack) -> None:
+        gradients = resources.enter_context(closing(Counter.create()))
+        self.weights = resources.enter_context(closing(Counter.create()))
+        self.notes = resources.enter_context(closing(Notes.create(plan)))
+        self.gradients = Waiter(gradients, control)
+        self.parts = gradients.descriptor, self.weights.descriptor, self.notes.descriptor
 
 
 class _Store:
@@ -118,14 +164,15 @@ class _Store:
         parts = self._add(executable)
         control.send(StoreReady(made.nbytes, made.disk), (made.memory.descriptor, *parts))
 
-    def _add(self, executable: Executable) -> tuple[int, int, int]:
-        plan, store = executable.plan, self._store
-        program = self._threads.over(executable.update_program(store.memory.bytes, self._runtime))
+    def _add(self, executable: Executable) -> tuple[int, ...]:
+        plan, memory = executable.plan, self._store.memory.bytes
+        program = self._threads.over(executable.update_program(memory, self._runtime))
         own = self._part.own(plan)
-        updates = Updates(plan, program, store.pages.of(plan), self._gate, own)
-        added = _Updating(plan, updates, self._control, self._resources, self._recorder)
+        updates = Updates(plan, program, self._store.pages.of(plan), self._gate, own)
+        added = _Updating(plan, memory, updates, self._control, self._resources, self._recorder)
         self._programs.append(added)
-        self._poll.register(added.parts[0], select.POLLIN)
+        for gradients in added.gradients:
+            self._poll.register(gradients, select.POLLIN)
         return added.parts
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
@@ -133,7 +180,7 @@ class _Store:
         """Update as gradients come in; ends by Interrupted."""
         while True:
             for program in self._programs:
-                if program.gradients.ready():
+                if program.is_due():
                     program.take_step(self._step)
                     break
             else:

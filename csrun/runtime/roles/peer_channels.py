@@ -53,15 +53,14 @@ class PeerChannels:
         self._await(channel, StallWatch(peer_overdue(name, _TASKS[kind])))
         return channel.expect(kind, descriptors)
 
-    def order(
+    def answer(
         self, wafer: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Give an order to a wafer and wait for its answer; `awaited` hears what it waits for.
+        """Wait for a wafer's answer to an order; `awaited` hears what it waits for.
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
         channel = self._by_name[wafer]
-        channel.send(order)
         overdue = peer_overdue(wafer, f"run step {order.first + 1}")
         stall_watch = StallWatch.of_reporter(overdue)
         while True:

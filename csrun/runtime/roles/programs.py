@@ -1,7 +1,7 @@
 """The chief's end of a job's programs: orders to the peers, results in the wafer's memory."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from csrun.executable.bind import Array, Bytes
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.machine import Feed, Program, over_store
 from csrun.runtime.step.copying import Held, copying_order
-from csrun.runtime.step.results import ResultSlots, StepResult
+from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
 from csrun.runtime.step.source import require_first_rows
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire import messages
@@ -25,9 +25,9 @@ Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says o
 
 @dataclass(frozen=True)
 class Loaded:
-    """What comes of loading a program: where its results lie, and who makes its batches."""
+    """What comes of loading a program: where the wafers' results lie, and who makes its batches."""
 
-    results: Bytes
+    results: Sequence[Bytes]
     feeding: Feeding
 
 
@@ -37,7 +37,7 @@ class Peers(Protocol):
     def order(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Give an order to the wafer and wait for its answer."""
+        """Give an order to the wafers and wait for their answers, put together."""
 
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
         """Load the program of this number everywhere, with batches of its own."""
@@ -76,7 +76,8 @@ class ClusterProgram:
         self.plan, self.device, self.feeding = plan, device, loaded.feeding
         self.number, self.own = number, own
         self._peers = peers
-        self._results = ResultSlots(plan, loaded.results)
+        slots = [ResultSlots(plan, memory) for memory in loaded.results]
+        self._results = SystemsResults(plan, slots)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
         """Its next batch is number `first` of its data set."""

@@ -221,7 +221,7 @@ class _Desk:
     def _make_ring(self, request: StartStreaming) -> Ring:
         if self._link is not None:
             return BatchSender(request.inputs, self._link, request.source)
-        return RingWriter(request.inputs, request.ring_slots, self._control)
+        return RingWriter(request.inputs, request.ring_slots, self._control, request.readers)
 
     def close(self) -> None:
         self._reported.close()

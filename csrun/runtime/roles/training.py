@@ -340,6 +340,7 @@ class Training:
                 total_time=seconds,
                 input=fed,
                 ledger=spent,
+                num_csx=plan.systems,
             ),
         )
 

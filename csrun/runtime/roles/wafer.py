@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -24,7 +25,8 @@ from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
-from csrun.runtime.step.timed import timed
+from csrun.runtime.step.swarmx import ALONE, Ballot, Share, Verdict, Vote
+from csrun.runtime.step.timed import TimedWeights, timed
 from csrun.runtime.step.trace import LayerMarks, Recorder
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
@@ -123,6 +125,7 @@ class _Wafer:
         else:
             executable = executable.over(self._memory.owner)
             self._memory.make_room(executable.plan)
+        executable = executable.of_system(request.system)
         plan = executable.plan
         result_bytes = request.result_slots * result_slot_bytes(plan)
         slots = self._resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
@@ -157,9 +160,20 @@ class _Wafer:
         watched = timed(weights, recorder, plan.store_in_arena)
         is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
         reached = watched if is_watched else weights
-        compute = make_compute(executable, arena, memory.store, memory.runtime, reached)
-        engine = Engine(plan, compute, batches, watched, ResultSlots(plan, slots.bytes), recorder)
+        system, results = request.system, ResultSlots(plan, slots.bytes)
+        verdict = self._verdict(plan, system, weights, watched)
+        compute = make_compute(executable, arena, memory.store, memory.runtime, reached, verdict)
+        share = Share(batches, plan, system) if plan.systems > 1 else batches
+        engine = Engine(plan, compute, share, watched, results, recorder, system, verdict)
         return _Program(plan, engine, weights, batches, own)
+
+    def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
+        """The wafer's own, or in a training of several systems its hand in that of all."""
+        if not isinstance(weights, StreamedWeights) or not plan.deliveries or plan.systems == 1:
+            return ALONE
+        first = plan.deliveries[0]
+        awaited = partial(watched.wait, partial(weights.await_update, first))
+        return Vote(Ballot(plan, self._memory.store), system, first, awaited)
 
     def _weights(self, executable: Executable, store_parts: list[int]) -> Weights:
         plan, memory = executable.plan, self._memory

@@ -17,9 +17,18 @@ import numpy as np
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_views
-from csrun.executable.bind import AnyStore, Array, Batch, Bytes, kept_outputs, partial_gradients
+from csrun.executable.bind import (
+    AnyStore,
+    Array,
+    Batch,
+    Bytes,
+    kept_outputs,
+    partial_gradients,
+    share_of,
+)
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, Taken
+from csrun.runtime.step.swarmx import ALONE, Verdict
 from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.step.weights import Weights
@@ -38,14 +47,19 @@ class Compute(Protocol):
 
 
 def make_compute(
-    executable: Executable, arena: Bytes, store: AnyStore, runtime: Runtime, weights: Weights
+    executable: Executable,
+    arena: Bytes,
+    store: AnyStore,
+    runtime: Runtime,
+    weights: Weights,
+    verdict: Verdict = ALONE,
 ) -> Compute:
-    """The way of computing that the plan asks for."""
+    """The way of computing that the plan asks for; verdict: on the loss, of all systems."""
     plan = executable.plan
     if plan.at_once > 1:
         return Minibatches(executable, arena, store, runtime, weights)
     kind = WholeBatch if plan.micro_batches == 1 else MicroBatches
-    return kind(executable, arena, store, runtime, weights)
+    return kind(executable, arena, store, runtime, weights, verdict)
 
 
 class WholeBatch:
@@ -58,6 +72,7 @@ class WholeBatch:
         store: AnyStore,
         runtime: Runtime,
         weights: Weights,
+        verdict: Verdict,
     ) -> None:
         plan = executable.plan
         program = executable.wafer_program(arena, store, runtime)
@@ -70,14 +85,14 @@ class WholeBatch:
             )
         ]
         self._loss: Array | None = views[plan.loss_buffer] if plan.loss_buffer else None
-        self._weights = weights
+        self._weights, self._verdict = weights, verdict
 
     def run(self, batch: Batch, step: Step) -> float:
         for number, visit, completes in self._visits:
             self._weights.enter(number)
             visit(batch, step)
             if completes:
-                if not isfinite(self._loss_sum):
+                if not self._verdict.lets_deliver(completes, self._loss_sum):
                     break
                 for group in completes:
                     self._weights.deliver(group, step)
@@ -102,9 +117,11 @@ class MicroBatches:
         store: AnyStore,
         runtime: Runtime,
         weights: Weights,
+        verdict: Verdict,
     ) -> None:
         plan = executable.plan
-        self._weights, self._rows = weights, plan.batch_size // plan.micro_batches
+        self._weights, self._verdict = weights, verdict
+        self._rows = share_of(plan) // plan.micro_batches
         first, later = _first_and_later(executable, arena, store, runtime)
         sums, none = _gradient_sums(plan, arena, store), [()] * len(plan.visits)
         completes = [visit.completes for visit in plan.visits]
@@ -127,20 +144,21 @@ class MicroBatches:
 
     def run(self, batch: Batch, step: Step) -> float:
         """One step; a loss that is not finite ends it before the update."""
-        loss_sum, entered = 0.0, 0
+        loss_sum, entered, first_sample = 0.0, 0, step.first_sample
         for number, visits in enumerate(self._parts):
             part = _part(batch, number, self._rows)
-            step.first_sample = number * self._rows
+            step.first_sample = first_sample + number * self._rows
             for visit, sums, completes in visits:
                 self._weights.enter(entered)
                 entered += 1
                 _visit(visit, part, step, sums)
-                if completes and not isfinite(loss_sum + self._part_loss):
-                    break
-                for group in completes:
-                    self._weights.deliver(group, step)
+                if completes:
+                    if not self._verdict.lets_deliver(completes, loss_sum + self._part_loss):
+                        break
+                    for group in completes:
+                        self._weights.deliver(group, step)
             loss_sum += self._part_loss
-            if not isfinite(loss_sum):
+            if not self._verdict.lets_deliver((), loss_sum):
                 break
             for kept, given in zip(self.outputs, self._given, strict=True):
                 kept[number][...] = given
@@ -284,7 +302,10 @@ class Engine:
         weights: TimedWeights,
         results: ResultSlots,
         recorder: Recorder,
+        system: int = 0,
+        verdict: Verdict = ALONE,
     ) -> None:
+        self._first_sample, self._verdict = system * share_of(plan), verdict
         self._recorder = recorder
         self._trains = plan.run_mode is RunMode.TRAIN
         self._plan = plan
@@ -315,8 +336,9 @@ class Engine:
                 finished = True
                 break
             step.index, step.rows, step.counts = first + done, taken.made.rows, taken.made.counts
+            step.first_sample = self._first_sample
             loss_sum = self._run(taken.batch)
-            if not isfinite(loss_sum):
+            if not self._verdict.is_applied(loss_sum):
                 bad_loss = loss_sum
                 uncounted = step.counts.index(0) if 0 in step.counts else None
                 self._source.release()

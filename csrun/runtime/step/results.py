@@ -92,14 +92,52 @@ class ResultSlots:
 
     def losses(self, count: int) -> list[float]:
         """The losses of the first steps, without their outputs."""
-        headers = (header.tolist() for header in self._headers[:count])
-        return [loss_sum / counted if counted else nan for loss_sum, counted, _ in headers]
+        return SystemsResults(self._plan, [self]).losses(count)
 
     def read(self, slot: int, step: int) -> StepResult:
         """One step's results, copied out, with one value an output of all minibatches."""
-        loss_sum, count, rows = self._headers[slot].tolist()
+        return SystemsResults(self._plan, [self]).read(slot, step)
+
+    def header(self, slot: int) -> list[float]:
+        """One step's loss's sum, its count, and rows."""
+        return list(map(float, self._headers[slot]))
+
+    def arrays(self, slot: int) -> list[Array]:
+        """One step's outputs: of each the arrays of its minibatches.
+
+        Shapes: each [minibatches, ...]
+        """
+        return self._arrays[slot]
+
+
+@dataclass(frozen=True)
+class SystemsResults:
+    """What the wafers of all systems have given back, in the systems' order, as one.
+
+    The loss is the sum of its parts in that order; outputs are combined as those of minibatches.
+    """
+
+    plan: Plan
+    systems: Sequence[ResultSlots]
+
+    def losses(self, count: int) -> list[float]:
+        """The losses of the first steps, without their outputs."""
+        headers = (self._header(slot) for slot in range(count))
+        return [loss_sum / counted if counted else nan for loss_sum, counted, _ in headers]
+
+    def _header(self, slot: int) -> tuple[float, float, float]:
+        """What counts, and how many rows there are, every system knows of the whole batch."""
+        headers = [system.header(slot) for system in self.systems]
+        _, count, rows = headers[0]
+        return sum(header[0] for header in headers), count, rows
+
+    def read(self, slot: int, step: int) -> StepResult:
+        """One step's results, copied out, with one value an output of all minibatches."""
+        loss_sum, count, rows = self._header(slot)
         outputs = {}
-        for output, parts in zip(self._plan.outputs, self._arrays[slot], strict=True):
+        arrays = zip(*(system.arrays(slot) for system in self.systems), strict=True)
+        for output, of_systems in zip(self.plan.outputs, arrays, strict=True):
+            parts = np.concatenate(of_systems) if len(of_systems) > 1 else of_systems[0]
             if output.combine is Combine.SAMPLES:
                 whole: Array = np.concatenate(parts, axis=output.axis)
                 valid = np.moveaxis(whole, output.axis, 0)[: int(rows) * output.rows]
@@ -108,7 +146,7 @@ class ResultSlots:
                 outputs[output.name] = np.asarray(parts.sum(axis=0, dtype=parts.dtype))
             else:
                 outputs[output.name] = np.array(parts[0])
-        return StepResult(step, int(rows), loss_sum, int(count), outputs, self._plan.outputs)
+        return StepResult(step, int(rows), loss_sum, int(count), outputs, self.plan.outputs)
 
 
 def _of_sample(values: Array, spec: Output, number: int) -> Any:

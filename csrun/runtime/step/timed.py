@@ -18,8 +18,8 @@ WHOLE_STEP = -1  # in a visit's place, where minibatches flow through all of the
 class TimedWeights:
     """Weights, and how long `enter` and `settle` took since that was read last.
 
-    weights_s: of visits but the first; first_group_s: of the first, whose updates are the last of
-    the step before, and of settling, which waits for them at the end of an order.
+    weights_s: of visits but the first, and of `wait`; first_group_s: of the first, whose updates
+    are the last of the step before, and of settling, which waits for them at the end of an order.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -48,6 +48,12 @@ class TimedWeights:
         began = awake_s()
         self._weights.settle()
         self.first_group_s += awake_s() - began
+
+    def wait(self, until: Callable[[], None]) -> None:
+        """Have a step wait for what others do with its gradients."""
+        began = awake_s()
+        until()
+        self.weights_s += awake_s() - began
 
     def leave(self) -> None:
         """Another program runs next."""

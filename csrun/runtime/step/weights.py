@@ -275,14 +275,14 @@ class StreamedWeights:
         if not self._outdated.isdisjoint(needed):
             self._fetch_ahead()
         for group in needed:
-            self._await_update(group)
+            self.await_update(group)
             self._slots.load(group)
             pages = self._end_of[group].pages
             pages.has_read(group, is_updated_next=group in self._completes[visit])
         for group in self._added[visit]:
             self._end_of[group].pages.has_measured(group)
         for group in self._overwrites[visit]:
-            self._await_update(group)
+            self.await_update(group)
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
             self._end_of[group].pages.fetch_weights(group)
         self._fetch_ahead()
@@ -313,7 +313,7 @@ class StreamedWeights:
     def settle(self) -> None:
         """Wait for the updates of all delivered groups."""
         for group in tuple(self._outdated):
-            self._await_update(group)
+            self.await_update(group)
 
     def leave(self) -> None:
         """The slots are another program's from now on."""
@@ -333,7 +333,8 @@ class StreamedWeights:
             end.notes.total[0] = squares
             end.gradients.raise_by()
 
-    def _await_update(self, group: int) -> None:
+    def await_update(self, group: int) -> None:
+        """Wait until MemoryX is done with the group, if it has been delivered."""
         while group in self._outdated:
             self._take(self._end_of[group])
 

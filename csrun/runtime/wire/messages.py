@@ -50,6 +50,7 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
     `last` is the first batch that the run will not take (None: until the data ends). `source` is
     the number of the program that they are for, `data` that of the data set among the streamer's.
+    readers: how many wafers read the ring, each every batch.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -60,10 +61,11 @@ class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     settings: RunSettings = RunSettings()
     source: int = 0
     data: int = 0
+    readers: int = 1
 
 
 class RingReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Streamer → chief, with the ring's descriptors: memory, filled, free.
+    """Streamer → chief, with the ring's descriptors: memory, and of each reader filled and free.
 
     Without them from another machine: the chief makes the ring.
     """
@@ -135,8 +137,9 @@ class StoreOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: memory, gradients, weights, notes; none from another
-    machine.
+    """MemoryX → chief, with descriptors: memory, and of each wafer gradients, weights, notes.
+
+    Without them from another machine.
 
     nbytes: of its own groups. disk: None for a store in memory.
     """
@@ -153,7 +156,7 @@ class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 
 class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: gradients, weights, notes; none from another machine."""
+    """MemoryX → chief, with each wafer's descriptors: gradients, weights, notes; none from afar."""
 
 
 class HoldUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -203,7 +206,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     A run's programs are numbered as they are loaded. The first has the store; of another the
     descriptors are the counters of its gradients and weights and its notes, if there are any.
     `batches_of`: the program whose batches it takes, if not those of rings of its own. disks: of
-    stores on this machine, those that lie in a file.
+    stores on this machine, those that lie in a file. system: the wafer's place among the systems.
     """
 
     directory: str
@@ -218,6 +221,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     batches_of: int | None = None
     disks: tuple[StoreOnDisk | None, ...] = ()
     trace_steps: TraceSteps | None = None
+    system: int = 0
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -1,4 +1,7 @@
-"""The ring in which one streamer hands batches to one wafer: shared memory and two counters.
+"""The ring in which one streamer hands batches to a run's wafers: shared memory and counters.
+
+Each wafer has two counters of its own, filled and free: all of them read every slot, and one is
+free when the last has given it back.
 
 A slot is a header of int64 and the arrays of one batch, all at multiples of 64 bytes. The wafer
 computes on the slot's arrays in place and gives the slot back afterwards; nothing is copied.
@@ -104,24 +107,30 @@ def write_header(
 
 
 class RingWriter:
-    """The streamer's end: makes the ring, fills slots in order."""
+    """The streamer's end: makes the ring, fills slots in order, for so many readers."""
 
-    def __init__(self, inputs: tuple[InputSpec, ...], slots: int, control: Channel) -> None:
+    def __init__(
+        self, inputs: tuple[InputSpec, ...], slots: int, control: Channel, readers: int = 1
+    ) -> None:
         self._memory = SharedMemory.create("batches", slots * slot_bytes(inputs))
         self._slots = slot_views(self._memory.bytes, inputs, slots)
-        self._filled, self._free = Counter.create(), Counter.create()
-        self._free.raise_by(slots)
-        self._waiter = Waiter(self._free, control)
+        self._filled = [Counter.create() for _ in range(readers)]
+        self._free = [Counter.create() for _ in range(readers)]
+        for free in self._free:
+            free.raise_by(slots)
+        self._waiters = [Waiter(free, control) for free in self._free]
         self._next = 0
 
     @property
-    def descriptors(self) -> tuple[int, int, int]:
-        """What the reader needs: memory, filled, free."""
-        return self._memory.descriptor, self._filled.descriptor, self._free.descriptor
+    def descriptors(self) -> tuple[int, ...]:
+        """What the readers need: memory, and of each filled and free."""
+        pairs = zip(self._filled, self._free, strict=True)
+        return self._memory.descriptor, *(c.descriptor for pair in pairs for c in pair)
 
     def reserve(self) -> Slot:
         """Wait for a free slot; call `publish` when it is filled."""
-        self._waiter.take()
+        for waiter in self._waiters:
+            waiter.take()
         slot = self._slots[self._next]
         slot.header[5] = 0
         return slot
@@ -132,12 +141,13 @@ class RingWriter:
 
     @property
     def room(self) -> int:
-        """The descriptor that is readable when there are more."""
-        return self._free.descriptor
+        """The descriptor that is readable when there are more: of a reader that has given none."""
+        slowest = min(zip(self._waiters, self._free, strict=True), key=lambda each: each[0].ready())
+        return slowest[1].descriptor
 
     def ready(self) -> int:
         """How many slots are known to be free; 0 only when there is none."""
-        return self._waiter.ready()
+        return min(waiter.ready() for waiter in self._waiters)
 
     def publish(
         self, made: Made | None, index: int, cost: Production = NO_PRODUCTION, number: int = 0
@@ -148,13 +158,15 @@ class RingWriter:
         """
         write_header(self._slots[self._next], made, index, cost, number)
         self._next = (self._next + 1) % len(self._slots)
-        self._filled.raise_by()
+        for filled in self._filled:
+            filled.raise_by()
 
     def close(self) -> None:
         """Close the descriptors, and let the memory go."""
         self._slots.clear()
-        for part in (self._memory, self._filled, self._free):
-            part.close()
+        self._memory.close()
+        for counter in (*self._filled, *self._free):
+            counter.close()
 
 
 def ahead_of(rings: int) -> int:

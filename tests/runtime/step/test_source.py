@@ -1,6 +1,7 @@
 """Batches through the ring and through the in-process source: the same suite for both."""
 
 import os
+import select
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -43,6 +44,30 @@ class Data:
 
     def deliveries(self, start, stride):
         return (Delivery(batch, list) for batch in self.all[start::stride])
+
+
+def test_a_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
+    """Each reads every batch; a streamer waits for the slowest."""
+    chief, control = channel_pair("streamer", "chief")
+    with closing(chief), closing(control), closing(RingWriter(INPUTS, 2, control, 2)) as writer:
+        memory, *counters = map(os.dup, writer.descriptors)
+        rings = [(memory, *counters[:2]), (os.dup(memory), *counters[2:])]
+        fast, slow = (RingReader(ring, INPUTS, 2, chief) for ring in rings)
+        with closing(fast), closing(slow):
+            for number in range(2):
+                writer.reserve().arrays[0][...] = number
+                writer.publish(Made(4, (4,)), number)
+            for number in range(2):
+                assert (fast.take().arrays[0] == number).all()
+                fast.release()
+            assert not writer.ready()
+            poll = select.poll()
+            poll.register(writer.room, select.POLLIN)
+            assert not poll.poll(0)
+            assert (slow.take().arrays[0] == 0).all()
+            slow.release()
+            assert poll.poll(0)
+            assert writer.ready() == 1
 
 
 SLOTS = 6  # as of many streamers: of these, 4 go back at once

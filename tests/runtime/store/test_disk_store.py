@@ -74,7 +74,7 @@ def in_job(tmp_path, network, executable, settings, wire, look=lambda: None, ser
     data = ArrayData(network.batches(STEPS))
     peers = Peers(folder, data, 2, STREAMING, there if is_tcp else None, servers=servers)
     names = memoryx_names(servers)
-    request = RunRequest(executable, settings, 0, None, fed_by(2), "cs", 9, memoryx=names)
+    request = RunRequest(executable, settings, 0, None, fed_by(2), ("cs",), 9, memoryx=names)
     said = []
     with Cluster(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)

@@ -1,0 +1,63 @@
+"""The wafers of a run as the chief has them, one a CS system: one order to all, and one answer."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from csrun.runtime.roles.chief_store import parts_of
+from csrun.runtime.roles.peer_channels import PeerChannels
+from csrun.runtime.roles.programs import Awaited
+from csrun.runtime.wire import messages
+
+
+class Wafers:
+    """The chief's ends of their channels; names: in the order of the systems."""
+
+    def __init__(self, peers: PeerChannels, names: Sequence[str]) -> None:
+        self._peers, self._names = peers, names
+
+    def load(self, loading: messages.LoadWafer, store_parts: Sequence[int]) -> None:
+        """Have each load a program, with its own of the parts of the store."""
+        are_several = len(self._names) > 1  # which have one MemoryX task, on their machine
+        for system, name in enumerate(self._names):
+            parts = parts_of(store_parts, system) if are_several else store_parts
+            self._peers[name].send(replace(loading, system=system), parts)
+
+    def add(self, readers: Sequence[Sequence[int]]) -> None:
+        """Give each its part of a streamer's ring."""
+        for name, ring in zip(self._names, readers, strict=True):
+            self._peers[name].send(messages.AddRing(), ring)
+
+    def ready(self, descriptors: int) -> tuple[float, list[list[int]]]:
+        """Wait until all have loaded: how long that took, and the descriptors that each gives."""
+        found = [self._peers.expect(name, messages.WaferReady, descriptors) for name in self._names]
+        return max(ready.programming_time_s for ready, _ in found), [parts for _, parts in found]
+
+    def begin(self, order: messages.BeginPass) -> None:
+        """Have all begin a pass."""
+        for name in self._names:
+            self._peers[name].send(order)
+
+    def run(
+        self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
+    ) -> messages.StepsDone:
+        """Have all take steps, each with its rows; `awaited` hears what one waits for.
+
+        Raises: PeerLost when any peer of the run is lost meanwhile.
+        """
+        for name in self._names:
+            self._peers[name].send(order)
+        return together([self._peers.answer(name, order, awaited) for name in self._names])
+
+
+def together(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:
+    """What all systems have done: as many steps as the first that stopped, with its reason.
+
+    The times are those of the system that took longest. The loss that stopped them is the sum of
+    the parts of those that it stopped.
+    """
+    done = min(answer.done for answer in answers)
+    first = [answer for answer in answers if answer.done == done]
+    bad = [answer.bad_loss for answer in first if answer.bad_loss is not None]
+    longest = max(first, key=lambda answer: answer.seconds)
+    return replace(longest, bad_loss=sum(bad[1:], bad[0]) if bad else None)

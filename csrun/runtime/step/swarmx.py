@@ -1,0 +1,136 @@
+"""SwarmX: what the wafers of several systems have in common, in the store that all have mapped.
+
+Weights are broadcast by being there once. Each wafer takes its rows of the global batch and has a
+place of its own for gradients; MemoryX adds them in the order of the systems, whichever comes
+first, so that no sum depends on that. A step's update waits for the loss of all parts.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from math import isfinite
+from typing import Protocol
+
+import numpy as np
+
+from csrun.executable import Plan, flat_views
+from csrun.executable.bind import AnyStore, Array, Bytes, losses_view, of_system, share_of
+from csrun.runtime.step.source import BatchSource, Taken
+from csrun.runtime.wire.messages import StreamerUse
+
+
+class Share:
+    """A system's rows of each global batch; what counts is said of the whole."""
+
+    def __init__(self, source: BatchSource, plan: Plan, system: int) -> None:
+        self._source = source
+        self._rows = slice(system * share_of(plan), (system + 1) * share_of(plan))
+
+    def take(self) -> Taken | None:
+        """The rows of the next batch; None at the end of the data."""
+        taken = self._source.take()
+        if taken is None:
+            return None
+        return Taken(tuple(array[self._rows] for array in taken.batch), taken.made)
+
+    def release(self) -> None:
+        """The batch taken last is no longer read."""
+        self._source.release()
+
+    def used(self) -> tuple[StreamerUse, ...]:
+        """What the batches taken since the last call cost."""
+        return self._source.used()
+
+
+class Ballot:
+    """The loss's parts of a step, each written before its system's first gradients are delivered.
+
+    MemoryX counts them before it makes an update, and each wafer reads that before its next step.
+    """
+
+    def __init__(self, plan: Plan, store: AnyStore) -> None:
+        losses = losses_view(plan, store)
+        if losses is None:
+            raise ValueError("the store of one system has no place for the loss's parts")
+        self._parts, self._sum = losses[:-1], losses[-1:]
+
+    def put(self, system: int, loss_sum: float) -> None:
+        """A system's part of the loss."""
+        self._parts[system] = loss_sum
+
+    def count(self) -> bool:
+        """Add all of them up; whether they make a number."""
+        self._sum[0] = sum(self._parts.tolist())
+        return self.is_number
+
+    @property
+    def is_number(self) -> bool:
+        """Whether they did, when they were counted."""
+        return isfinite(self._sum[0])
+
+
+class Verdict(Protocol):
+    """Whether a step becomes an update, by its loss."""
+
+    def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
+        """Whether the step goes on, whose groups `completes` would be delivered next, if any."""
+
+    def is_applied(self, loss_sum: float) -> bool:
+        """Whether the step counts, once its visits are over."""
+
+
+class _Alone:
+    """That of one system: a loss that is no number ends the step before anything is delivered."""
+
+    def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
+        return isfinite(loss_sum)
+
+    def is_applied(self, loss_sum: float) -> bool:
+        return isfinite(loss_sum)
+
+
+ALONE = _Alone()
+
+
+class Vote:
+    """That of several systems' training; first: the group that a step delivers first.
+
+    All gradients are delivered whatever a system's part of the loss is, as MemoryX awaits them of
+    every one. await_first: waits until it has the first group's of all, and has counted the parts.
+    """
+
+    def __init__(
+        self, ballot: Ballot, system: int, first: int, await_first: Callable[[], None]
+    ) -> None:
+        self._ballot, self._system, self._first = ballot, system, first
+        self._await_first = await_first
+
+    def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
+        """It does; the part of the loss is there before the first gradients."""
+        if self._first in completes:
+            self._ballot.put(self._system, loss_sum)
+        return True
+
+    def is_applied(self, loss_sum: float) -> bool:
+        """Whether the parts of all systems make a number, once that is known."""
+        if not isfinite(loss_sum):
+            return False
+        self._await_first()
+        return self._ballot.is_number
+
+
+class GradientSum:
+    """The gradients of several systems, added to the first one's in the order of the systems."""
+
+    def __init__(self, plan: Plan, store: Bytes) -> None:
+        views = [flat_views(of_system(plan, system), store) for system in range(plan.systems)]
+        self._parts: list[Sequence[Array]] = [
+            [view[f"gradients/{group.index}"] for view in views]
+            if group.gradients_offset_bytes is not None
+            else []
+            for group in plan.groups
+        ]
+
+    def add(self, group: int, system: int) -> None:
+        """The group's gradients of this system, after those of the systems before it."""
+        if system:
+            first, part = self._parts[group][0], self._parts[group][system]
+            np.add(first, part, out=first)

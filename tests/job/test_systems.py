@@ -1,0 +1,43 @@
+"""--num_csx: a job with several CS systems."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+from support.fc_mnist import MANY_STEPS, TWO_STREAMERS, FcMnist, losses
+from support.jobs import STALL_S, until
+
+CLUSTER = ("--site", "streaming-8", *TWO_STREAMERS)
+
+
+def test_a_training_goes_on_with_another_number_of_systems(place: FcMnist) -> None:
+    """Which its checkpoint knows, and its record and report."""
+    place.configure(runconfig__num_csx=2, runconfig__log_steps=10)
+    done = place.wse("--max_steps", "10", layout=CLUSTER)
+    assert done.returncode == 0, done.stderr
+    assert "2 CS systems share each batch: cs2-01, cs2-02" in done.stdout
+    assert "Train Device=cs2-01+cs2-02, Step=10" in done.stdout
+    record = json.loads((place.model_dir / "performance" / "performance.json").read_text())
+    assert record["num_csx"] == 2
+    assert " CS systems: 2. Rates" in (place.path / "compile_report.txt").read_text()
+    uses = json.loads(place.csctl("--site", "streaming-8", "get", "jobs", "-o", "json").stdout)
+    assert [use["system"] for use in uses[-1]["systems"]] == ["cs2-01", "cs2-02"]
+    again = place.wse("--max_steps", "20", "--num_csx", "4", layout=CLUSTER)
+    assert again.returncode == 0, again.stderr
+    assert re.search("num_csx was 2 and is 4.*last digits", again.stdout)
+    assert losses(place.model_dir)[20] < losses(place.model_dir)[1]
+
+
+@pytest.mark.slow
+def test_a_wafer_that_is_killed_ends_the_run_of_all(place: FcMnist) -> None:
+    place.configure(runconfig__num_csx=4, runconfig__max_steps=MANY_STEPS)
+    with place.start_wse(layout=CLUSTER) as launcher:
+        until(lambda: (place.model_dir / "model-ckpt-0.json").exists())
+        os.kill(place.processes(launcher.pid)["wafer-cs2-02"], signal.SIGKILL)
+        _, err = launcher.communicate(timeout=STALL_S)
+    assert launcher.returncode == 128 + signal.SIGKILL, err
+    named = [line for line in err.splitlines() if "error: " in line]
+    cause = "csrun_wse: error: wafer of cs2-02 (for rank 0 on node1) was killed by signal 9"
+    assert [line[: len(cause)] for line in named] == [cause]
