@@ -206,7 +206,32 @@ def writes_after_the_step(kit):
         kit.gradients[0].mul_(step)
 
 
+def another_optimizer(kit):
+    other = optim.SGD(kit.model[2].parameters(), 0.01)
+    for x, y in kit.train:
+        kit.optimizer.zero_grad()
+        kit.criterion(kit.model(x), y).backward()
+        kit.optimizer.step()
+        other.step()
+
+
+def adds_up_behind_the_step(kit):
+    total = torch.zeros(4, dtype=torch.float64)
+    for step in range(2):
+        kit.train_once()
+        total += kit.gradients[3].abs() * step
+
+
+def gives_to_out_behind_the_step(kit):
+    total = torch.zeros(4, dtype=torch.float64)
+    kit.train_once()
+    torch.add(total, kit.gradients[3], out=total)
+
+
 REFUSED = {
+    another_optimizer: "add_ writes what comes of gradients into another tensor",
+    adds_up_behind_the_step: "add_* writes what comes of gradients into another tensor",
+    gives_to_out_behind_the_step: "add writes what comes of gradients into another tensor",
     an_earlier_steps: "must be of this step's, got a value of an earlier one",
     another_tensor: "gradient of 0.weight must come from this step's backward",
     read_before: "edited in another way than in the steps before, and this one has run",

@@ -38,6 +38,14 @@ def refused() -> UsageError:
     )
 
 
+def _refused_write(func: Any) -> UsageError:
+    return UsageError(
+        f"{user_line()}: {getattr(func, '__name__', func)} writes what comes of gradients into "
+        "another tensor, behind optimizer.step(), and gradients stay on the wafer: the Session's "
+        "optimizer alone updates the model, so give all parameters to one, in param_groups"
+    )
+
+
 class Gradient(torch.Tensor):
     """A parameter's gradient, or what is computed of gradients, in a step that is not recorded.
 
@@ -272,12 +280,17 @@ class Gradients:
         return Gradient(value, self) if isinstance(value, Gradient) else value
 
     def _outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function on gradients that nothing comes of any more."""
-        target = args[0] if args else None
-        if not is_write(func):
+        """A function on gradients that nothing comes of any more.
+
+        Raises: UsageError for one that writes them into something that goes on
+        """
+        target = kwargs.get("out", args[0] if args else None)
+        if not is_write(func) and "out" not in kwargs:
             return self._like(func, args, kwargs)
         for each in tree_leaves(target):
-            if isinstance(each, Gradient) and each.of:
+            if not isinstance(each, Gradient):
+                raise _refused_write(func)
+            if each.of:
                 self._write_outside(func, each)
         return target
 
