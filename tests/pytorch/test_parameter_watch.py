@@ -88,6 +88,52 @@ def test_parameters_that_the_loop_writes_are_refused_by_line(tmp_path, at, write
         script.loop(after)
 
 
+@pytest.mark.parametrize("at", [1, 6, 8])
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda layer: setattr(layer.weight, "data", layer.weight.data.clamp(-0.1, 0.1)),
+        lambda layer: setattr(layer, "weight", nn.Parameter(torch.zeros(9, 6).double())),
+        lambda layer: delattr(layer, "weight"),
+        lambda layer: layer.load_state_dict(nn.Linear(6, 9).double().state_dict(), assign=True),
+    ],
+)
+def test_parameters_that_the_loop_replaces_are_refused(tmp_path, at, replace):
+    """Behind the last step, too: the run's checkpoint would be another than the model."""
+    script = Script()
+
+    def after(step, _):
+        if step == at:
+            replace(script.model[0])
+
+    said = r"test_parameter_watch.py:[0-9]+: 0.weight is another tensor than at the first step"
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        script.loop(after)
+
+
+def test_a_buffer_that_the_loop_replaces_is_refused(tmp_path):
+    script = Script()
+    script.model.insert(1, nn.BatchNorm1d(9).double())
+
+    def after(step, _):
+        if step == 6:
+            script.model[1].running_mean = torch.ones(9).double()
+
+    with pytest.raises(UsageError, match=r": 1.running_mean is another"), script.session(tmp_path):
+        script.loop(after)
+
+
+def test_parameters_may_be_replaced_before_the_first_step(tmp_path):
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        for script in (ours, theirs):
+            for p in script.model.parameters():
+                p.data = p.data * 0.5
+        found = ours.loop(lambda _, logits: logits.detach())
+    expected = theirs.loop(lambda _, logits: logits.detach())
+    np.testing.assert_allclose(torch.cat(found), torch.cat(expected), rtol=1e-9, atol=1e-11)
+
+
 def test_a_steps_value_that_is_read_behind_the_weights_is_of_those_before(tmp_path):
     """It is computed on the host in the first steps, from weights that were others then."""
     ours, theirs, found, expected = Script(), Script(), [], []

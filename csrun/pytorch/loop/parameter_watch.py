@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from csrun.pytorch.loop.tokens import Numbers, leaves_of
 from csrun.pytorch.weights.given_back import require_memory
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
+_MEMORY = torch.Tensor.data_ptr
 
 
 class Modes:
@@ -47,12 +48,44 @@ class ParameterWatch(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
-        self._memories = {
-            address(tensor): name
-            for tensors in (model.named_buffers(), model.named_parameters())
-            for name, tensor in tensors
-            if tensor.numel()
-        }
+        self._learn()
+
+    def _learn(self) -> None:
+        model = self._model
+        named = [*model.named_buffers(), *model.named_parameters()]
+        self._memories = {address(x): name for name, x in named if x.numel()}
+        held = [
+            (f"{path}.{key}" if path else key, tensors, key)
+            for path, module in model.named_modules()
+            for tensors in (module._parameters, module._buffers)
+            for key, tensor in tensors.items()
+            if tensor is not None
+        ]
+        self._names = [name for name, _, _ in held]
+        self._owners = [tensors for _, tensors, _ in held]
+        self._keys = [key for _, _, key in held]
+        self._tensors = list(map(dict.get, self._owners, self._keys))
+        self._places = list(map(_MEMORY, self._tensors))
+
+    def begin(self) -> None:
+        """The block's first step begins: what the script has put into the model is in it."""
+        self._learn()
+
+    def require_in_place(self) -> None:
+        """Asked in each step: no line of Python for one.
+
+        Raises: UsageError where a tensor of the model is another one, or lies in another memory
+        """
+        now: list[Any] = list(map(dict.get, self._owners, self._keys))
+        if all(map(is_, now, self._tensors)) and list(map(_MEMORY, now)) == self._places:
+            return
+        was = zip(self._names, now, self._tensors, self._places, strict=True)
+        name = next(n for n, x, own, at in was if x is not own or _MEMORY(x) != at)
+        raise UsageError(
+            f"{user_line()}: {name} is another tensor than at the first step of the Session's "
+            "block, as p.data = ..., load_state_dict(assign=True) or a new Parameter makes it: the "
+            "run's store does not see it; write before the block or after it"
+        )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let the operator run, on what the store has.

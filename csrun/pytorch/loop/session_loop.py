@@ -67,6 +67,8 @@ class SessionLoop:
     def end(self) -> None:
         """The loop is over: its last step is, too."""
         self._end_step()
+        if self._has_begun:
+            self.watch.require_in_place()
         self._is_over = True
 
     def stop(self) -> None:
@@ -109,7 +111,9 @@ class SessionLoop:
         loader, run = batches.loader, self._run
         if not self._has_begun:
             run.take_users_values()
+            self.watch.begin()
             self._has_begun = True
+        self.watch.require_in_place()
         key = (loader, rows, self._modes())
         part = self._parts.get(key)
         if part is not None:
