@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -135,7 +136,46 @@ def smoothed(kit):
     return found
 
 
-LOOPS = (hits_from_zero, predictions, at_once, held, losses, in_dicts, smoothed)
+def given_a_parameter(kit):
+    """One of the loop's own, which is written between the steps."""
+    scale, found = nn.Parameter(torch.zeros(4, dtype=torch.float64)), []
+    for step, (x, y) in enumerate(chain(kit.train, kit.train)):
+        kit.optimizer.zero_grad()
+        out = kit.model(x)
+        kit.criterion(out, y).backward()
+        kit.optimizer.step()
+        found.append((out.detach() * scale).sum(0).detach())
+        with torch.no_grad():
+            scale[step % 4] += 1
+    return torch.cat(found)
+
+
+def drawn(kit):
+    """By PyTorch's generator, between other numbers of it."""
+    torch.manual_seed(7)
+    found = []
+    for x, y in chain(kit.train, kit.train):
+        kit.optimizer.zero_grad()
+        out = kit.model(x)
+        kit.criterion(out, y).backward()
+        kit.optimizer.step()
+        p = out.detach().softmax(1)
+        found += [torch.multinomial(p, 1)[:, 0], torch.rand(1), torch.randn_like(p)[0]]
+        found += [nn.functional.dropout(p)[0], torch.rand(1), torch.bernoulli(p)[0]]
+    return torch.cat([numbers.double() for numbers in found])
+
+
+LOOPS = (
+    given_a_parameter,
+    drawn,
+    hits_from_zero,
+    predictions,
+    at_once,
+    held,
+    losses,
+    in_dicts,
+    smoothed,
+)
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)

@@ -9,6 +9,7 @@ from weakref import ref
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.base.errors import UsageError
@@ -147,13 +148,14 @@ def _as_it_is(argument: Any) -> Any:
         return argument.became
     if isinstance(argument, Token):
         return InStep(argument.step, argument.slot)
-    if type(argument) is torch.Tensor:
+    if type(argument) is torch.Tensor or isinstance(argument, torch.nn.Parameter):
         return argument.detach().clone()
     return argument.copy() if isinstance(argument, np.ndarray) else argument
 
 
 def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What a function gives: tensors that wait, or what it is now where their shapes depend on it.
+    """What a function gives: tensors that wait; what it is now where their shapes depend on it, or
+    it draws random numbers, which come from the generator as it is now.
 
     Raises: UsageError for a write into a value of a step
     """
@@ -225,11 +227,23 @@ class _Meta:
         self.tensor, self.is_view = tensor, tensor._base is not None
 
 
+class _Draws(TorchDispatchMode):
+    """Inside of it is seen whether an operator draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
 _known: dict[Any, tuple[TreeSpec, list[_Meta]] | None] = {}
 
 
 def _metas(func: Any, args: Any, kwargs: Any) -> tuple[TreeSpec, list[_Meta]] | None:
-    """The shapes of what a function gives; None where they depend on numbers."""
+    """The shapes of what a function gives; None where it must be computed at once."""
     flat, spec = tree_flatten((args, dict(kwargs)))
     key = (func, str(spec), *map(_key, flat))
     try:
@@ -254,11 +268,11 @@ def _key(leaf: Any) -> Any:
 def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[_Meta]] | None:
     args, kwargs = tree_unflatten(list(map(_without_numbers, flat)), spec)
     try:
-        with outside(), torch.no_grad():
+        with outside(), torch.no_grad(), _Draws() as draws:
             leaves, found = tree_flatten(func(*args, **kwargs))
     except Exception:
         return None
-    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    if draws.found or not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return None
     return found, [_Meta(leaf) for leaf in leaves]
 
