@@ -1,5 +1,7 @@
 """What a loop does with its model's own Parameters beside its steps."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,33 @@ def test_parameters_that_the_loop_reads_are_those_of_the_step(tmp_path):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
     for one, other in zip(*(a.parameters() for a in averages), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.tolist(),
+        lambda x: float(repr(x).split("[")[1].split(",")[0]),
+        lambda x: pickle.loads(pickle.dumps(x)).tolist(),
+    ],
+    ids=["tolist", "repr", "pickle"],
+)
+def test_parameters_and_buffers_that_no_operator_reads_are_those_of_the_step(tmp_path, read):
+    ours, theirs = Script(), Script()
+    for script in (ours, theirs):
+        script.model.insert(1, nn.BatchNorm1d(9).double())
+
+    def look(script):
+        return lambda *_: [read(script.model[1].running_mean), read(script.model[3].bias)]
+
+    own = torch.Tensor.__repr__
+    with ours.session(tmp_path):
+        found = ours.loop(look(ours))
+    assert torch.Tensor.__repr__ is own
+    assert "tolist" not in vars(torch.Tensor)
+    expected = theirs.loop(look(theirs))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("at", [1, 6])

@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import wraps
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -20,6 +22,8 @@ from csrun.pytorch.weights.given_back import require_memory
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 _MEMORY = torch.Tensor.data_ptr
+#: Methods that read numbers by no operator that a mode sees.
+_READS = ("tolist", "__repr__", "__reduce_ex__")
 
 
 class Modes:
@@ -48,7 +52,29 @@ class ParameterWatch(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
+        self._open = ExitStack()
         self._learn()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        for name in _READS:
+            self._open.callback(_put_back, name, torch.Tensor.__dict__.get(name))
+            setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.close()
+        super().__exit__(*error)
+
+    def _reading(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(own)
+        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self.name_of(tensor) and self._is_apart():
+                require_memory(self._model)
+                self._give_back()
+            return own(tensor, *args, **kwargs)
+
+        return read
 
     def _learn(self) -> None:
         model = self._model
@@ -151,6 +177,13 @@ class WeightCalls(TorchFunctionMode):
             if found is not None:
                 return found
         return func(*args, **kwargs)
+
+
+def _put_back(name: str, had: Any) -> None:
+    if had is None:  # TensorBase's
+        delattr(torch.Tensor, name)
+    else:
+        setattr(torch.Tensor, name, had)
 
 
 def _is_users() -> bool:
