@@ -1,6 +1,7 @@
 """Sums of values of steps, in a script that is killed and run again: as those of one run."""
 
 import contextlib
+import signal
 
 import pytest
 
@@ -68,3 +69,31 @@ def test_sums_that_a_killed_script_has_not_read_are_those_of_one_run(tmp_path, k
     torch.testing.assert_close(found, loop(theirs), rtol=1e-9, atol=1e-10)
     for name, value in ours.model.state_dict().items():
         torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
+
+
+def test_a_run_that_ctrl_c_ends_behind_steps_that_are_collected_goes_on(tmp_path):
+    """The signal waits for the order, and the loop is a step ahead of the checkpoint then."""
+
+    def hits(kit, interrupted=None):
+        found, step = 0, 0
+        for _ in range(3):
+            for x, y in kit.train:
+                step += 1
+                kit.optimizer.zero_grad()
+                out = kit.model(x)
+                kit.criterion(out, y).backward()
+                kit.optimizer.step()
+                found += (out.argmax(1) == y).sum() * step
+                if step == interrupted:
+                    signal.raise_signal(signal.SIGINT)
+        return int(found)
+
+    first, again = kit(), kit()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        first.session(tmp_path, save_checkpoints_steps=4),
+    ):
+        hits(first, interrupted=16)
+    with again.session(tmp_path, save_checkpoints_steps=4):
+        found = hits(again)
+    assert found == hits(kit())

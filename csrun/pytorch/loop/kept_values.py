@@ -26,7 +26,7 @@ class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Value `number` of the loop's step `step`, read when `trained` steps were taken."""
+    """Value `number` of the loop's step `step`, behind which `trained` steps are taken."""
 
     step: int
     number: int

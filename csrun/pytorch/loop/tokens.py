@@ -37,9 +37,10 @@ class StepValues:
     """What is known of one step that tokens are out for.
 
     number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
-    run has taken it (is_taken). waiting: what is to be computed of its values, while anybody has
-    that. asked: values that are read. kept: values that the loop has detached, which it may have
-    for later. batch: gives it as the loader does.
+    run has taken it (is_taken). trained: the training steps behind it, once it is made. waiting:
+    what is to be computed of its values, while anybody has that. asked: values that are read. kept:
+    values that the loop has detached, which it may have for later. batch: gives it as the loader
+    does.
     """
 
     number: int
@@ -47,6 +48,7 @@ class StepValues:
     loss: float | None = None
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
     is_taken: bool = False
+    trained: int | None = None
     waiting: list["ReferenceType[Waiting]"] = field(default_factory=list)
     asked: dict[Ref, None] = field(default_factory=dict)
     kept: list["ReferenceType[Token]"] = field(default_factory=list)

@@ -115,6 +115,7 @@ class Replay:
         """Whether a step that the loop has made is an earlier run's: it has that one's loss."""
         values, is_on = step.values, self.is_on
         self._made += step.part.trains
+        values.trained = self._made
         if is_on:
             self.users.are_current = False
             values.is_over = values.is_taken = True
@@ -140,7 +141,8 @@ class Replay:
     def keep(self, values: StepValues, ref: Ref, tensor: torch.Tensor) -> None:
         """Keep a value that the loop reads; behind its block nobody goes on from there."""
         if self._kept is not None and self._is_held:
-            self._kept.add(values.number, ref.number, self._made, tensor)
+            trained = self._made if values.trained is None else values.trained
+            self._kept.add(values.number, ref.number, trained, tensor)
 
     def keep_losses(self, first: int, losses: Sequence[float]) -> None:
         """Keep those of training steps that were taken."""

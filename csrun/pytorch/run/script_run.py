@@ -301,7 +301,12 @@ class ScriptRun:
         while at < len(steps):
             self.users.are_current = False
             keeps_all = any(step.values.wanted() for step in steps[at:-1])
-            done = training.advance([step.numbers for step in steps[at:]], keeps_all)
+            begun = training.step
+            try:
+                done = training.advance([step.numbers for step in steps[at:]], keeps_all)
+            except KeyboardInterrupt:  # behind steps that are taken and saved
+                keep_results(part, program, steps[at : at + training.step - begun])
+                raise
             self.replay.step = training.step
             if not done.done:
                 raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
