@@ -71,11 +71,12 @@ class PlacedStore:
     memory_bytes: int
 
 
-def weight_stores(stores: Sequence[PlacedStore], groups: int) -> str:
-    """Where weight streaming has the weights, and of how many groups."""
+def weight_stores(stores: Sequence[PlacedStore], pieces: int) -> str:
+    """Where weight streaming has the weights; pieces: of them that are one task's each."""
     shared = f", shared by {len(stores)} MemoryX tasks" if len(stores) > 1 else ""
-    if (idle := len(stores) - groups) > 0:
-        shared += f", {idle} of which have nothing to do: the weights travel in {groups} group(s)"
+    if (idle := len(stores) - pieces) > 0:
+        what = "group(s) of weights, where all parts of a matrix are one"
+        shared += f", {idle} of which have nothing to do: there are {pieces} {what}"
     by_folder: dict[str | None, list[PlacedStore]] = {}
     for store in stores:
         by_folder.setdefault(store.folder, []).append(store)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
 from csrun.executable.bind import Array
-from csrun.executable.shards import Own, Shards
+from csrun.executable.shards import Own, Shards, piece_starts
 from csrun.records import log_lines
 from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.roles.peer_channels import PeerChannels
@@ -146,7 +146,7 @@ class ChiefStores:
             if not self.are_afar:
                 placed.append(_placed(each.made()))
         placed = placed or [_placed(each.made()) for each in self._each]
-        return log_lines.weight_stores(placed, len(self._plan.groups))
+        return log_lines.weight_stores(placed, len(piece_starts(self._plan)[0]))
 
     def add(self, executable: Executable) -> list[int]:
         """Have another program's updates loaded: its counters, from tasks on this machine."""

@@ -147,6 +147,17 @@ def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, w
     assert any(re.match(where, line) for line in said), said
 
 
+def test_tasks_that_have_nothing_to_do_are_told_of(tmp_path):
+    """All parts of a matrix are one task's, however many groups they are."""
+    network = TiedNetwork((30, 12, 30))
+    executable = network.compile(tmp_path, STREAMING, 1, max_group_bytes=400)
+    assert len(executable.plan.groups) == 4  # all of them parts of the one matrix that there is
+    _, said = in_job(tmp_path, network, executable, RunSettings(seed=SEED), "memory", servers=3)
+    (line,) = (line for line in said if line.startswith("Weight store: "))
+    shared = "shared by 3 MemoryX tasks, 2 of which have nothing to do: there are 1 group(s)"
+    assert shared in line
+
+
 class Everything:
     """Leaves memory after each use."""
 
