@@ -14,7 +14,7 @@ from csrun.compiler.graph import LOSS
 from csrun.compiler.layers import Layout
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.memory_plan import Life, lives, place
-from csrun.compiler.options import CompileOptions
+from csrun.compiler.options import SHARE, CompileOptions
 from csrun.compiler.slots import AHEAD_BYTES, place_gradients, place_groups
 from csrun.compiler.visits import with_frees
 from csrun.executable import MOST_STEPS, Buffer, Region, Slot, Store, Visit, aligned, nbytes_of
@@ -197,6 +197,9 @@ def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
         smaller = [f"lower micro_batch_size to {size}"]
     if options.mode is ExecutionMode.PIPELINED:
         return " or ".join(["use weight streaming (csrun_wse with python-ws)", *smaller])
+    share = options.system.sram_bytes // SHARE
+    if not fits and (options.max_group_bytes or 0) > share:
+        return f"lower max_group_bytes to {share}, an eighth of that, or leave it out"
     return next(iter(smaller), "give the layer fewer units, or use a larger system")
 
 

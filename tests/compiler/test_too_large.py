@@ -73,3 +73,17 @@ def test_weights_larger_than_the_wafer_name_their_layer_and_what_helps(
     options = options_of(mode, system=small)
     with pytest.raises(CompileError, match=rf"^layer {layer} needs {needed:,} bytes .*: {remedy}$"):
         compile_model(network.trace(), tmp_path, options)
+
+
+def test_parts_larger_than_a_wafer_has_room_for_are_to_be_smaller(tmp_path):
+    """A bound of the user's own takes the place of the share of the wafer that fits."""
+    small = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=100)
+    options = options_of(ExecutionMode.WEIGHT_STREAMING, system=small)
+    network = Network(sizes=(12, 400, 200, 5), batch=2)
+    told = msgspec.structs.replace(options, max_group_bytes=1 << 20)
+    with pytest.raises(CompileError, match=r": lower max_group_bytes to \d+, .* leave it out") as e:
+        compile_model(network.trace(), tmp_path, told)
+    lower = int(re.search(r"max_group_bytes to (\d+)", str(e.value))[1])
+    for max_group_bytes in (lower, None):
+        fitting = msgspec.structs.replace(options, max_group_bytes=max_group_bytes)
+        compile_model(network.trace(), tmp_path, fitting)
