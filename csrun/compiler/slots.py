@@ -8,10 +8,13 @@ turn to come in. Where there are more bytes, up to twice the largest group, they
 comes where the one lies whose visits are the farthest, in bytes that are used between.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
+
+import numpy as np
 
 from csrun.executable import Visit
 
@@ -113,12 +116,22 @@ def _farthest(
     """
     ends = [place for start, end, _ in taken for place in (end, start - size)]
     places = [o for o in (front, 0, *ends, length - size) if 0 <= o <= length - size]
+    least = _least_between(size, places, taken)
+    return max(((place, least[place]) for place in places), key=lambda found: found[1])
 
-    def least_between(place: int) -> float:
-        under = (n for start, end, n in taken if place < end and start < place + size)
-        return min(under, default=inf)
 
-    return max(((place, least_between(place)) for place in places), key=lambda found: found[1])
+def _least_between(
+    size: int, places: Sequence[int], taken: Sequence[tuple[int, int, int]]
+) -> dict[int, float]:
+    """For each place the fewest bytes between a group there and one that it would lie over.
+
+    Those near it are written over those far from it, each where it would lie over that one.
+    """
+    ordered = sorted(set(places))
+    least = np.full(len(ordered), inf)
+    for start, end, nbytes in sorted(taken, key=lambda each: -each[2]):
+        least[bisect_right(ordered, start - size) : bisect_left(ordered, end)] = nbytes
+    return dict(zip(ordered, least.tolist(), strict=True))
 
 
 def _bytes_between(sizes: Sequence[int], order: Sequence[int], most: int) -> list[dict[int, int]]:
