@@ -109,7 +109,6 @@ def test_gradients_that_stay_have_a_place_of_their_own():
     assert length == 512 + 4 * 64
 
 
-@pytest.mark.timeout(60)
 def test_many_small_parts_lie_beside_a_large_group() -> None:
     """As a matrix of a low `max_group_bytes` has beside one that stays whole: each in its turn.
 
