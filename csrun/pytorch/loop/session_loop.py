@@ -10,12 +10,12 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import Traced, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
-from csrun.pytorch.gradients.edited_parts import EditedParts
 from csrun.pytorch.graph.masks import Draw
+from csrun.pytorch.loop.known_parts import KnownParts
 from csrun.pytorch.loop.later import later, now
 from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.loop.parameter_watch import Modes, ParameterWatch, WeightCalls
-from csrun.pytorch.loop.reading import CHECKED_STEPS, Reading
+from csrun.pytorch.loop.reading import Reading
 from csrun.pytorch.loop.recheck import Rechecks
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep, Step
 from csrun.pytorch.loop.tokens import (
@@ -51,15 +51,12 @@ class SessionLoop:
         self._run, self._model, self._optimization = run, model, optimization
         self._forward = forward
         self._modes, self._trainable = Modes(model), list(model.parameters())
-        self._parts: dict[tuple[Any, ...], Part] = {}
-        self._earlier = run.parts_of((line, optimization is not None), self._parts)
-        self._recordings: dict[Part, int] = {}
+        self._parts = KnownParts(run, (line, optimization is not None), model)
         self._step: Step | None = None
         self._has_begun = self._is_over = False
         self.watch = ParameterWatch(model, lambda: self._is_apart, self.give_back)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(model, trained, self.watch.name_of)
-        self._edited = EditedParts(model, run.compile)
         self._reading = Reading(self, run)
         self._rechecks = Rechecks(model, run.run.config.save_checkpoints_steps, run.replay)
         self._weight_calls = WeightCalls(self._called)
@@ -115,13 +112,11 @@ class SessionLoop:
             self._has_begun = True
         self.watch.require_in_place()
         key = (loader, rows, self._modes())
-        part = self._parts.get(key)
-        if part is not None:
-            part = self._edited.latest(part)
+        part = self._parts.at(*key)
         values = StepValues(run.count, batch=partial(loader.batches.__getitem__, number))
         self._step = step = Step(values, batches, number, part)
         run.count += 1
-        if part is not None and self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS:
+        if part is not None and self._parts.is_checked(part):
             if part.shape.takes_weights:
                 self._weight_calls.begin()
             return part.shape.tokens_of_batch(self, step.values)
@@ -205,7 +200,7 @@ class SessionLoop:
     def _edit(self, step: Step) -> None:
         """Have the step be one with the gradients as the loop has edited them."""
         assert step.part is not None, "known by now"
-        part = self._edited.part_of(step.part, self._gradients.end())
+        part = self._parts.edited(step.part, self._gradients.end())
         if part is not step.part and step.early is not None:
             raise UsageError(
                 f"{user_line()}: gradients are edited in another way than in the steps before, and "
@@ -216,37 +211,14 @@ class SessionLoop:
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
         """A recorded step is over: it is a new part of the loop, or is compared with its part."""
         recorded.finish()
-        if step.part is None:  # one whose modules are set between its batch and forward?
-            step.part = self._parts.get((*recorded.key[:2], recorded.modes))
-        if step.part is not None:
-            recorded.compare(step.part)
-            self._parts[recorded.key] = step.part
-        else:
-            self._learn_new(step, recorded, mode)
-        assert step.part is not None, "known by now"
-        self._recordings[step.part] += 1
-        part, values = step.part, step.values
+        part = step.part = self._parts.learn(step, recorded, mode)
+        values = step.values
 
         def loss() -> torch.Tensor | None:
             slot = part.shape.loss
             return None if slot is None else self.read(values, slot)
 
         recorded.answer(part, loss)
-
-    def _learn_new(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
-        like = next((p for key, p in self._parts.items() if key[:2] == recorded.key[:2]), None)
-        inputs = like.shape.inputs if like else None
-        part = self._earlier.get(recorded.key)
-        if part is not None and recorded.takes_over(part, inputs):
-            self._recordings[part] = CHECKED_STEPS
-        else:
-            part = recorded.part(step.batches, mode, inputs)
-            self._recordings[part] = 0
-        step.part = self._parts[recorded.key] = part
-        if recorded.modes:
-            self._parts[*recorded.key[:2], recorded.modes] = part
-        if part.executable is None and mode is RunMode.TRAIN:
-            self._run.compile(part)
 
     def _queue(self, step: Step, numbers: tuple[float, ...]) -> None:
         assert step.part is not None, "known by now"
@@ -283,14 +255,7 @@ class SessionLoop:
             return
         loader = step.batches.loader
         rows = loader.orders.rows(*divmod(step.batch, len(loader)))
-        found = self._parts.get((loader, rows, modes))
-        if found is None or found.shape.modes != modes or self._recordings[found] < CHECKED_STEPS:
-            raise UsageError(
-                f"{user_line()}: the train() or eval() of modules, or requires_grad, is another "
-                "than it was at the batch, or in the steps before: set it before the loop takes "
-                "its batch, so that the step is recorded"
-            )
-        step.part = self._edited.latest(found)
+        step.part = self._parts.switched(loader, rows, modes)
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""

@@ -8,7 +8,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.estimator.trace import TracedModel
 from csrun.executable import Executable, InputSpec
-from csrun.pytorch.capture import Recording, Ref
+from csrun.pytorch.capture import Recording, Ref, user_line
 from csrun.pytorch.graph.importing import module_of
 from csrun.pytorch.loop.given_tensors import Constant
 from csrun.pytorch.loop.loop_shape import LoopShape
@@ -60,6 +60,31 @@ class Batches:
         alike = [one for one in reversed(self.parts) if one.trains == part.trains]
         whole = [one for one in alike if are_first_rows(part.inputs, one.inputs)]
         return max([part, *whole], key=lambda one: (one.rows, one.updates == part.updates))
+
+
+class KnownBatches:
+    """The batches of each of a script's loaders. loaders: those that it has made so far."""
+
+    def __init__(self, loaders: list[Loader]) -> None:
+        self._loaders = loaders
+        self._found: dict[Loader, Batches] = {}
+
+    def of(self, loader: Loader, *, is_job: bool) -> Batches:
+        """A loader's batches.
+
+        Raises: UsageError in a job, for one that the other tasks have not made before the Session
+        """
+        if loader not in self._found:
+            if loader not in self._loaders:
+                if is_job:
+                    raise UsageError(
+                        f"{user_line()}: call cbtorch.dataloader(...) before the first Session's "
+                        "block: the streamers, which make its batches, are in it until the script "
+                        "is over"
+                    )
+                self._loaders.append(loader)
+            self._found[loader] = Batches(loader, self._loaders.index(loader))
+        return self._found[loader]
 
 
 @dataclass(eq=False)

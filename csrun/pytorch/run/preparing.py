@@ -9,7 +9,7 @@ from csrun.estimator.compilation import compile_options
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.run.parts import Batches, Part, Queued
+from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.user import Loader
@@ -30,6 +30,7 @@ class Prepared(ScriptRun):
 
     def __post_init__(self) -> None:
         self._target = compile_target(self.run.context, self.run.config)
+        self._batches = KnownBatches(self.loaders)
         self.replay = Replay(self.run.model_dir, self.users)
 
     def enter(self) -> None:

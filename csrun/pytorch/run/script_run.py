@@ -19,7 +19,7 @@ from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref, user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.run.parts import Batches, Part, Queued
+from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine, keep_results
 from csrun.pytorch.user import Loader
@@ -56,7 +56,6 @@ class ScriptRun:
     count: int = 0
     is_open: bool = False
     _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
-    _batches: dict[Loader, Batches] = field(default_factory=dict)
     _queued: list[Queued] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _trained: Part | None = None  # the first one that was compiled
@@ -69,7 +68,7 @@ class ScriptRun:
     _in_block: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        self._target = target_of(self.run)
+        self._target, self._batches = target_of(self.run), KnownBatches(self.loaders)
         self.replay = Replay(self.run.model_dir, self.users)
 
     # A Session's block.
@@ -179,19 +178,7 @@ class ScriptRun:
 
         Raises: UsageError in a job, for one that the other tasks have not made before the Session
         """
-        if loader not in self._batches:
-            if loader not in self.loaders:
-                self._require_alone()
-                self.loaders.append(loader)
-            self._batches[loader] = Batches(loader, self.loaders.index(loader))
-        return self._batches[loader]
-
-    def _require_alone(self) -> None:
-        if self.run.folder is not None:
-            raise UsageError(
-                f"{user_line()}: call cbtorch.dataloader(...) before the first Session's block: "
-                "the streamers, which make its batches, are in it until the script is over"
-            )
+        return self._batches.of(loader, is_job=self.run.folder is not None)
 
     def compile(self, part: Part) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""

@@ -1,0 +1,88 @@
+"""The parts of a Session's loop that are known: new ones are learned from recorded steps."""
+
+from typing import Any
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import RunMode
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.gradients.edited_parts import EditedParts
+from csrun.pytorch.gradients.edits import KeptEdits
+from csrun.pytorch.loop.reading import CHECKED_STEPS
+from csrun.pytorch.loop.recorded_step import RecordedStep, Step
+from csrun.pytorch.run.parts import Part
+from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.user import Loader
+
+Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model
+
+
+class KnownParts:
+    """The parts of one loop, by loader, size of the batch and modes of the model.
+
+    session: what tells Sessions apart; one that is as this one has the same parts.
+    """
+
+    def __init__(self, run: ScriptRun, session: tuple[object, ...], model: torch.nn.Module) -> None:
+        self._run = run
+        self._parts: dict[Key, Part] = {}
+        self._earlier = run.parts_of(session, self._parts)
+        self._recordings: dict[Part, int] = {}
+        self._edited = EditedParts(model, run.compile)
+
+    def at(self, loader: Loader, rows: int | None, modes: tuple[bool, ...]) -> Part | None:
+        """The part that a batch begins, as its gradients were edited last."""
+        part = self._parts.get((loader, rows, modes))
+        return None if part is None else self._edited.latest(part)
+
+    def is_checked(self, part: Part) -> bool:
+        """Whether its first steps are over; forms of edits are those of a part that is."""
+        return self._recordings.get(part, CHECKED_STEPS) >= CHECKED_STEPS
+
+    def edited(self, part: Part, edits: KeptEdits) -> Part:
+        """The part with the gradients as the loop has edited them."""
+        return self._edited.part_of(part, edits)
+
+    def switched(self, loader: Loader, rows: int | None, modes: tuple[bool, ...]) -> Part:
+        """The part with modes that were set behind the batch.
+
+        Raises: UsageError where there is none
+        """
+        found = self._parts.get((loader, rows, modes))
+        if found is None or found.shape.modes != modes or not self.is_checked(found):
+            raise UsageError(
+                f"{user_line()}: the train() or eval() of modules, or requires_grad, is another "
+                "than it was at the batch, or in the steps before: set it before the loop takes "
+                "its batch, so that the step is recorded"
+            )
+        return self._edited.latest(found)
+
+    def learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> Part:
+        """A recorded step is over: it is a new part of the loop, or is compared with its part."""
+        part = step.part
+        if part is None:  # one whose modules are set between its batch and forward?
+            part = self._parts.get((*recorded.key[:2], recorded.modes))
+        if part is not None:
+            recorded.compare(part)
+            self._parts[recorded.key] = part
+        else:
+            part = self._learn_new(step, recorded, mode)
+        self._recordings[part] += 1
+        return part
+
+    def _learn_new(self, step: Step, recorded: RecordedStep, mode: RunMode) -> Part:
+        like = next((p for key, p in self._parts.items() if key[:2] == recorded.key[:2]), None)
+        inputs = like.shape.inputs if like else None
+        part = self._earlier.get(recorded.key)
+        if part is not None and recorded.takes_over(part, inputs):
+            self._recordings[part] = CHECKED_STEPS
+        else:
+            part = recorded.part(step.batches, mode, inputs)
+            self._recordings[part] = 0
+        self._parts[recorded.key] = part
+        if recorded.modes:
+            self._parts[*recorded.key[:2], recorded.modes] = part
+        if part.executable is None and mode is RunMode.TRAIN:
+            self._run.compile(part)
+        return part
