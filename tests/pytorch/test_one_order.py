@@ -10,6 +10,10 @@ from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.runtime.roles.cpu import CpuMachine  # noqa: E402
+from csrun.runtime.roles.machine import Feed  # noqa: E402
+
 
 class StoppedError(Exception):
     """The script ends here."""
@@ -96,3 +100,92 @@ def test_a_run_goes_on_with_the_short_last_batch(tmp_path, taken, caplog):
         stops(taken)(ours)
     same(kit(45), kit(45), stops(None), tmp_path)
     assert not any("batch_size was" in line for line in caplog.messages)
+
+
+def loaded(machine, monkeypatch):
+    """The programs that are on a machine of this class, as they come and go.
+
+    One takes its batches from another only while these are made: while someone takes them.
+    """
+    there, gone, load, unload = set(), set(), machine.load, machine.unload
+    source = {}  # of a program's batches: for which program they were made first
+
+    def add(self, executable, feed):
+        there.update({self} - gone)
+        own = None if isinstance(feed, Feed) else source.setdefault(feed, feed)
+        assert own is None or any(source.get(one, one) is own for one in there)
+        there.add(program := load(self, executable, feed))
+        source[program] = own or program
+        return program
+
+    def remove(self, program):
+        there.remove(program)
+        gone.add(program)
+        unload(self, program)
+
+    monkeypatch.setattr(machine, "load", add)
+    monkeypatch.setattr(machine, "unload", remove)
+    return there
+
+
+def test_a_program_that_is_compiled_anew_takes_the_place_of_its_former_one(tmp_path, monkeypatch):
+    """Values are asked for, one after the other; there are whole batches and the short last one."""
+    there, counts = loaded(CpuMachine, monkeypatch), []
+    ours = kit(45)
+    with ours.session(tmp_path):
+        for epoch in range(6):
+            for x, y in ours.train:
+                ours.optimizer.zero_grad()
+                out = ours.model(x)
+                loss = ours.criterion(out, y)
+                loss.backward()
+                if epoch in (1, 2):
+                    (out, y, x)[epoch].sum().item()
+                ours.optimizer.step()
+            loss.item()
+            counts.append(len(there))
+    assert set(counts) == {2}
+
+
+def test_forms_of_edits_of_a_session_that_is_over_are_let_go(tmp_path, monkeypatch):
+    there, counts = loaded(CpuMachine, monkeypatch), []
+    ours = kit(48)
+    session = ours.session(tmp_path)
+    for _ in range(4):
+        with session:
+            for step, (x, y) in enumerate(ours.train):
+                ours.optimizer.zero_grad()
+                ours.criterion(ours.model(x), y).backward()
+                if step > 3:
+                    nn.utils.clip_grad_norm_(ours.model.parameters(), 0.1)
+                ours.optimizer.step()
+        counts.append(len(there))
+        session = cbtorch.Session(ours.model, ours.optimizer, ours.criterion, mode="train")
+    assert counts[1:] == counts[1:2] * 3
+
+
+def trained_and_evaluated(kit, evaluates):
+    """One pass; the losses of an evaluation after it, if there is one."""
+    kit.train_once()
+    if not evaluates:
+        return []
+    kit.model.eval()
+    with torch.no_grad():
+        losses = [kit.criterion(kit.model(x), y).item() for x, y in kit.val]
+    kit.model.train()
+    return losses
+
+
+def test_an_evaluation_that_comes_again_has_its_batches_made_anew(tmp_path, monkeypatch):
+    """It is let go when the Session before did without, and nobody takes its batches any more."""
+    there, counts, found = loaded(CpuMachine, monkeypatch), [], []
+    ours, theirs = kit(48), kit(48)
+    session = ours.session(tmp_path)
+    evaluates = [False, True, False, False, True, False]
+    for each in evaluates:
+        with session:
+            found += trained_and_evaluated(ours, each)
+            counts.append(len(there))
+        session = cbtorch.Session(ours.model, ours.optimizer, ours.criterion, mode="train")
+    assert found == pytest.approx([x for e in evaluates for x in trained_and_evaluated(theirs, e)])
+    assert counts[3] == counts[1] - 1 == counts[4] - 1

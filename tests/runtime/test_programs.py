@@ -1,7 +1,10 @@
 """Several programs over one store: trained, evaluated and trained on, bit for bit as one alone."""
 
+import gc
+import os
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -256,6 +259,40 @@ def test_the_outputs_of_all_steps_of_a_training_are_kept_where_they_are_wanted(t
     assert len(expected[0]) == 3
     for one, other in zip(expected, found, strict=True):
         assert_same(one, other)
+
+
+def mapped(what):
+    """How often such memory is mapped in this process, in which all roles are."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count(f"csrun-{what}")
+
+
+@pytest.mark.parametrize(("mode", "servers"), [(PIPELINED, 1), (STREAMING, 1), (STREAMING, 2)])
+@pytest.mark.parametrize("way", ["memory 4", "tcp 1"])
+def test_a_program_that_is_unloaded_takes_nothing_and_leaves_its_batches(
+    tmp_path, way, mode, servers
+):
+    """The training's is made anew again and again, over the first one's batches."""
+    programs = compiled(NETWORK, tmp_path, mode)
+    alone = begun(programs.train, data(NETWORK), NETWORK.parameters())
+    expected, losses, counts = losses_of(alone, 0, STEPS), [], []
+    datasets = [data(NETWORK), validation(NETWORK)]
+    jobs = way, tmp_path, programs.train, datasets, NETWORK.parameters()
+    with opened(*jobs, servers=servers) as machine:
+        train, evaluate = machine, machine.load(programs.evaluate, Feed(datasets[1], 1))
+        for first in range(0, STEPS, PART):
+            losses += losses_of(train, first, PART)
+            assert len(losses_of(evaluate, 0, 2)) == 2
+            former, train = (train, evaluate), machine.load(programs.train, train)
+            for each in former:
+                machine.unload(each)
+            evaluate = machine.load(programs.evaluate, Feed(datasets[1], 1))
+            del former, each
+            assert losses_of(evaluate, 0, 1)  # all peers have let go of the others by now
+            files = len(os.listdir("/proc/self/fd")) if way == "memory 4" else 0
+            counts.append((mapped("results"), mapped("notes"), files))
+    assert losses == expected
+    assert counts[1:] == counts[:1] * 2
 
 
 class Counted(ArrayData):

@@ -190,6 +190,24 @@ def test_an_evaluation_of_several_systems_has_the_sums_of_all(tmp_path):
         np.testing.assert_array_equal(several.outputs["prediction"], one.outputs["prediction"])
 
 
+def test_a_program_that_is_loaded_anew_takes_the_place_of_the_former_one(tmp_path):
+    """In all wafers, over the first one's batches."""
+    expected = trained(NETWORK, tmp_path / "one", 2)
+    executable, losses = compiled(NETWORK, tmp_path, 2), []
+    batches, state = NETWORK.batches(STEPS), NETWORK.parameters()
+    with machine_of(executable, tmp_path / "anew", batches, state) as machine:
+        program = machine
+        for first in range(0, STEPS, 2):
+            assert program.run(first, 2).done == 2
+            losses += program.losses(2)
+            former, program = program, machine.load(executable, program)
+            machine.unload(former)
+        state = copied(machine)
+    assert losses == expected.losses
+    for name, array in expected.state.items():
+        np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
 def test_what_is_of_the_batch_as_a_whole_is_refused(tmp_path):
     with Tracer("float32") as tracer:
         x = nn.BatchNorm()(nn.Dense(4)(tracer.input("features", (8, 6), "float32")))

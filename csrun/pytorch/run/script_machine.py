@@ -1,6 +1,6 @@
 """The wafer of a script's run while it is there: programs over the store of the first of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -63,13 +63,17 @@ class ScriptMachine:
 
         A part that is compiled anew takes its batches where its old program took them, as the other
         parts do: there is one order of them. Where it looks at them in another way, all take its.
+        Programs that no part has any more are let go.
         """
         assert part.executable is not None, "compiled before"
         batches, whole = part.batches, part.batches.whole(part)
+        former = [part]
         if batches.fed is not None and not batches.may_feed(part):
-            for one in (each for each in self._parts if each.batches is batches):
-                one.program = None
+            former = [part, *(one for one in self._parts if one.batches is batches)]
             batches.fed = None
+        unused = [one.program for one in former if one.program is not None]
+        for one in former:
+            one.program = None
         if batches.fed is None and whole is not part:
             self.load(whole)
         if batches.fed is None:
@@ -79,6 +83,24 @@ class ScriptMachine:
         else:
             program = self.machine.load(part.executable, batches.fed)
         self._take(part, program)
+        self._unload(unused)
+
+    def keep(self, parts: Container[Part]) -> None:
+        """Let go of the programs of all other parts: no loop has these any more."""
+        others = [part for part in self._parts if part not in parts]
+        self._parts = [part for part in self._parts if part in parts]
+        self._unload([part.program for part in others if part.program is not None])
+        taken = {part.batches for part in self._parts if part.program is not None}
+        for part in others:
+            part.program = part.orders = None
+            if part.batches not in taken:  # nobody takes them: the next part has them made anew
+                part.batches.fed = None
+
+    def _unload(self, programs: Iterable[Program]) -> None:
+        for program in dict.fromkeys(programs):
+            if self._training is not None:
+                self._training.forget(program)
+            self.machine.unload(program)
 
     def training(
         self,

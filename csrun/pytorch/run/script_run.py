@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -169,8 +169,10 @@ class ScriptRun:
     # Batches and programs.
 
     def parts_of(self, session: tuple[object, ...], parts: Parts) -> Parts:
-        """Those of the last Session that was as this one, which has these from now on."""
+        """Those of the last Session that was as this one, which has these; no others come back."""
         earlier, self._parts[session] = self._parts.get(session, {}), parts
+        if self._machine is not None:
+            self._machine.keep({*chain(*map(dict.values, (earlier, *self._parts.values())))})
         return earlier
 
     def batches_of(self, loader: Loader) -> Batches:
@@ -196,7 +198,6 @@ class ScriptRun:
         if part.trains:
             self.users.learn(part.recording)
             self._trained = self._trained or part
-        part.program = None
         if self._machine is not None and self._machine.takes(part):
             self._machine.load(part)
 
@@ -312,9 +313,8 @@ class ScriptRun:
             self._evaluated += done.done
 
     def _trainer(self) -> Training:
-        machine = self._machine
+        machine, names = self._machine, partial(names_of, self.users.model)
         assert machine is not None, "begun"
-        names = partial(names_of, self.users.model)
         training = machine.training(self.replay.step, names, self._compile_s, self._keep_losses)
         for name, value in self._summaries:
             training.summarize(name, value)

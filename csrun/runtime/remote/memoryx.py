@@ -54,8 +54,9 @@ class _RemoteStore:
         self._store, self._bytes = store, store.memory.bytes
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
-        self._programs = [_Served(executable, store, self._runtime, part, threads)]
-        (self._turn,) = self._programs
+        self._turn = _Served(executable, store, self._runtime, part, threads)
+        self._programs = {0: self._turn}
+        self._loaded = 1  # programs so far
         self._step = Step()
         self._recorder = Recorder(request.settings.trace_steps)
 
@@ -97,8 +98,11 @@ class _RemoteStore:
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
                 beside = self._store, self._runtime, self._part, self._threads
-                self._programs.append(_Served(executable, *beside))
+                self._programs[self._loaded] = _Served(executable, *beside)
+                self._loaded += 1
                 self._control.send(messages.UpdatesReady())
+            case messages.UnloadProgram(number):
+                del self._programs[number]
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
         return None

@@ -74,6 +74,10 @@ class ChiefStore:
         self._channel.send(messages.LoadUpdates(str(executable.directory), executable.digest))
         return self._expect(messages.UpdatesReady, self._counters)[1]
 
+    def unload(self, number: int) -> None:
+        """Have a program's updates let go, by its number."""
+        self._channel.send(messages.UnloadProgram(number))
+
     def ask_first_values(self) -> None:
         """Have the state get its first values."""
         self._channel.send(messages.InitializeStore())
@@ -152,6 +156,11 @@ class ChiefStores:
         """Have another program's updates loaded: its counters, from tasks on this machine."""
         self.shards.servers_of(executable.plan)  # each group is one task's
         return [part for each in self._each for part in each.add(executable)]
+
+    def unload(self, number: int) -> None:
+        """Have a program's updates let go, by its number."""
+        for each in self._each:
+            each.unload(number)
 
     def initialize(self) -> None:
         """Have the state get its first values, in all tasks at a time."""

@@ -90,6 +90,11 @@ class ChiefStreamers:
             self._peers[name].send(messages.BeginPass(source, self._passes, own, last))
         return self._passes
 
+    def end(self, source: int) -> None:
+        """Nobody takes these batches any more. The ring of another machine's stays to the end."""
+        for name in self.names:
+            self._peers[name].send(messages.EndStreaming(source))
+
     def rings(self, plan: Plan, source: int) -> Iterator[list[Descriptors]]:
         """Every streamer's ring, for each that reads it; those of other machines are made here.
 

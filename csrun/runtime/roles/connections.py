@@ -147,10 +147,21 @@ class Cluster:
         """Where the results of another program lie, once all wafers have loaded it."""
         return [self._map(results) for (results,) in self._wafers.ready(1)[1]]
 
+    def unload(self, number: int) -> None:
+        """Have a program let go, which nobody runs any more."""
+        if self._stores is not None:
+            self._stores.unload(number)
+        self._wafers.tell(messages.UnloadProgram(number))
+
+    def end(self, source: int) -> None:
+        """Have the batches of a program let go, which nobody takes any more."""
+        self._streamers.end(source)
+        self._wafers.tell(messages.EndStreaming(source))
+
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
         number = self._streamers.begin(source, first, last, told)
-        self._wafers.begin(messages.BeginPass(source, number, first, last))
+        self._wafers.tell(messages.BeginPass(source, number, first, last))
 
     def feed(self, request: RunRequest) -> RingSource:
         """Gather the peers, and take the streamers' batches here: no wafer, no step."""
@@ -260,5 +271,5 @@ class Cluster:
         close_all(parts)
 
     def _map(self, descriptor: int) -> Bytes:
-        """A peer's memory, mapped until the cluster is left."""
-        return self._resources.enter_context(closing(SharedMemory.attach(descriptor))).bytes
+        """A peer's memory, mapped as long as anybody looks at it."""
+        return SharedMemory.attach(descriptor).bytes

@@ -146,6 +146,9 @@ class CpuMachine(CpuProgram):
             self.arena_bytes = plan.arena_bytes
         return CpuProgram(executable, memory, self._fed(plan, feed))
 
+    def unload(self, program: Program) -> None:
+        """It goes with the last reference to it."""
+
     def traced(self) -> list[tuple[str, Spans]]:
         """What this process did beside the chief's part."""
         return [("this process", self._memory.recorder.spans())]

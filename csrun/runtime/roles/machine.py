@@ -101,6 +101,12 @@ class Machine(Program, Protocol):
             wafer beside the store
         """
 
+    def unload(self, program: Program) -> None:
+        """Let go of a program that does not run any more, between two calls of `run`.
+
+        Its batches stay as long as another one takes them; the first program's store stays.
+        """
+
     def initialize(self) -> None:
         """Give all of the state its first values, by the run's seed, where the store is.
 

@@ -33,6 +33,7 @@ from csrun.runtime.wire.messages import (
     StoreInitialized,
     StoreReady,
     Traced,
+    UnloadProgram,
     UpdatesReady,
 )
 from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, Mail, Waiter
@@ -74,8 +75,9 @@ class _Updating:
         recorder: Recorder,
     ) -> None:
         self._recorder = recorder
+        self._resources = resources.enter_context(ExitStack())
         self._updates = updates
-        self._wafers = [_WaferEnd(plan, control, resources) for _ in range(plan.systems)]
+        self._wafers = [_WaferEnd(plan, control, self._resources) for _ in range(plan.systems)]
         self.parts = tuple(part for wafer in self._wafers for part in wafer.parts)
         several = plan.systems > 1 and plan.run_mode is RunMode.TRAIN
         self._swarmx = (Ballot(plan, store), GradientSum(plan, store)) if several else None
@@ -88,6 +90,10 @@ class _Updating:
     def is_due(self) -> bool:
         """Whether a step's gradients have begun to come."""
         return any(wafer.gradients.ready() for wafer in self._wafers)
+
+    def close(self) -> None:
+        """It takes no step any more."""
+        self._resources.close()
 
     def take_step(self, step: Step) -> None:
         """Take group after group as their gradients come in, and tell all wafers of each update.
@@ -158,7 +164,8 @@ class _Store:
         self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
         self._gate = UpdateGate(self._owner)
         self._held_back = resources.enter_context(closing(HeldBack(control)))
-        self._programs: list[_Updating] = []
+        self._programs: dict[int, _Updating] = {}
+        self._loaded = 0  # programs so far
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
         parts = self._add(executable)
@@ -170,7 +177,8 @@ class _Store:
         own = self._part.own(plan)
         updates = Updates(plan, program, self._store.pages.of(plan), self._gate, own)
         added = _Updating(plan, memory, updates, self._control, self._resources, self._recorder)
-        self._programs.append(added)
+        self._programs[self._loaded] = added
+        self._loaded += 1
         for gradients in added.gradients:
             self._poll.register(gradients, select.POLLIN)
         return added.parts
@@ -179,7 +187,7 @@ class _Store:
     def work(self) -> NoReturn:
         """Update as gradients come in; ends by Interrupted."""
         while True:
-            for program in self._programs:
+            for program in self._programs.values():
                 if program.is_due():
                     program.take_step(self._step)
                     break
@@ -205,5 +213,10 @@ class _Store:
             case LoadUpdates(directory, digest):
                 parts = self._add(load(Path(directory), digest).over(self._owner))
                 self._control.send(UpdatesReady(), parts)
+            case UnloadProgram(number):
+                program = self._programs.pop(number)
+                for gradients in program.gradients:
+                    self._poll.unregister(gradients)
+                program.close()
             case _:
                 raise RuntimeError(f"chief: expected LoadUpdates, got {type(order).__name__}")

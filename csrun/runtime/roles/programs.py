@@ -45,6 +45,12 @@ class Peers(Protocol):
     def load_beside(self, executable: Executable, other: int, feeding: Feeding) -> Loaded:
         """Load a program that takes the batches of another one."""
 
+    def unload(self, number: int) -> None:
+        """Have a program let go, which nobody runs any more."""
+
+    def end(self, source: int) -> None:
+        """Have the batches of a program let go, which nobody takes any more."""
+
     def initialize(self, state: dict[str, Array]) -> None:
         """Give the state its first values, where the store is."""
 
@@ -139,6 +145,7 @@ class ClusterMachine(ClusterProgram):
         self.arena_bytes = executable.plan.arena_bytes
         self._sram_bytes = sram_bytes
         self._loaded = 1
+        self._takers = {0: {0}}  # of batches: the programs that are loaded, by whose they are
 
     def load(self, executable: Executable, feed: Feed | Program) -> ClusterProgram:
         """Load another program over the same store."""
@@ -146,15 +153,26 @@ class ClusterMachine(ClusterProgram):
         number = self._loaded
         if isinstance(feed, ClusterProgram):
             require_first_rows(executable.plan.inputs, feed.plan.inputs)
-            loaded = self._peers.load_beside(executable, feed.number, feed.feeding)
-            own = feed.own
+            loaded, own = self._peers.load_beside(executable, feed.own, feed.feeding), feed.own
         elif isinstance(feed, Feed):
             loaded, own = self._peers.load(executable, number, feed), number
         else:
             raise TypeError("a program takes batches of another one of its own machine")
         self._loaded += 1
+        self._takers.setdefault(own, set()).add(number)
         self.arena_bytes = max(self.arena_bytes, executable.plan.arena_bytes)
         return ClusterProgram(self._peers, executable.plan, self.device, number, loaded, own)
+
+    def unload(self, program: Program) -> None:
+        """Let go of a program that does not run any more."""
+        if not isinstance(program, ClusterProgram):
+            raise TypeError("a program is unloaded by its own machine")
+        self._peers.unload(program.number)
+        takers = self._takers[program.own]
+        takers.remove(program.number)
+        if not takers:
+            del self._takers[program.own]
+            self._peers.end(program.own)
 
     def initialize(self) -> None:
         """Give all of the state its first values."""

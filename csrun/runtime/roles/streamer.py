@@ -20,6 +20,7 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     AnyMessage,
     BeginPass,
+    EndStreaming,
     Primed,
     ReadTrace,
     Results,
@@ -170,12 +171,20 @@ class _Desk:
                     order, ring, self._datasets[order.data], self._recorder
                 )
                 self._control.send(RingReady(order.ring_slots), ring.descriptors)
+            case EndStreaming(source):
+                self._end(self._streams.pop(source))
             case BeginPass():
                 stream = self._streams[order.source]
                 self._hear_of(stream.data)
                 stream.begin(order)
             case _:
                 raise RuntimeError(f"chief: expected StartStreaming, got {type(order).__name__}")
+
+    def _end(self, stream: _Stream) -> None:
+        if stream is self._turn:
+            self._reported.close()
+            self._turn = None
+        stream.ring.close()
 
     def _hear_of(self, data: int) -> None:
         """What was told of a data set, not before its pass begins: the last one may still go on."""

@@ -149,6 +149,10 @@ class Training:
         if program not in self._orders:
             self._orders[program] = Orders(program, self._options.last)
 
+    def forget(self, program: Program) -> None:
+        """It takes no step any more."""
+        self._orders.pop(program, None)
+
     @property
     def has_ended(self) -> bool:
         """Whether a signal has ended it, and it has saved what it could."""

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from csrun.base import open_files
 from csrun.context.job import read_secret
-from csrun.executable import Executable, Plan, RunMode, Runtime, load
+from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
 from csrun.executable.bind import AnyStore, Bytes, ShardedStore, store_of
 from csrun.executable.shards import Shards
 from csrun.runtime.remote.store import StoreLink
@@ -64,13 +64,21 @@ def serve(control: Channel) -> Results:
 
 @dataclass(frozen=True)
 class _Program:
-    """A loaded one. own: where its batches come from, if they are not another's."""
+    """A loaded one. resources: what it works with, its batches aside."""
 
     plan: Plan
     engine: Engine
     weights: Weights
-    batches: BatchSource
-    own: RingSource | None
+    resources: ExitStack
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The batches of a program, which others may take as well, also when that is unloaded."""
+
+    rings: RingSource
+    inputs: tuple[InputSpec, ...]
+    resources: ExitStack
 
 
 class _Wafer:
@@ -78,7 +86,9 @@ class _Wafer:
 
     def __init__(self, control: Channel, resources: ExitStack) -> None:
         self._control, self._resources = control, resources
-        self._programs: list[_Program] = []
+        self._programs: dict[int, _Program] = {}
+        self._sources: dict[int, _Source] = {}  # of programs with batches of their own
+        self._loaded = 0  # programs so far
         self._turns = Turns()
         self._held_back = resources.enter_context(closing(HeldBack(control)))
         self._blas_threads = 0  # as many as BLAS chooses
@@ -89,8 +99,13 @@ class _Wafer:
             case messages.RunSteps():
                 self._control.send(self._run(order))
             case messages.BeginPass(number):
-                if (own := self._programs[number].own) is not None:
-                    own.begin(order.first, order.number)
+                self._sources[number].rings.begin(order.first, order.number)
+            case messages.UnloadProgram(number):
+                program = self._programs.pop(number)
+                self._turns.end(program.weights)
+                program.resources.close()
+            case messages.EndStreaming(number):
+                self._sources.pop(number).resources.close()
             case messages.ReadTrace():
                 for part in self._recorder.parts():
                     self._control.send(messages.Traced(part))
@@ -110,7 +125,7 @@ class _Wafer:
     def _load(self, request: messages.LoadWafer, store_parts: list[int]) -> None:
         started = perf_counter()
         executable = load(Path(request.directory), request.digest)
-        is_first = not self._programs
+        is_first = not self._loaded
         if is_first:
             self._recorder = Recorder(request.trace_steps)
             self._use_threads(executable.plan)
@@ -128,8 +143,11 @@ class _Wafer:
         executable = executable.of_system(request.system)
         plan = executable.plan
         result_bytes = request.result_slots * result_slot_bytes(plan)
-        slots = self._resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
-        self._programs.append(self._program(executable, request, store_parts, slots))
+        resources = self._resources.enter_context(ExitStack())
+        slots = resources.enter_context(closing(SharedMemory.create("results", result_bytes)))
+        program = self._program(executable, request, store_parts, slots, resources)
+        self._programs[self._loaded] = program
+        self._loaded += 1
         arena = [self._memory.arena.descriptor] if is_first else []
         ready = messages.WaferReady(perf_counter() - started)
         self._control.send(ready, [*arena, slots.descriptor])
@@ -145,16 +163,11 @@ class _Wafer:
         request: messages.LoadWafer,
         store_parts: list[int],
         slots: SharedMemory,
+        resources: ExitStack,
     ) -> _Program:
         plan, memory = executable.plan, self._memory
-        weights = self._weights(executable, store_parts)
-        own = None
-        batches: BatchSource
-        if request.batches_of is None:
-            batches = own = self._rings(plan, request)
-        else:
-            of = self._programs[request.batches_of]
-            batches = FirstRows(of.batches, plan.inputs, of.plan.inputs)
+        weights = self._weights(executable, store_parts, resources)
+        batches = self._batches(plan, request)
         arena = memory.arena.bytes
         recorder = self._recorder if plan.run_mode is RunMode.TRAIN else Recorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
@@ -165,7 +178,7 @@ class _Wafer:
         compute = make_compute(executable, arena, memory.store, memory.runtime, reached, verdict)
         share = Share(batches, plan, system) if plan.systems > 1 else batches
         engine = Engine(plan, compute, share, watched, results, recorder, system, verdict)
-        return _Program(plan, engine, weights, batches, own)
+        return _Program(plan, engine, weights, resources)
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
         """The wafer's own, or in a training of several systems its hand in that of all."""
@@ -175,22 +188,24 @@ class _Wafer:
         awaited = partial(watched.wait, partial(weights.await_update, first))
         return Vote(Ballot(plan, self._memory.store), system, first, awaited)
 
-    def _weights(self, executable: Executable, store_parts: list[int]) -> Weights:
+    def _weights(
+        self, executable: Executable, store_parts: list[int], resources: ExitStack
+    ) -> Weights:
         plan, memory = executable.plan, self._memory
         arena = memory.arena.bytes
         if memory.remote is not None:
             server_of = memory.server_of(plan)
-            return memory.remote.weights(plan, arena, server_of, len(self._programs))
+            return memory.remote.weights(plan, arena, server_of, self._loaded)
         if plan.store_in_arena:
             program = executable.update_program(memory.resident, memory.runtime)
             return ResidentWeights(Updates(plan, program, gate=memory.gate))
-        opened = self._resources.enter_context
-        slots = opened(closing(Slots(plan, arena, memory.store)))
-        return StreamedWeights(plan, slots, self._ends(plan, store_parts), memory.server_of(plan))
+        slots = resources.enter_context(closing(Slots(plan, arena, memory.store)))
+        ends = self._ends(plan, store_parts, resources)
+        return StreamedWeights(plan, slots, ends, memory.server_of(plan))
 
-    def _ends(self, plan: Plan, store_parts: list[int]) -> list[MemoryxEnd]:
+    def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxEnd]:
         """Those of what is shared of a program with each MemoryX task of this machine."""
-        opened, servers = self._resources.enter_context, len(self._memory.pages)
+        opened, servers = resources.enter_context, len(self._memory.pages)
         each = len(store_parts) // servers
         ends = []
         for server, pages in enumerate(self._memory.pages):
@@ -206,9 +221,19 @@ class _Wafer:
             )
         return ends
 
-    def _rings(self, plan: Plan, request: messages.LoadWafer) -> RingSource:
-        opened = self._resources.enter_context
-        opened(open_files.room_for(open_files.PER_STREAMER * request.rings))
+    def _batches(self, plan: Plan, request: messages.LoadWafer) -> BatchSource:
+        """Another program's, or those of rings that follow the order to load this one."""
+        if request.batches_of is not None:
+            of = self._sources[request.batches_of]
+            return FirstRows(of.rings, plan.inputs, of.inputs)
+        self._resources.enter_context(open_files.room_for(open_files.PER_STREAMER * request.rings))
+        resources = self._resources.enter_context(ExitStack())
+        rings = self._rings(plan, request, resources)
+        self._sources[self._loaded] = _Source(rings, plan.inputs, resources)
+        return rings
+
+    def _rings(self, plan: Plan, request: messages.LoadWafer, resources: ExitStack) -> RingSource:
+        opened = resources.enter_context
         rings = [
             opened(closing(_ring(plan, request, self._control, turn)))
             for turn in range(request.rings)

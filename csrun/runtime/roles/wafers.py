@@ -33,8 +33,8 @@ class Wafers:
         found = [self._peers.expect(name, messages.WaferReady, descriptors) for name in self._names]
         return max(ready.programming_time_s for ready, _ in found), [parts for _, parts in found]
 
-    def begin(self, order: messages.BeginPass) -> None:
-        """Have all begin a pass."""
+    def tell(self, order: messages.AnyMessage) -> None:
+        """Tell all what has no answer."""
         for name in self._names:
             self._peers[name].send(order)
 

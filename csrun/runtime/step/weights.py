@@ -50,6 +50,12 @@ class Turns:
         self._last = weights
         return True
 
+    def end(self, weights: Weights) -> None:
+        """The program with these does not run again."""
+        if self._last is weights:
+            weights.leave()
+            self._last = None
+
 
 class ResidentWeights:
     """Weights and optimizer state on the wafer itself: pipelined mode and the CPU run."""

@@ -170,6 +170,21 @@ class UpdatesHeld(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
     """Their answer, with a descriptor: the counter of the tensors that are copied."""
 
 
+class UnloadProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → wafer and MemoryX: no order is of this program any more.
+
+    Others may still take its batches.
+    """
+
+    program: int
+
+
+class EndStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → wafer and streamer: nobody takes the batches of this source any more."""
+
+    source: int
+
+
 class InitializeStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX: give the state, which is zero, its first values, by the run's seed."""
 
@@ -332,6 +347,8 @@ AnyMessage = (
     | UpdatesReady
     | HoldUpdates
     | UpdatesHeld
+    | UnloadProgram
+    | EndStreaming
     | InitializeStore
     | StoreInitialized
     | ReadState
