@@ -3,11 +3,12 @@
 A GPT trains by AdamW, or GPT-J by SGD, in a job of three nodes, from its first values to a
 checkpoint after its steps. What is told is the most that all processes of the job have taken
 together, by their proportional shares; of a store on disk, too, how much of the run the disk would
-have been at work at the rate of direct reads and writes. GPT-3 XL is measured where its name is
+have been at work at the rate of direct reads and writes. The model's run_torch.py in plain PyTorch
+is beside it, with the same sizes. GPT-3 XL is measured where its name is
 given, or the machine has the memory; GPT-J 6B where its name is given and the disk has 60 GB. How
 much time it takes is beside pipelined runs (overlap.py).
 
-    streaming.py [WORKLOAD...] [memory|disk...]
+    streaming.py [WORKLOAD...] [memory|disk|PyTorch...]
 """
 
 import json
@@ -32,11 +33,15 @@ from processes import bytes_moved, family, pss_mb
 from result import Result, interleaved
 
 MODELS = Path(__file__).parents[2] / "reference_models"
+PLAIN = Path(__file__).parents[1] / "support" / "plain_torch"
 LENGTH = 256
 WATCH_S = 0.25
 GIB = 1 << 30
 IN_STEPS = ("compute", "input", "weights", "first_group")  # rows of the ledger
-STORES = ("memory", "disk")
+EAGER = "PyTorch"
+SIDES = ("memory", "disk", EAGER)
+JOB = ("csrun.cli.csrun_wse", "--total-nodes", "3", "--tasks-per-node", "1",
+       "--cpus-per-task", "1", "python-ws")  # fmt: skip
 DRAWN, TENSORS, THREADS, ROUNDS = 1 << 22, 8, 2, 5
 NUMPY = "NumPy's float32 standard_normal, one thread"
 
@@ -124,16 +129,14 @@ def bench_memory(name: str, stores: Collection[str]) -> None:
     """Print the most that a job takes with each of the stores, beside its limit."""
     workload = WORKLOADS[name]
     limits = {"memory": workload.memory_gib, "disk": workload.disk_gib}
-    for store, limit in ((each, limits[each]) for each in stores):
+    model = f"{name}, {workload.weights / 1e6:,.0f} M weights, {workload.steps} steps"
+    for store, limit in ((each, limits[each]) for each in stores if each in limits):
         if limit is None:
             continue
         with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
             rates = disk_rates(Path(folder)) if store == "disk" else None
             run = _trained(Path(folder), workload, store)
-        what = (
-            f"{name}, {workload.weights / 1e6:,.0f} M weights, {workload.steps} steps of "
-            f"{run.step_s:.0f} s in {run.seconds:.0f} s"
-        )
+        what = f"{model} of {run.step_s:.0f} s in {run.seconds:.0f} s"
         baseline = f"the limit, {limit:g} GiB"
         Result(
             "streaming", what, f"store: {store}",
@@ -141,6 +144,14 @@ def bench_memory(name: str, stores: Collection[str]) -> None:
         ).print()  # fmt: skip
         if rates is not None:
             _tell_disk(what, run, rates)
+    if EAGER in stores and workload.memory_gib is not None:
+        with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
+            peak = _trained_by_pytorch(Path(folder), workload)
+        for store, limit in limits.items():
+            baseline = f"csrun's limit, {store}, {limit:g} GiB"
+            Result(
+                "streaming", model, EAGER, "GiB PSS", peak, baseline, peak / limit, 1
+            ).print()  # fmt: skip
 
 
 def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
@@ -154,26 +165,35 @@ def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
 
 
 def _trained(folder: Path, workload: Workload, store: str) -> Trained:
-    tokens = np.random.default_rng(1).integers(0, workload.vocabulary, 64 * LENGTH + 1)
-    tokens.astype(np.uint16).tofile(folder / "train.bin")
-    (folder / "params.yaml").write_bytes(msgspec.yaml.encode(_params(workload, store, folder)))
-    command = [sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3",
-               "--tasks-per-node", "1", "--cpus-per-task", "1", "python-ws",
-               str(MODELS / workload.model / "run.py"),
-               "--mode", "train", "--params", "params.yaml"]  # fmt: skip
-    state = {"CSRUN_STATE_DIR": str(folder / "state")}
+    _prepare(folder, workload, _params(workload, store, folder))
+    run = [sys.executable, "-m", *JOB, str(MODELS / workload.model / "run.py"),
+           "--mode", "train", "--params", "params.yaml"]  # fmt: skip
     started = time.perf_counter()
-    with (folder / "log").open("w+") as log:
-        launcher = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **state}, stdout=log, stderr=log
-        )
-        peak, read, written = _watched(launcher)
-        log.seek(0)
-        text = log.read()
-    assert launcher.returncode == 0, text
+    text, peak, read, written = _watched(run, folder, {"CSRUN_STATE_DIR": str(folder / "state")})
     sys.stderr.writelines(f"{line}\n" for line in text.splitlines() if "Weight store" in line)
     seconds = time.perf_counter() - started
     return Trained(peak, read, written, seconds, _steps_s(folder) / workload.steps)
+
+
+def _trained_by_pytorch(folder: Path, workload: Workload) -> float:
+    """The most memory that the same steps take in one process of PyTorch. Units: GiB"""
+    params = _params(workload, "memory", folder)
+    params["model"] |= {"dropout": 0.0, "attention_dropout": 0.0}
+    rate = workload.optimizer["learning_rate"]
+    rates = {"initial_learning_rate": rate, "end_learning_rate": rate, "steps": workload.steps}
+    params["optimizer"] |= {"learning_rate": rates, "clip_norm": 1.0}
+    params["runconfig"] |= {"seed": 1, "save_checkpoints_steps": workload.steps}
+    _prepare(folder, workload, params)
+    run = [sys.executable, str(MODELS / workload.model / "run_torch.py"),
+           "--mode", "train", "--params", "params.yaml"]  # fmt: skip
+    return _watched(run, folder, {"PYTHONPATH": str(PLAIN)})[1]
+
+
+def _prepare(folder: Path, workload: Workload, params: dict[str, Any]) -> None:
+    """Write a text of random tokens and the params file."""
+    tokens = np.random.default_rng(1).integers(0, workload.vocabulary, 64 * LENGTH + 1)
+    tokens.astype(np.uint16).tofile(folder / "train.bin")
+    (folder / "params.yaml").write_bytes(msgspec.yaml.encode(params))
 
 
 def _steps_s(folder: Path) -> float:
@@ -182,7 +202,7 @@ def _steps_s(folder: Path) -> float:
     return sum(row["seconds"] for row in record["ledger"] if row["row"] in IN_STEPS)
 
 
-def _params(workload: Workload, store: str, folder: Path) -> dict[str, object]:
+def _params(workload: Workload, store: str, folder: Path) -> dict[str, Any]:
     data = {"file": str(folder / "train.bin"), "batch_size": 1}
     options: dict[str, object] = {"weight_store": store}
     if store == "disk":
@@ -192,7 +212,7 @@ def _params(workload: Workload, store: str, folder: Path) -> dict[str, object]:
         "train_input": {**data, "shuffle_seed": 1},
         "eval_input": data,
         "model": workload.sizes,
-        "optimizer": workload.optimizer,
+        "optimizer": {**workload.optimizer},
         "runconfig": {
             "model_dir": "model_dir",
             "max_steps": workload.steps,
@@ -204,21 +224,33 @@ def _params(workload: Workload, store: str, folder: Path) -> dict[str, object]:
     }
 
 
-def _watched(launcher: "subprocess.Popen[bytes]") -> tuple[float, int, int]:
-    """Of a process and all that descends from it, until it has ended: the most memory that they
-    take together, GiB, and the bytes that they have read from the disk and written to it."""
-    peak, over = 0.0, threading.Event()
-    moved: dict[int, tuple[int, int]] = {}
-    threading.Thread(target=lambda: (launcher.wait(), over.set()), daemon=True).start()
-    while not over.wait(WATCH_S):
-        try:
-            pids = family(launcher.pid)
-        except psutil.NoSuchProcess:
-            break
-        peak = max(peak, pss_mb(pids) / 1024)
-        moved |= bytes_moved(pids)
-    over.wait()
-    return peak, sum(read for read, _ in moved.values()), sum(put for _, put in moved.values())
+def _watched(run: list[str], folder: Path, added: dict[str, str]) -> tuple[str, float, int, int]:
+    """What a command has written; of it and all that descends from it, until it has ended, the most
+    memory that they take together, GiB, and the bytes read from the disk and written to it."""
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            run, cwd=folder, env={**os.environ, **added}, stdout=log, stderr=log
+        )
+        peak, over = 0.0, threading.Event()
+        moved: dict[int, tuple[int, int]] = {}
+        threading.Thread(target=lambda: (process.wait(), over.set()), daemon=True).start()
+        while not over.wait(WATCH_S):
+            try:
+                pids = family(process.pid)
+            except psutil.NoSuchProcess:
+                break
+            peak = max(peak, pss_mb(pids) / 1024)
+            moved |= bytes_moved(pids)
+        over.wait()
+        log.seek(0)
+        text = log.read()
+    assert process.returncode == 0, text
+    return (
+        text,
+        peak,
+        sum(read for read, _ in moved.values()),
+        sum(put for _, put in moved.values()),
+    )
 
 
 def bench_first_values() -> None:
@@ -256,10 +288,10 @@ def bench_first_values() -> None:
 
 if __name__ == "__main__":
     given, available = sys.argv[1:], psutil.virtual_memory().available
-    names = {*WORKLOADS, *STORES, *(workload.name for workload in FIT_BOTH)}
+    names = {*WORKLOADS, *SIDES, *(workload.name for workload in FIT_BOTH)}
     if unknown := {*given} - names:
         sys.exit(f"no such workload or store: {', '.join(sorted(unknown))}")
-    stores = [store for store in STORES if store in given] or STORES
+    stores = [side for side in SIDES if side in given] or SIDES
     for name, workload in WORKLOADS.items():
         has_room = workload.memory_gib is not None and workload.memory_gib * GIB < 0.8 * available
         if name in given or (not given and has_room):
