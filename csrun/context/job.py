@@ -63,12 +63,12 @@ class Role(StrEnum):
 def peer_name(role: Role, rank: int = 0, system: str | None = None) -> str:
     """How the roles of a run call each other: there are many streamers, and a wafer a system.
 
-    MemoryX is mostly one task, of rank 1; its others have their rank behind the name.
+    MemoryX is mostly one task, of rank 1; its others, and SwarmX, have their rank behind the name.
     """
     match role:
         case Role.MEMORYX if rank > 1:
             return f"{role} {rank}"
-        case Role.STREAMER:
+        case Role.STREAMER | Role.SWARMX:
             return f"{role} {rank}"
         case Role.WAFER:
             return f"{role} {system}"

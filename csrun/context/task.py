@@ -58,6 +58,11 @@ class TaskContext(msgspec.Struct, frozen=True):
         return sum(task.role is Role.MEMORYX for task in self.job.tasks)
 
     @property
+    def swarmx(self) -> tuple[int, ...]:
+        """Ranks of the SwarmX tasks, if the job has any."""
+        return tuple(task.rank for task in self.job.tasks if task.role is Role.SWARMX)
+
+    @property
     def streaming_cpus(self) -> tuple[int, ...]:
         """Where this streamer may run: on its own CPUs, or, where streamers of the job have one in
         common, on those of all of them.

@@ -10,6 +10,7 @@ from csrun import system
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
+from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.context.job import Hosts, UseLog
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import LayoutAdvice
@@ -23,7 +24,7 @@ from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.roles.machine import Machine
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.messages import CheckpointSpace
-from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, streamer_name
+from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, streamer_name, swarmx_name
 from csrun.site import Site, System, streaming_single_task_nodes
 from csrun.site import load as load_site
 
@@ -61,7 +62,7 @@ def target_of(run: Run) -> Target:
     """
     asked, context = run.config.num_wgt_servers, run.context
     if asked is not None and context is not None and context.memoryx not in (0, asked):
-        least = streaming_single_task_nodes(asked)
+        least = streaming_single_task_nodes(asked, len(context.swarmx))
         raise UsageError(
             f"num_wgt_servers: {asked} MemoryX tasks, and the job has {context.memoryx}: start it"
             f" with csrun_wse --num-wgt-servers {asked}, with at least --total-nodes {least + 1}"
@@ -94,8 +95,10 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
         )
     is_open = cs_ip is None and context.job.system is None
     others = _others(here, found, context.mode, config.num_csx)
-    if others:
-        _require_one_store(context.job.hosts, context.memoryx, config.num_csx)
+    if others and context.job.hosts is Hosts.SEPARATE:
+        _require_swarmx(context, config.num_csx)
+    elif others:
+        _require_one_store(context.memoryx, config.num_csx)
     if cs_ip is None:
         _say_taken(found, _why_taken(here, found, context.mode) if is_open else "the job's own")
     target = Target(context, here, found, context.mode, is_open, others)
@@ -117,14 +120,22 @@ def _others(site: Site, first: System, mode: ExecutionMode, num_csx: int) -> tup
     return tuple(system.others_like(site, first, num_csx - 1, mode))
 
 
-def _require_one_store(hosts: Hosts, memoryx: int, num_csx: int) -> None:
-    """Several systems have the weights in the store of one MemoryX task, on their machine."""
-    if hosts is Hosts.SEPARATE:
-        raise UsageError(
-            f"num_csx must be 1 where nodes are machines of their own, got {num_csx}: the wafers "
-            "of several CS systems share MemoryX's memory; run it on a site of one machine, or "
-            "leave --num_csx out"
-        )
+def _require_swarmx(context: TaskContext, num_csx: int) -> None:
+    """Between machines the tree of as many systems needs its tasks, each on a node of its own."""
+    needed, there = swarmx_tasks(num_csx), len(context.swarmx)
+    if there >= needed:
+        return
+    least = streaming_single_task_nodes(context.memoryx, needed)
+    raise UsageError(
+        f"num_csx: {num_csx} CS systems need SwarmX tasks where nodes are machines of their own: "
+        f"{needed}, and the job has {there}: give --num_csx {num_csx} among the words behind the "
+        f"script's name, by which csrun_wse lays it out, with at least --total-nodes {least + 1} "
+        f"and --single-task-nodes {least}"
+    )
+
+
+def _require_one_store(memoryx: int, num_csx: int) -> None:
+    """On one machine several systems have the weights in the store of one MemoryX task."""
     if memoryx > 1:
         raise UsageError(
             f"num_csx {num_csx} and num_wgt_servers {memoryx} do not go together: several CS "
@@ -163,7 +174,7 @@ def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     found = system.find_for_compile(here, config.cs_ip, mode)
     others = _others(here, found, mode, config.num_csx)
     if others:
-        _require_one_store(Hosts.SHARED, config.num_wgt_servers or 1, config.num_csx)
+        _require_one_store(config.num_wgt_servers or 1, config.num_csx)
     log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
         log.warning(f"{found.name} is not in {mode} mode now; it must be when this is to run")
@@ -297,6 +308,7 @@ def run_request(
         batch,
         checkpoint_space(run, executable.plan, first, last),
         memoryx_names(context.memoryx),
+        tuple(map(swarmx_name, context.swarmx)),
     )
 
 

@@ -7,9 +7,10 @@ from csrun.base.errors import UsageError
 from csrun.context import Role, TaskContext, TaskEntry
 from csrun.context.job import RUNS_DIR, ended_file, peer_name
 from csrun.data import Dataset
-from csrun.runtime.roles import memoryx, streamer
+from csrun.runtime.roles import memoryx, streamer, swarmx
 from csrun.runtime.roles.streamer import Hear
 from csrun.runtime.wire import rendezvous
+from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 
 _run_numbers = count()  # every task runs the same script, so all count their runs alike
@@ -49,12 +50,17 @@ def serve(
 
     datasets, hear: of a streamer, as of `streamer.serve`
     """
-    if context.role is Role.MEMORYX:
-        return rendezvous.take_part(folder, _peer_name(context.entry), memoryx.serve)
-    name, cpus = rendezvous.streamer_name(context.rank), context.streaming_cpus
-    return rendezvous.take_part(
-        folder, name, lambda channel: streamer.serve(channel, datasets, cpus, hear)
-    )
+    name, cpus = _peer_name(context.entry), context.streaming_cpus
+
+    def part(channel: Channel) -> Results:
+        match context.role:
+            case Role.MEMORYX:
+                return memoryx.serve(channel, folder)
+            case Role.SWARMX:
+                return swarmx.serve(channel, folder, name)
+        return streamer.serve(channel, datasets, cpus, hear)
+
+    return rendezvous.take_part(folder, name, part)
 
 
 def _role_of_plain_task(context: TaskContext) -> Role:
@@ -69,5 +75,5 @@ def _role_of_plain_task(context: TaskContext) -> Role:
 
 
 def _peer_name(task: TaskEntry) -> str:
-    role = task.role if task.role in (Role.CHIEF, Role.MEMORYX) else Role.STREAMER
-    return peer_name(role, task.rank)
+    serving = (Role.CHIEF, Role.MEMORYX, Role.SWARMX)
+    return peer_name(task.role if task.role in serving else Role.STREAMER, task.rank)

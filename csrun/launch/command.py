@@ -142,6 +142,12 @@ def wgt_servers_of(command: tuple[str, ...], asked: int | None) -> int:
     return found
 
 
+def systems_of(command: tuple[str, ...]) -> int:
+    """How many CS systems a command's words ask for; what is no number, the script tells."""
+    said = option(command[2:], _SYSTEMS)
+    return max(1, int(said)) if said and said.isdecimal() else 1
+
+
 def check_program(program: str, path: str | None = None) -> None:
     """The program by name, in `path` (else PATH), or by its own path.
 
@@ -170,6 +176,7 @@ def _meant(program: str) -> str:
 
 _MODE = ("-m", "--mode")
 _WGT_SERVERS = ("--num_wgt_servers", "--num-wgt-servers")
+_SYSTEMS = ("--num_csx", "--num-csx")
 _PARAMS, _YAML = ("-p", "--params"), (".yaml", ".yml")  # other scripts' -p may be anything
 _TRAIN = "train"
 _PREPARATIONS = {each.value: each for each in Preparation}

@@ -7,8 +7,9 @@ from pathlib import Path
 from csrun.base.errors import UsageError
 from csrun.base.mode import GRACE_S, ExecutionMode
 from csrun.context import Hosts, JobFile, Role, TaskEntry
+from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.jobs.request import JobRequest
-from csrun.launch.command import is_preparing, mode_of, wgt_servers_of
+from csrun.launch.command import is_preparing, mode_of, systems_of, wgt_servers_of
 from csrun.site import JobLayout, Site, streaming_single_task_nodes
 
 
@@ -88,11 +89,12 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
     if request.foreground is not None:
         return _alone(request.command, site, real_cpus)
     mode = mode_of(request.command)
-    servers = 0
+    serving = _Serving()
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
         servers = wgt_servers_of(request.command, request.num_wgt_servers)
-    layout = _resolve(request, site, mode, servers)
-    tasks = _place(layout, mode, servers, site, real_cpus)
+        serving = _Serving(servers, _swarmx(request.command, site))
+    layout = _resolve(request, site, mode, serving)
+    tasks = _place(layout, mode, serving, site, real_cpus)
     return JobPlan(
         request.command,
         mode,
@@ -104,6 +106,34 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
     )
 
 
+@dataclass(frozen=True)
+class _Serving:
+    """How many tasks have the weights, and a node each; none in other modes than streaming."""
+
+    memoryx: int = 0
+    swarmx: int = 0
+
+    @property
+    def named(self) -> list[str]:
+        """Each kind with its number, if that is not one."""
+        counts = (self.memoryx, "MemoryX"), (self.swarmx, "SwarmX")
+        return [f"{n} {name} tasks" if n > 1 else name for n, name in counts if n]
+
+    def role(self, rank: int) -> Role:
+        """That of a task of csrun's interpreters."""
+        if rank == 0:
+            return Role.CHIEF
+        if rank <= self.memoryx:
+            return Role.MEMORYX
+        return Role.SWARMX if rank <= self.memoryx + self.swarmx else Role.STREAMER
+
+
+def _swarmx(command: tuple[str, ...], site: Site) -> int:
+    """SwarmX tasks between MemoryX and the CS systems that a command's words ask for."""
+    systems = min(systems_of(command), len(site.systems))
+    return swarmx_tasks(systems) if site.has_machines else 0
+
+
 def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
     """One task that has a node to itself, whatever its command."""
     layout = JobLayout(1, 1, site.nodes.cpus, 0)
@@ -111,7 +141,7 @@ def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> 
 
 
 def _resolve(
-    request: JobRequest, site: Site, mode: ExecutionMode | None, servers: int
+    request: JobRequest, site: Site, mode: ExecutionMode | None, serving: _Serving
 ) -> JobLayout:
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
@@ -119,10 +149,11 @@ def _resolve(
         mode = None  # a compile by itself has a chief and no peers
     if single is None:
         streaming = mode is ExecutionMode.WEIGHT_STREAMING
-        single = streaming_single_task_nodes(servers) if streaming else 0
+        least = streaming_single_task_nodes(serving.memoryx, serving.swarmx)
+        single = least if streaming else 0
     _check_nodes(nodes, site)
     if mode is ExecutionMode.WEIGHT_STREAMING:
-        _check_streaming(nodes, single, servers, request.command[0], site)
+        _check_streaming(nodes, single, serving, request.command[0], site)
     _check_single_task_nodes(nodes, single)
     tasks, cpus = _tasks_and_cpus(request, site)
     return JobLayout(nodes, tasks, cpus, single, request.cyclic)
@@ -144,18 +175,20 @@ def _check_single_task_nodes(nodes: int, single: int) -> None:
         )
 
 
-def _check_streaming(nodes: int, single: int, servers: int, interpreter: str, site: Site) -> None:
-    least, memoryx = streaming_single_task_nodes(servers), "MemoryX"
-    if servers > 1:
-        memoryx = f"{servers} MemoryX tasks"
+def _check_streaming(
+    nodes: int, single: int, serving: _Serving, interpreter: str, site: Site
+) -> None:
+    least, named = streaming_single_task_nodes(serving.memoryx, serving.swarmx), serving.named
     if least + 1 > site.nodes.count:
+        most = site.nodes.count - 2 - serving.swarmx
+        beside = f", {serving.swarmx} SwarmX's" if serving.swarmx else ""
         raise UsageError(
-            f"--num-wgt-servers must be at most {site.nodes.count - 2} on site {site.name}: of its"
-            f" {site.nodes.count} nodes one is the chief's, and one or more the streamers', got"
-            f" {servers}"
+            f"--num-wgt-servers must be at most {most} on site {site.name}: of its"
+            f" {site.nodes.count} nodes one is the chief's{beside}, and one or more the streamers',"
+            f" got {serving.memoryx}"
         )
     if single < least:
-        each = "one for MemoryX" if servers == 1 else f"one for each of {memoryx}"
+        each = ", ".join(f"one for {'each of ' * (' ' in each)}{each}" for each in named)
         raise UsageError(
             f"--single-task-nodes must be at least {least} for {interpreter} (one for the chief,"
             f" {each}), got {single}: use --single-task-nodes {least} with --total-nodes"
@@ -163,8 +196,9 @@ def _check_streaming(nodes: int, single: int, servers: int, interpreter: str, si
         )
     if nodes < least + 1:
         raise UsageError(
-            f"--total-nodes must be at least {least + 1} for {interpreter} (chief, {memoryx} and"
-            f" one node of streamers), got {nodes}: use --total-nodes {least + 1}"
+            f"--total-nodes must be at least {least + 1} for {interpreter} (chief,"
+            f" {', '.join(named)} and one node of streamers), got {nodes}: use --total-nodes"
+            f" {least + 1}"
         )
 
 
@@ -202,7 +236,7 @@ def _check_node_fits(tasks: int, cpus: int, have: int) -> None:
 def _place(
     layout: JobLayout,
     mode: ExecutionMode | None,
-    servers: int,
+    serving: _Serving,
     site: Site,
     real_cpus: tuple[int, ...],
 ) -> tuple[PlannedTask, ...]:
@@ -214,19 +248,10 @@ def _place(
         alone = node_id < layout.single_task_nodes
         wanted = site.nodes.cpus if alone else layout.cpus_per_task
         cpus = cpu_set(real_cpus, next_cpu, wanted)
-        placed.append(PlannedTask(rank, _role(rank, mode, servers), node_id, local_rank, cpus))
+        role = Role.TASK if mode is None else serving.role(rank)
+        placed.append(PlannedTask(rank, role, node_id, local_rank, cpus))
         next_cpu += wanted
     return tuple(placed)
-
-
-def _role(rank: int, mode: ExecutionMode | None, servers: int) -> Role:
-    if mode is None:
-        return Role.TASK
-    if rank == 0:
-        return Role.CHIEF
-    if rank <= servers:
-        return Role.MEMORYX
-    return Role.STREAMER
 
 
 def cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:

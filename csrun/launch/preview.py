@@ -14,7 +14,7 @@ from csrun.site import Site
 # What a task of each role has to itself once it runs, and what all of a job share: proportional set
 # sizes in MiB, measured with 98 tasks of a small model. The model's own memory comes on top.
 SHARED_MB = 120
-PRIVATE_MB = {Role.CHIEF: 150, Role.MEMORYX: 20, Role.STREAMER: 14}
+PRIVATE_MB = {Role.CHIEF: 150, Role.MEMORYX: 20, Role.SWARMX: 14, Role.STREAMER: 14}
 
 
 class Sharing(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ The one place of the formula tasks = S + (N - S) x T, and of what follows from i
 from dataclasses import dataclass
 
 
-def streaming_single_task_nodes(servers: int = 1) -> int:
-    """The least S of weight streaming: the chief's node, and one of each MemoryX task."""
-    return 1 + servers
+def streaming_single_task_nodes(servers: int = 1, swarmx: int = 0) -> int:
+    """The least S of weight streaming: the nodes of the chief and of MemoryX and SwarmX tasks."""
+    return 1 + servers + swarmx
 
 
 @dataclass(frozen=True)

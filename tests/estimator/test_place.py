@@ -98,22 +98,24 @@ def test_another_kind_of_system_is_no_choice() -> None:
 @pytest.mark.parametrize(
     ("site", "mode", "hosts", "memoryx", "message"),
     [
-        ("local", MODE, Hosts.SHARED, 0, "num_csx must be 1 in PIPELINED mode, got 2: .*python-ws"),
+        ("local", MODE, Hosts.SHARED, 0, "num_csx must be 1 in PIPELINED mode, got 5: .*python-ws"),
         (
             "streaming-8",
             STREAMING,
             Hosts.SEPARATE,
-            1,
-            "must be 1 where nodes are machines of their",
+            3,
+            "2, and the job has 1: give --num_csx 5 .* --total-nodes 7 and --single-task-nodes 6",
         ),
-        ("streaming-8", STREAMING, Hosts.SHARED, 3, "num_csx 2 and num_wgt_servers 3 do not go"),
+        ("streaming-8", STREAMING, Hosts.SHARED, 3, "num_csx 5 and num_wgt_servers 3 do not go"),
     ],
 )
-def test_several_systems_need_weight_streaming_on_one_machine(
+def test_several_systems_need_weight_streaming_and_between_machines_swarmx(
     site: str, mode: ExecutionMode, hosts: Hosts, memoryx: int, message: str
 ) -> None:
     job = SimpleNamespace(site=site, system=None, hosts=hosts)
-    context: Any = SimpleNamespace(mode=mode, job=job, memoryx=memoryx)
+    context: Any = SimpleNamespace(mode=mode, job=job, memoryx=memoryx, swarmx=(4,))
     assert len(find_target(context, CSRunConfig()).systems) == 1
+    if hosts is Hosts.SEPARATE:
+        assert len(find_target(context, CSRunConfig(num_csx=4)).systems) == 4
     with pytest.raises(UsageError, match=message):
-        find_target(context, CSRunConfig(num_csx=2))
+        find_target(context, CSRunConfig(num_csx=5))

@@ -8,12 +8,14 @@ import signal
 import pytest
 from support.fc_mnist import MANY_STEPS, TWO_STREAMERS, FcMnist, losses
 from support.jobs import STALL_S, until
+from support.sites import STREAMING_8, separate_site
 
 CLUSTER = ("--site", "streaming-8", *TWO_STREAMERS)
+MACHINES = ("--site", "separate.yaml", "--total-nodes", "5", "--tasks-per-node", "1")
 
 
 def test_a_training_goes_on_with_another_number_of_systems(place: FcMnist) -> None:
-    """Which its checkpoint knows, and its record and report."""
+    """Which its checkpoint knows, and its record and report; from one machine to several."""
     place.configure(runconfig__num_csx=2, runconfig__log_steps=10)
     done = place.wse("--max_steps", "10", layout=CLUSTER)
     assert done.returncode == 0, done.stderr
@@ -24,7 +26,8 @@ def test_a_training_goes_on_with_another_number_of_systems(place: FcMnist) -> No
     assert " CS systems: 2. Rates" in (place.path / "compile_report.txt").read_text()
     uses = json.loads(place.csctl("--site", "streaming-8", "get", "jobs", "-o", "json").stdout)
     assert [use["system"] for use in uses[-1]["systems"]] == ["cs2-01", "cs2-02"]
-    again = place.wse("--max_steps", "20", "--num_csx", "4", layout=CLUSTER)
+    separate_site(place.path, shipped=STREAMING_8)
+    again = place.wse("--max_steps", "20", "--num_csx", "4", layout=MACHINES)
     assert again.returncode == 0, again.stderr
     assert re.search("num_csx was 2 and is 4.*last digits", again.stdout)
     assert losses(place.model_dir)[20] < losses(place.model_dir)[1]
@@ -40,4 +43,48 @@ def test_a_wafer_that_is_killed_ends_the_run_of_all(place: FcMnist) -> None:
     assert launcher.returncode == 128 + signal.SIGKILL, err
     named = [line for line in err.splitlines() if "error: " in line]
     cause = "csrun_wse: error: wafer of cs2-02 (for rank 0 on node1) was killed by signal 9"
+    assert [line[: len(cause)] for line in named] == [cause]
+
+
+@pytest.mark.slow
+def test_six_systems_on_several_machines_have_the_bits_of_one(place: FcMnist) -> None:
+    """With two SwarmX tasks between; and a job that was laid out without them says how to."""
+    separate_site(place.path, shipped=STREAMING_8)
+    place.configure(train_input__batch_size=120, runconfig__max_steps=10, runconfig__log_steps=1)
+    done = place.wse("--num_csx", "6", layout=MACHINES)
+    assert done.returncode == 0, done.stderr
+    assert "Train Device=cs2-01+cs2-02+cs2-03+cs2-04+cs2-05+cs2-06, Step=10" in done.stdout
+    assert place.wse("--num_csx", "6", "-o", "one", layout=CLUSTER).returncode == 0
+    assert len(losses(place.model_dir)) == 10
+    assert losses(place.model_dir) == losses(place.path / "one")
+    assert place.checkpoint(10).read_bytes() == place.checkpoint(10, "one").read_bytes()
+    place.configure(train_input__batch_size=120, runconfig__num_csx=6)
+    refused = place.wse(layout=MACHINES)
+    assert refused.returncode == 2
+    assert re.search(
+        "2, and the job has 0: give --num_csx 6 among .* --total-nodes 5 and "
+        "--single-task-nodes 4\n",
+        refused.stderr,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        ("rank-00003", "rank 3 (swarmx) on node4"),
+        ("rank-00001", "rank 1 (memoryx) on node2"),
+        ("wafer-cs2-05", "wafer of cs2-05 (for rank 0 on node1)"),
+    ],
+)
+def test_a_killed_task_of_several_machines_is_named(place: FcMnist, log: str, name: str) -> None:
+    separate_site(place.path, shipped=STREAMING_8)
+    place.configure(train_input__batch_size=120, runconfig__max_steps=MANY_STEPS)
+    with place.start_wse("--num_csx", "6", layout=MACHINES) as launcher:
+        until(lambda: (place.model_dir / "model-ckpt-0.json").exists())
+        os.kill(place.processes(launcher.pid)[log], signal.SIGKILL)
+        _, err = launcher.communicate(timeout=STALL_S)
+    assert launcher.returncode == 128 + signal.SIGKILL, err
+    named = [line for line in err.splitlines() if "error: " in line]
+    cause = f"csrun_wse: error: {name} was killed by signal 9"
     assert [line[: len(cause)] for line in named] == [cause]

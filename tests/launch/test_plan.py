@@ -2,6 +2,7 @@
 
 import sys
 
+import msgspec
 import pytest
 
 from csrun.base.errors import UsageError
@@ -9,9 +10,14 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Role
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import plan
-from csrun.site import load
+from csrun.site import Site, load
 
 SITE = load("local")  # 16 nodes of 128 CPUs; by default 4 nodes, 2 tasks a node, 16 CPUs a task
+STREAMING_8 = load("streaming-8")
+ADDRESSES = tuple(f"10.0.0.{node}" for node in range(1, 17))
+MACHINES = msgspec.structs.replace(
+    STREAMING_8, nodes=msgspec.structs.replace(STREAMING_8.nodes, addresses=ADDRESSES)
+)
 CPUS = (0, 1)
 WS, PY, OTHER = ("python-ws", "run.py"), ("python", "run.py"), ("hostname",)
 
@@ -57,6 +63,20 @@ def test_memoryx_tasks_have_the_ranks_behind_the_chief(command: tuple[str, ...])
     assert [task.node_id for task in got.tasks[:6]] == [0, 1, 2, 3, 4, 4]
 
 
+@pytest.mark.parametrize(
+    ("site", "systems", "swarmx"),
+    [(SITE, 4, 0), (MACHINES, 1, 0), (MACHINES, 4, 1), (MACHINES, 9, 3)],
+)
+def test_swarmx_tasks_have_the_ranks_behind_memoryx(site: Site, systems: int, swarmx: int) -> None:
+    """Where nodes are machines of their own; of its 8 systems the script refuses 9 later."""
+    command = (*WS, f"--num_csx={systems}", "--num_wgt_servers", "2")
+    got = plan(JobRequest(command, 8, 2, 1), site, CPUS)
+    roles = [Role.CHIEF, *[Role.MEMORYX] * 2, *[Role.SWARMX] * swarmx, Role.STREAMER]
+    assert [task.role for task in got.tasks[: len(roles)]] == roles
+    assert got.layout.single_task_nodes == 3 + swarmx
+    assert got.layout.tasks_by_node == (1,) * (3 + swarmx) + (2,) * (5 - swarmx)
+
+
 def test_local_ranks_count_within_a_node() -> None:
     tasks = plan(JobRequest(WS, 4, 2, 1, cyclic=True), SITE, CPUS).tasks
     assert [(t.node_id, t.local_rank) for t in tasks] == [
@@ -69,6 +89,30 @@ def test_tasks_share_the_real_cpus_in_turn() -> None:
     assert [t.cpus for t in tasks] == [(3, 5), (3, 7), (5, 7), (3, 5)]
     alone, *_ = plan(JobRequest(WS, 3), SITE, (3, 5, 7)).tasks
     assert alone.cpus == (3, 5, 7)
+
+
+REFUSED_OF_MACHINES = [
+    (
+        JobRequest((*WS, "--num_csx", "4"), 6, single_task_nodes=2),
+        r"at least 3 for python-ws \(one for the chief, one for MemoryX, one for SwarmX\), got 2: "
+        "use --single-task-nodes 3 with --total-nodes 6,",
+    ),
+    (
+        JobRequest((*WS, "--num_csx", "6", "--num_wgt_servers", "2"), 5),
+        r"at least 6 for python-ws \(chief, 2 MemoryX tasks, 2 SwarmX tasks and one node of "
+        r"streamers\), got 5: use --total-nodes 6",
+    ),
+    (
+        JobRequest((*WS, "--num_csx", "4"), 16, num_wgt_servers=14),
+        "at most 13 on site .*: of its 16 nodes one is the chief's, 1 SwarmX's, and one or more",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "message"), REFUSED_OF_MACHINES)
+def test_refused_on_machines(request_: JobRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan(request_, MACHINES, CPUS)
 
 
 REFUSED = [

@@ -7,11 +7,12 @@ from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles import memoryx, streamer, wafer
+from csrun.runtime.roles import memoryx, streamer, swarmx, wafer
 from csrun.runtime.wire.rendezvous import (
     RunFolder,
     memoryx_names,
     streamer_name,
+    swarmx_name,
     take_part,
     wafer_name,
 )
@@ -22,12 +23,17 @@ def fed_by(streamers: int) -> Feeding:
     return Feeding(tuple(map(streamer_name, range(streamers))))
 
 
+def swarmx_names(servers: int, relays: int) -> tuple[str, ...]:
+    """So many SwarmX tasks, whose ranks come after MemoryX's."""
+    return tuple(map(swarmx_name, range(1 + servers, 1 + servers + relays)))
+
+
 class Peers:
     """The other roles of a job, each a thread of this process, over the real wires.
 
     The wafers, one a system, are on the chief's machine, the others are on `host`. data: a data
     set, or a list of them. hear: what is to hear of its order, by its number. servers: MemoryX
-    tasks.
+    tasks. relays: SwarmX tasks, each on a machine of its own.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class Peers:
         hear=None,
         servers: int = 1,
         systems=("cs",),
+        relays: int = 0,
     ) -> None:
         datasets = data if isinstance(data, list) else [data]
 
@@ -50,10 +57,15 @@ class Peers:
         wafers = [wafer_name(system) for system in systems]
         roles |= dict.fromkeys(wafers, wafer.serve)
         if mode is ExecutionMode.WEIGHT_STREAMING:
-            roles |= dict.fromkeys(memoryx_names(servers), memoryx.serve)
+            roles |= dict.fromkeys(memoryx_names(servers), self._update)
+        roles |= dict.fromkeys(swarmx_names(servers, relays), self._relay)
         self.results, self.errors = {}, {}
         places = {name: replace(folder, host=host) for name in roles}
         places |= dict.fromkeys(wafers, folder)
+        for number, name in enumerate(swarmx_names(servers, relays)):
+            own = Host(f"relay{number}", f"127.0.1.{1 + number}")
+            places[name] = replace(folder, host=own)
+        self._places = places
         self.threads = [
             threading.Thread(
                 target=self._play, args=(places[name], name, serve), name=name, daemon=True
@@ -62,6 +74,13 @@ class Peers:
         ]
         for thread in self.threads:
             thread.start()
+
+    def _update(self, control):
+        return memoryx.serve(control, self._places[threading.current_thread().name])
+
+    def _relay(self, control):
+        name = threading.current_thread().name
+        return swarmx.serve(control, self._places[name], name)
 
     def _play(self, folder, name, serve) -> None:
         try:

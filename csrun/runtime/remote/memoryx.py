@@ -2,6 +2,7 @@
 
 import select
 from contextlib import closing
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from csrun.executable import Executable, Runtime, Step, flat_views, load
 from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import receive_gradients
-from csrun.runtime.remote.store import ORDER, SETTLED, TOTAL, Order
+from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, Order
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.update_threads import UpdateThreads
@@ -58,6 +59,7 @@ class _RemoteStore:
         self._programs = {0: self._turn}
         self._loaded = 1  # programs so far
         self._step = Step()
+        self._is_applied = True  # what one wafer delivers; several say so of each step
         self._recorder = Recorder(request.settings.trace_steps)
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
@@ -113,7 +115,7 @@ class _RemoteStore:
         return self._bytes[offset : offset + nbytes]
 
     def _obey_wafer(self) -> None:
-        order, group, step = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
+        order, group, step, _ = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
         turn = self._turn
         match Order(order):
             case Order.FETCH:
@@ -123,14 +125,20 @@ class _RemoteStore:
             case Order.GRADIENTS:
                 receive_gradients(self._wafer, turn.flat[f"gradients/{group}"])
                 self._step.index = step
-                updated(turn.updates, group, self._step, self._recorder)
+                if self._is_applied:
+                    updated(turn.updates, group, self._step, self._recorder)
             case Order.SQUARES:
                 measured, squares = turn.updates.measured(), turn.squares
                 squares[: len(measured)] = measured
                 self._wafer.sendall(raw(squares))
             case Order.TOTAL:
-                (total,) = TOTAL.unpack(receive_exactly(self._wafer, TOTAL.size))
-                applied(turn.updates, total, self._step, self._recorder)
+                (total,) = NUMBER.unpack(receive_exactly(self._wafer, NUMBER.size))
+                if self._is_applied:
+                    applied(turn.updates, total, self._step, self._recorder)
+            case Order.LOSS:
+                loss = receive_exactly(self._wafer, NUMBER.size)
+                self._is_applied = isfinite(*NUMBER.unpack(loss))
+                self._wafer.sendall(loss)
             case Order.SETTLE:
                 self._wafer.sendall(raw(SETTLED))
             case Order.TURN:

@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict
+from collections.abc import Collection
 from contextlib import suppress
 
 import numpy as np
@@ -145,17 +146,39 @@ class BatchSender:
 
 
 class _Ring:
-    """A ring as it is filled from a connection; at most as many slots come as it has told of."""
+    """A ring as it is filled from a connection; at most as many slots come as it has told of.
 
-    def __init__(self, source: int, slot_nbytes: int, slots: int) -> None:
+    All of its readers read every slot, which is free when the last has given it back.
+    """
+
+    def __init__(self, source: int, slot_nbytes: int, slots: int, readers: int) -> None:
         self.source = source
         self.memory = SharedMemory.create("batches", slots * slot_nbytes)
-        self.filled, self.free = Counter.create(), Counter.create()
-        self.free.raise_by(slots)
+        self._filled = [Counter.create() for _ in range(readers)]
+        self._free = {free.descriptor: free for free in (Counter.create() for _ in range(readers))}
+        for free in self._free.values():
+            free.raise_by(slots)
+        self._freed = dict.fromkeys(self._free, 0)  # by each, besides what is told
         self._slots = [
             raw(self.memory.bytes[k * slot_nbytes : (k + 1) * slot_nbytes]) for k in range(slots)
         ]
         self._next = 0
+
+    @property
+    def free(self) -> Collection[int]:
+        """Of each reader the descriptor that is readable when it has given slots back."""
+        return self._free
+
+    @property
+    def counters(self) -> list[tuple[int, int]]:
+        """Of each reader: filled, free."""
+        return list(zip((each.descriptor for each in self._filled), self._free, strict=True))
+
+    def read_free(self, descriptor: int) -> int:
+        """A reader has given slots back: how many more are now free."""
+        told = min(self._freed.values())
+        self._freed[descriptor] += os.eventfd_read(descriptor)
+        return min(self._freed.values()) - told
 
     @property
     def slot(self) -> memoryview:
@@ -165,12 +188,14 @@ class _Ring:
     def publish(self) -> None:
         """That slot is filled."""
         self._next = (self._next + 1) % len(self._slots)
-        self.filled.raise_by()
+        for filled in self._filled:
+            filled.raise_by()
 
     def close(self) -> None:
         self._slots.clear()
-        for part in (self.memory, self.filled, self.free):
-            part.close()
+        self.memory.close()
+        for counter in (*self._filled, *self._free.values()):
+            counter.close()
 
 
 class _Inflow:
@@ -202,13 +227,13 @@ class _Inflow:
                 self._filling, self._rest = None, self._head
                 return
 
-    def tell_room(self, ring: _Ring) -> None:
-        """Say how many slots of a ring have become free.
+    def tell_room(self, ring: _Ring, descriptor: int) -> None:
+        """Say how many slots of a ring have become free, as one of its readers has given some back.
 
         That never has to wait: at most as many such words are unread as there are slots.
         """
-        freed = os.eventfd_read(ring.free.descriptor)
-        self.connection.send(ROOM.pack(ring.source, freed))
+        if freed := ring.read_free(descriptor):
+            self.connection.send(ROOM.pack(ring.source, freed))
 
     def close(self) -> None:
         """Let the memory go; the channel closes the connection."""
@@ -231,16 +256,21 @@ class BatchRelay:
         self._thread = threading.Thread(target=self._receive, name="batches", daemon=True)
 
     def add(
-        self, connection: socket.socket, source: int, inputs: tuple[InputSpec, ...], slots: int
-    ) -> tuple[int, int, int]:
-        """Make a program's ring for a streamer's connection: what its reader needs and owns.
+        self,
+        connection: socket.socket,
+        source: int,
+        inputs: tuple[InputSpec, ...],
+        slots: int,
+        readers: int = 1,
+    ) -> list[tuple[int, int, int]]:
+        """Make a program's ring for a streamer's connection: what each reader needs and owns.
 
-        From the first one on it receives.
+        The memory is the same descriptor in all. From the first one on it receives.
         """
         inflow = self._inflows.setdefault(connection.fileno(), _Inflow(connection))
-        inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots)
-        counters = os.dup(ring.filled.descriptor), os.dup(ring.free.descriptor)
-        parts = ring.memory.hand_over(), *counters
+        inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots, readers)
+        memory = ring.memory.hand_over()
+        parts = [(memory, os.dup(filled), os.dup(free)) for filled, free in ring.counters]
         self._added.put((inflow, ring))
         self._woken.raise_by()
         if self._thread.ident is None:
@@ -272,7 +302,7 @@ class BatchRelay:
                     with suppress(BlockingIOError):
                         if descriptor in rings:
                             inflow, ring = rings[descriptor]
-                            inflow.tell_room(ring)
+                            inflow.tell_room(ring, descriptor)
                         else:
                             self._inflows[descriptor].advance()
                 except OSError:  # of one that has ended nothing is awaited any more
@@ -283,6 +313,6 @@ class BatchRelay:
         os.eventfd_read(self._woken.descriptor)
         while not self._added.empty():
             inflow, ring = self._added.get()
-            rings[ring.free.descriptor] = inflow, ring
-            for descriptor in (ring.free.descriptor, inflow.connection.fileno()):
+            rings |= dict.fromkeys(ring.free, (inflow, ring))
+            for descriptor in (*ring.free, inflow.connection.fileno()):
                 poll.register(descriptor, select.POLLIN)

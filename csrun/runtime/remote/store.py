@@ -23,8 +23,9 @@ from csrun.runtime.wire.rendezvous import MEMORYX
 from csrun.runtime.wire.shared import Counter, peer_overdue
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
 
-ORDER = struct.Struct(">BIq")  # what, the group or program it is about, the step
-TOTAL = struct.Struct(">d")  # behind it
+# What, the group or program it is about, the step; the bytes of its answer, or of what it brings.
+ORDER = struct.Struct(">BIqq")
+NUMBER = struct.Struct(">d")  # behind it
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 
@@ -37,6 +38,7 @@ class Order(IntEnum):
     TURN = 3  # the groups of what follows are those of the program of this number
     SQUARES = 4  # send those of the step's gradients
     TOTAL = 5  # the sum of all tasks' squares follows: update all groups
+    LOSS = 6  # the step's follows, of all wafers: whether it is applied; send it back
 
 
 class StoreLink:
@@ -44,7 +46,7 @@ class StoreLink:
 
     name: MemoryX's.
 
-    `arrived` counts what `receive` has asked for and has come, `sent` the gradients that have left;
+    `arrived` counts what `ask` has asked for and has come, `sent` the gradients that have left;
     at the end of the connection both are raised, too, and `check` raises PeerLost.
     """
 
@@ -63,14 +65,18 @@ class StoreLink:
         for thread in self._threads:
             thread.start()
 
-    def order(self, order: Order, group: int = 0) -> None:
-        """Give an order that is nothing but its name."""
-        self._outgoing.put(partial(self._connection.sendall, ORDER.pack(order, group, 0)))
+    def take_turn(self, program: int) -> None:
+        """The groups of what follows are those of a program, by its number."""
+        self._send_order(ORDER.pack(Order.TURN, program, 0, 0))
+
+    def ask(self, order: Order, group: int, answer: Array, number: bytes = b"") -> None:
+        """Give an order whose answer comes in its turn; a number may go with it."""
+        self._send_order(ORDER.pack(order, group, 0, answer.nbytes) + number)
+        self._incoming.put(raw(answer))
 
     def send_total(self, squares: float) -> None:
         """Order the update of all groups, whose gradients have this sum of squares."""
-        order = ORDER.pack(Order.TOTAL, 0, 0) + TOTAL.pack(squares)
-        self._outgoing.put(partial(self._connection.sendall, order))
+        self._send_order(ORDER.pack(Order.TOTAL, 0, 0, 0) + NUMBER.pack(squares))
 
     def send_gradients(
         self, group: int, step: int, gradients: Array, sent: Callable[[], None]
@@ -78,16 +84,12 @@ class StoreLink:
         """Order an update; `sent` is called in the sending thread once they may change."""
 
         def send() -> None:
-            self._connection.sendall(ORDER.pack(Order.GRADIENTS, group, step))
+            self._connection.sendall(ORDER.pack(Order.GRADIENTS, group, step, gradients.nbytes))
             self._gradients.send(group, gradients)
             sent()
             self.sent.raise_by()
 
         self._outgoing.put(send)
-
-    def receive(self, array: Array) -> None:
-        """Fill the array with what comes next."""
-        self._incoming.put(raw(array))
 
     def check(self) -> None:
         """Raises: PeerLost when MemoryX is lost."""
@@ -105,6 +107,9 @@ class StoreLink:
         self._connection.close()
         self.arrived.close()
         self.sent.close()
+
+    def _send_order(self, order: bytes) -> None:
+        self._outgoing.put(partial(self._connection.sendall, order))
 
     def _send(self) -> None:
         while (send := self._outgoing.get()) is not None:

@@ -4,13 +4,14 @@ import mmap
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from math import isfinite
 
 import numpy as np
 
 from csrun.executable import Plan, Step, flat_views
 from csrun.executable.bind import Array, Bytes, gradients_offset, total
 from csrun.executable.plan import PREFETCH_BYTES
-from csrun.runtime.remote.store import SETTLED, Order, StoreLink
+from csrun.runtime.remote.store import NUMBER, SETTLED, Order, StoreLink
 from csrun.runtime.step.weights import Ahead, Places, gradients_below, measuring, slot_views
 from csrun.runtime.store.notes import squares_of
 from csrun.runtime.wire.shared import Waiter
@@ -49,10 +50,9 @@ class RemoteEnd:
         self.sending: deque[int] = deque()
         self._answer = np.empty_like(SETTLED)
 
-    def ask(self, order: Order, answer: Array | None = None) -> None:
+    def ask(self, order: Order, answer: Array | None = None, number: bytes = b"") -> None:
         """Give an order that has an answer, which comes in its turn."""
-        self.link.order(order)
-        self.link.receive(self._answer if answer is None else answer)
+        self.link.ask(order, 0, self._answer if answer is None else answer, number)
         self.coming.append(None)
 
     def take(self) -> int | None:
@@ -66,6 +66,27 @@ class RemoteEnd:
         self._sent.take()
         self.link.check()
         self.sending.popleft()
+
+
+class RemoteBallot:
+    """The loss's parts of a step: SwarmX adds them up for MemoryX, which tells all wafers the sum.
+
+    As a `Ballot`, of which a wafer puts its part in before it delivers gradients.
+    """
+
+    def __init__(self, ends: Sequence[RemoteEnd]) -> None:
+        self._ends = ends
+        self._sums = [np.zeros(1, ">f8") for _ in ends]
+
+    def put(self, system: int, loss_sum: float) -> None:
+        """A system's part of the loss."""
+        for end, answer in zip(self._ends, self._sums, strict=True):
+            end.ask(Order.LOSS, answer, NUMBER.pack(loss_sum))
+
+    @property
+    def is_number(self) -> bool:
+        """Whether they make one, when that has come."""
+        return isfinite(self._sums[0][0])
 
 
 class RemoteWeights:
@@ -100,6 +121,7 @@ class RemoteWeights:
         self._ahead = Ahead(plan)
         self._places = Places(plan)
         self._is_settled = True
+        self.ballot = RemoteBallot(ends)
 
     def enter(self, visit: int) -> None:
         """Have the groups' newest weights, and fetch those that follow, as far as there is place.
@@ -144,13 +166,19 @@ class RemoteWeights:
     def resume(self) -> None:
         """Tell MemoryX which program's groups the next orders are about."""
         for end in self._ends:
-            end.link.order(Order.TURN, self._program)
+            end.link.take_turn(self._program)
 
     def leave(self) -> None:
         """The slots are another program's from now on."""
         for end in self._ends:
             self._take_all(end)
         self._places.held.clear()
+
+    def await_ballot(self) -> None:
+        """Wait until MemoryX has told what the parts of the step's loss add up to."""
+        for end in self._ends:
+            while None in end.coming:
+                self._take(end)
 
     def _exchange(self) -> None:
         """Give each task the sum of what all have measured: nothing is updated before."""
@@ -189,8 +217,7 @@ class RemoteWeights:
                 self._take_all(other)
         self._places.clear(group)
         end.coming.append(group)
-        end.link.order(Order.FETCH, group)
-        end.link.receive(self._slots[group])
+        end.link.ask(Order.FETCH, group, self._slots[group])
 
     def _take_all(self, end: RemoteEnd) -> None:
         while end.coming:

@@ -22,7 +22,7 @@ class ChiefStreamers:
     """The chief's end of the channels to all streamers of a run.
 
     feeding: who they are; what their stages are called is known when they have begun. readers: how
-    many wafers read each ring; of a streamer on another machine there is one.
+    many wafers read each ring.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ChiefStreamers:
         readers: int = 1,
     ) -> None:
         self._peers, self._feeding, self._settings = peers, feeding, settings
-        self._readers = readers
+        self.readers = readers
         self._relay = BatchRelay()
         self._passes = 0  # begun so far
         self._data_of: dict[int, int] = {}  # of programs: the numbers of their data sets
@@ -78,7 +78,7 @@ class ChiefStreamers:
                     self._settings,
                     source,
                     data,
-                    self._readers,
+                    self.readers,
                 )
             )
 
@@ -105,9 +105,9 @@ class ChiefStreamers:
             channel = self._peers[name]
             if isinstance(channel, TcpChannel):
                 self._peers.expect(name, messages.RingReady, 0)
-                yield [self._relay.add(channel.bulk, source, plan.inputs, slots)]
+                yield self._relay.add(channel.bulk, source, plan.inputs, slots, self.readers)
             else:
-                count = 1 + COUNTERS * self._readers
+                count = 1 + COUNTERS * self.readers
                 _, (memory, *counters) = self._peers.expect(name, messages.RingReady, count)
                 pairs = zip(counters[::COUNTERS], counters[1::COUNTERS], strict=True)
                 yield [(memory, filled, free) for filled, free in pairs]

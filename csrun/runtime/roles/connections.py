@@ -12,6 +12,7 @@ from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.chief_store import ChiefStores, State, close_all
 from csrun.runtime.roles.chief_streamers import ChiefStreamers
+from csrun.runtime.roles.chief_swarmx import Lanes, connect_wafers
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
@@ -27,8 +28,8 @@ from csrun.runtime.wire.shared import Counter, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
-REMOTE_DESCRIPTORS = 4  # channel, bulk, and the counters of the ring that is made for it here
-RING_DESCRIPTORS = 2  # of a ring in its reader: the counters
+REMOTE_DESCRIPTORS = 2  # channel and bulk
+RING_DESCRIPTORS = 2  # of a ring in each reader, and where it is made for one: the counters
 
 Notify = Callable[[str], None]
 
@@ -44,7 +45,8 @@ class RunRequest:
     one a program can use, and sram_bytes their memory (None: any number). told: what streamers must
     know of the order of the data set, if there is anything. data: the number of that among theirs.
     checkpoints: what must have room on a disk beside the store. memoryx: its tasks' names, of which
-    a run needs some where the weights are streamed, and of several systems one.
+    a run needs some where the weights are streamed. swarmx: the same of SwarmX, which several
+    systems need where nodes are machines of their own.
     """
 
     executable: Executable
@@ -60,6 +62,7 @@ class RunRequest:
     batch: int | None = None
     checkpoints: messages.CheckpointSpace | None = None
     memoryx: tuple[str, ...] = (MEMORYX,)
+    swarmx: tuple[str, ...] = ()
 
 
 class Cluster:
@@ -97,10 +100,15 @@ class Cluster:
         self._wafers = Wafers(self._peers, wafers)
         first = request.first if request.batch is None else request.batch
         self._streamers.start(plan, 0, first, request.last, request.data, request.told)
+        lanes = self._lanes(request, wafers)
         if not plan.store_in_arena:
             notify(self._make_stores(request))
         notify(log_lines.PROGRAMMING)
-        self._load_wafers(request.executable, first, self._stores.parts if self._stores else [])
+        loading = self._loading(request.executable, first)
+        if lanes:
+            self._wafers.load_by(loading, lanes)
+        else:
+            self._wafers.load(loading, self._stores.parts if self._stores else [])
         self._add_rings(plan, 0)
         programming_time_s, parts = self._wafers.ready(2)
         arenas, results = zip(*parts, strict=True)
@@ -123,7 +131,8 @@ class Cluster:
         """Load the program of this number everywhere, with batches of its own."""
         plan = executable.plan
         afar = self._streamers.count_afar  # whose rings are made here
-        self._resources.enter_context(open_files.room_for(RING_DESCRIPTORS * afar))
+        counters = RING_DESCRIPTORS * self._streamers.readers
+        self._resources.enter_context(open_files.room_for(counters * afar))
         self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.told)
         self._load_beside_store(executable, feed.first)
         self._add_rings(plan, number)
@@ -208,40 +217,50 @@ class Cluster:
 
     def _gather(self, request: RunRequest, wafers: Sequence[str], of_ring: int = 0) -> None:
         """Wait for streamers, MemoryX and wafers; `of_ring`: descriptors of one read here."""
-        names = request.feeding.streamers
-        each = LOCAL_DESCRIPTORS if self._folder.host is None else REMOTE_DESCRIPTORS
+        names, readers = request.feeding.streamers, max(1, len(wafers))
+        each = LOCAL_DESCRIPTORS
+        if self._folder.host is not None:
+            each = REMOTE_DESCRIPTORS + RING_DESCRIPTORS * readers
         self._resources.enter_context(open_files.room_for((each + of_ring) * len(names)))
         self._memoryx = () if request.executable.plan.store_in_arena else request.memoryx
-        self._peers.gather({*names, *wafers, *self._memoryx})
+        self._peers.gather({*names, *wafers, *self._memoryx, *request.swarmx})
         self._request = request
-        readers = max(1, len(wafers))
         streamers = ChiefStreamers(self._peers, request.feeding, request.settings, readers)
         self._streamers = self._resources.enter_context(closing(streamers))
 
-    def _load_wafers(
-        self,
-        executable: Executable,
-        first: int,
-        store_parts: Sequence[int],
-        batches_of: int | None = None,
-    ) -> None:
+    def _lanes(self, request: RunRequest, wafers: Sequence[str]) -> list[Lanes]:
+        """The connections of several systems to SwarmX, where MemoryX is on other machines."""
+        plan, servers = request.executable.plan, self._memoryx
+        are_afar = any(isinstance(self._peers[server], TcpChannel) for server in servers)
+        if plan.systems == 1 or not are_afar:
+            return []
+        return connect_wafers(
+            self._peers,
+            self._folder,
+            request.swarmx,
+            servers,
+            wafers,
+            plan.precision,
+            request.settings.trace_steps,
+        )
+
+    def _loading(
+        self, executable: Executable, first: int, batches_of: int | None = None
+    ) -> messages.LoadWafer:
         plan, rings = executable.plan, len(self._streamers.names)
-        self._wafers.load(
-            messages.LoadWafer(
-                str(executable.directory),
-                executable.digest,
-                self._request.settings.seed,
-                first,
-                rings,
-                ring_slots_for(rings, plan.inputs),
-                result_slots(plan),
-                servers=len(self._memoryx),
-                remote_store=self._stores is not None and self._stores.are_afar,
-                batches_of=batches_of,
-                disks=self._stores.disks if self._stores else (),
-                trace_steps=self._request.settings.trace_steps,
-            ),
-            store_parts,
+        return messages.LoadWafer(
+            str(executable.directory),
+            executable.digest,
+            self._request.settings.seed,
+            first,
+            rings,
+            ring_slots_for(rings, plan.inputs),
+            result_slots(plan),
+            servers=len(self._memoryx),
+            remote_stores=self._memoryx if self._stores and self._stores.are_afar else (),
+            batches_of=batches_of,
+            disks=self._stores.disks if self._stores else (),
+            trace_steps=self._request.settings.trace_steps,
         )
 
     def _add_rings(self, plan: Plan, source: int) -> None:
@@ -267,7 +286,7 @@ class Cluster:
     ) -> None:
         """Have MemoryX, if there is one, and the wafers load another program."""
         parts = self._stores.add(executable) if self._stores else []
-        self._load_wafers(executable, first, parts, batches_of)
+        self._wafers.load(self._loading(executable, first, batches_of), parts)
         close_all(parts)
 
     def _map(self, descriptor: int) -> Bytes:

@@ -25,6 +25,7 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     HoldUpdates,
     InitializeStore,
+    JoinSwarmX,
     LoadStore,
     LoadUpdates,
     ReadTrace,
@@ -36,13 +37,20 @@ from csrun.runtime.wire.messages import (
     UnloadProgram,
     UpdatesReady,
 )
+from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
 from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, Mail, Waiter
 from csrun.runtime.wire.tcp import TcpChannel
 
 
-def serve(control: Channel) -> Results:
-    """Make the store that the chief asks for and update it until the chief says stop."""
+def serve(control: Channel, folder: RunFolder | None = None) -> Results:
+    """Make the store that the chief asks for and update it until the chief says stop.
+
+    folder: where the run's tasks meet, and a SwarmX task that may be between it and the wafers
+    """
     request, _ = control.receive()
+    if isinstance(request, JoinSwarmX):
+        _join_swarmx(control, folder, request)
+        request, _ = control.receive()
     if isinstance(request, Stop):
         return request.results
     if not isinstance(request, LoadStore):
@@ -57,6 +65,15 @@ def serve(control: Channel) -> Results:
             store.work()
         except Interrupted as interrupted:
             return interrupted.stop.results
+
+
+def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) -> None:
+    """Have the orders come from there that came from the wafer."""
+    if folder is None or not isinstance(control, TcpChannel):
+        raise RuntimeError("chief: JoinSwarmX is for a MemoryX on a machine of its own")
+    with closing(join_swarmx(folder, order.task, order.me, order.me)) as joined:
+        control.bulk.close()
+        control.bulk = joined.bulk.dup()
 
 
 class _Updating:

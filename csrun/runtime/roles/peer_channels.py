@@ -18,6 +18,7 @@ _TASKS: dict[type, str] = {  # what a peer is asked for between orders, in words
     messages.RingReady: "make its ring",
     messages.StoreReady: "make its store",
     messages.WaferReady: "load the program",
+    messages.RelayReady: "open its door to its neighbours",
     messages.Primed: "make its first batch",
     messages.Traced: "tell what it has traced",
     messages.UpdatesReady: "load another program's updates",

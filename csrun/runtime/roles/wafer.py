@@ -5,7 +5,7 @@ Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTE
 
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
-from csrun.runtime.step.swarmx import ALONE, Ballot, Share, Verdict, Vote
+from csrun.runtime.step.swarmx import ALONE, Ballot, Share, Verdict, Vote, Votes
 from csrun.runtime.step.timed import TimedWeights, timed
 from csrun.runtime.step.trace import LayerMarks, Recorder
 from csrun.runtime.step.updates import Updates
@@ -43,7 +43,7 @@ from csrun.runtime.store.place import Store, pages_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, take_part, wafer_name
+from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of
 from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, SharedMemory, Waiter
 
@@ -182,11 +182,18 @@ class _Wafer:
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
         """The wafer's own, or in a training of several systems its hand in that of all."""
-        if not isinstance(weights, StreamedWeights) or not plan.deliveries or plan.systems == 1:
+        if not plan.deliveries or plan.systems == 1:
             return ALONE
         first = plan.deliveries[0]
-        awaited = partial(watched.wait, partial(weights.await_update, first))
-        return Vote(Ballot(plan, self._memory.store), system, first, awaited)
+        match weights:
+            case StreamedWeights():
+                ballot: Votes = Ballot(plan, self._memory.store)
+                awaited: Callable[[], None] = partial(weights.await_update, first)
+            case RemoteWeights():
+                ballot, awaited = weights.ballot, weights.await_ballot
+            case _:
+                return ALONE
+        return Vote(ballot, system, first, partial(watched.wait, awaited))
 
     def _weights(
         self, executable: Executable, store_parts: list[int], resources: ExitStack
@@ -264,8 +271,9 @@ class _Memory:
         self._shards = Shards.of(owner, max(1, request.servers))
         self._opened = resources.enter_context
         self.arena = self._opened(closing(SharedMemory.create("arena", owner.arena_bytes)))
-        if request.remote_store:
-            self.remote = _RemoteStores(owner, store_parts, control, resources)
+        if request.remote_stores:
+            names = request.remote_stores
+            self.remote = _RemoteStores(owner, names, store_parts, control, resources)
             self.store = self.remote.gradients.bytes
         elif request.servers:
             self.store = self._mapped(
@@ -304,14 +312,21 @@ class _Memory:
 
 
 class _RemoteStores:
-    """The stores of tasks on other machines: connections, and gradients until they leave."""
+    """The stores of tasks on other machines: connections, and gradients until they leave.
+
+    names: who is at the other end of each
+    """
 
     def __init__(
-        self, owner: Plan, connections: list[int], control: Channel, resources: ExitStack
+        self,
+        owner: Plan,
+        names: Sequence[str],
+        connections: list[int],
+        control: Channel,
+        resources: ExitStack,
     ) -> None:
         self.gradients = GradientMemory(owner.store.nbytes)
         self._ends = []
-        names = memoryx_names(len(connections))
         for server, (name, connection) in enumerate(zip(names, connections, strict=True)):
             link = StoreLink(socket.socket(fileno=connection), name)
             resources.enter_context(closing(link))

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from csrun.runtime.roles.chief_store import parts_of
+from csrun.runtime.roles.chief_store import close_all, parts_of
+from csrun.runtime.roles.chief_swarmx import Lanes
 from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.roles.programs import Awaited
 from csrun.runtime.wire import messages
@@ -15,6 +16,13 @@ class Wafers:
 
     def __init__(self, peers: PeerChannels, names: Sequence[str]) -> None:
         self._peers, self._names = peers, names
+
+    def load_by(self, loading: messages.LoadWafer, lanes: Sequence[Lanes]) -> None:
+        """Have each load a run's first program, with its connections to SwarmX."""
+        for system, (name, own) in enumerate(zip(self._names, lanes, strict=True)):
+            order = replace(loading, system=system, remote_stores=own.names)
+            self._peers[name].send(order, own.descriptors)
+            close_all(own.descriptors)
 
     def load(self, loading: messages.LoadWafer, store_parts: Sequence[int]) -> None:
         """Have each load a program, with its own of the parts of the store."""

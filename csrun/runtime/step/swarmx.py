@@ -1,4 +1,4 @@
-"""SwarmX: what the wafers of several systems have in common, in the store that all have mapped.
+"""SwarmX on one machine: what wafers have in common, in the store that all of them have mapped.
 
 Weights are broadcast by being there once. Each wafer takes its rows of the global batch and has a
 place of its own for gradients; MemoryX adds them in the order of the systems, whichever comes
@@ -67,6 +67,17 @@ class Ballot:
         return isfinite(self._sum[0])
 
 
+class Votes(Protocol):
+    """A ballot as a wafer has it, wherever its parts are added up."""
+
+    def put(self, system: int, loss_sum: float) -> None:
+        """A system's part of the loss."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all parts make one, when they were counted."""
+
+
 class Verdict(Protocol):
     """Whether a step becomes an update, by its loss."""
 
@@ -98,7 +109,7 @@ class Vote:
     """
 
     def __init__(
-        self, ballot: Ballot, system: int, first: int, await_first: Callable[[], None]
+        self, ballot: Votes, system: int, first: int, await_first: Callable[[], None]
     ) -> None:
         self._ballot, self._system, self._first = ballot, system, first
         self._await_first = await_first

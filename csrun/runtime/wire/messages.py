@@ -159,6 +159,30 @@ class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """MemoryX → chief, with each wafer's descriptors: gradients, weights, notes; none from afar."""
 
 
+class RelayWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → SwarmX: be between these children and each task of MemoryX, or the parent if any.
+
+    children: in whose order gradients, which are of this precision, are added up.
+    """
+
+    children: tuple[str, ...]
+    parent: str | None
+    memoryx: tuple[str, ...]
+    precision: str
+    trace_steps: TraceSteps | None = None
+
+
+class RelayReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """SwarmX → chief: its neighbours may come."""
+
+
+class JoinSwarmX(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → MemoryX on another machine: this SwarmX task gives the orders of all wafers."""
+
+    task: str
+    me: str
+
+
 class HoldUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX, or a wafer that has the store: a checkpoint is copied from here on.
 
@@ -214,9 +238,9 @@ class StateWritten(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: load this Executable; descriptors: those of the store in weight streaming.
 
-    They are those of each of `servers` MemoryX tasks in turn; with `remote_store` one of each, the
-    connection to its machine. As many AddRing messages follow as `rings` says, in the order of the
-    streamers.
+    They are those of each of `servers` MemoryX tasks in turn; of one on another machine it is the
+    connection to it, or to the SwarmX between: `remote_stores` are the names of these. As many
+    AddRing messages follow as `rings` says, in the order of the streamers.
 
     A run's programs are numbered as they are loaded. The first has the store; of another the
     descriptors are the counters of its gradients and weights and its notes, if there are any.
@@ -232,7 +256,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     ring_slots: int
     result_slots: int
     servers: int = 0
-    remote_store: bool = False
+    remote_stores: tuple[str, ...] = ()
     batches_of: int | None = None
     disks: tuple[StoreOnDisk | None, ...] = ()
     trace_steps: TraceSteps | None = None
@@ -345,6 +369,9 @@ AnyMessage = (
     | StoreReady
     | LoadUpdates
     | UpdatesReady
+    | RelayWeights
+    | RelayReady
+    | JoinSwarmX
     | HoldUpdates
     | UpdatesHeld
     | UnloadProgram

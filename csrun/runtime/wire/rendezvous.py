@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -271,9 +271,35 @@ def _prove(endpoint: Endpoint, folder: RunFolder, name: str) -> socket.socket:
     return connection
 
 
+def lane_name(peer: str, memoryx: str) -> str:
+    """The name by which a neighbour of a SwarmX joins it, for what is one MemoryX task's."""
+    return f"{peer}/{memoryx}"
+
+
+def swarmx_folder(folder: RunFolder, task: str) -> RunFolder:
+    """Where the neighbours of a SwarmX task of a run meet it."""
+    return replace(folder, path=folder.path / task)
+
+
+def join_swarmx(folder: RunFolder, task: str, me: str, memoryx: str) -> TcpChannel:
+    """A connection to a SwarmX task of a run, on whose bulk goes what is one MemoryX task's.
+
+    Raises: PeerLost as `join`
+    """
+    joined = join(swarmx_folder(folder, task), lane_name(me, memoryx))
+    if not isinstance(joined, TcpChannel):
+        raise RuntimeError(f"{task} is on the machine of {me}, and must have one of its own")
+    return joined
+
+
 def memoryx_names(servers: int) -> tuple[str, ...]:
     """MemoryX's tasks, which have the ranks from 1 on."""
     return tuple(peer_name(Role.MEMORYX, rank) for rank in range(1, servers + 1))
+
+
+def swarmx_name(rank: int) -> str:
+    """The SwarmX task of a rank."""
+    return peer_name(Role.SWARMX, rank)
 
 
 def streamer_name(rank: int) -> str:

@@ -70,6 +70,32 @@ def test_a_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
             assert writer.ready() == 1
 
 
+def test_a_remote_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
+    """More than the ring's slots come, each to both readers, and none before there is room."""
+    data, slots = Data(9), 2
+    chief, control = tcp_channel_pair("streamer", "chief")
+    with ExitStack() as stack:
+        relay, *_ = (stack.enter_context(closing(part)) for part in (BatchRelay(), chief, control))
+        chief.send(StartStreaming(INPUTS, 0, 1, None, slots))
+        thread = threading.Thread(target=streamer.serve, args=(control, [data]))
+        thread.start()
+        chief.expect(RingReady)
+        parts = relay.add(chief.bulk, 0, INPUTS, slots, 2)
+        (memory, *counters), (_, *others) = parts
+        rings = [(memory, *counters), (os.dup(memory), *others)]
+        chief.expect(Primed)
+        readers = [RingReader(ring, INPUTS, slots, chief) for ring in rings]
+        sources = [RingSource([stack.enter_context(closing(each))], 0) for each in readers]
+        for number in range(len(data.all)):
+            for source in sources if number % 2 else sources[::-1]:
+                features = source.take().batch[0]
+                expected = data.all[number][0].astype("f")
+                np.testing.assert_array_equal(features[: len(expected)], expected)
+                source.release()
+        chief.send(Stop({}))
+        thread.join()
+
+
 SLOTS = 6  # as of many streamers: of these, 4 go back at once
 KINDS = ["in process", "1 ring", "2 rings", "5 rings", "1 remote", "2 remote", "5 remote"]
 
@@ -118,7 +144,7 @@ def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> R
         thread = threading.Thread(target=streamer.serve, args=(control, [data], cpus))
         thread.start()
         chief.expect(RingReady)
-        parts = relay.add(chief.bulk, 0, INPUTS, SLOTS)
+        (parts,) = relay.add(chief.bulk, 0, INPUTS, SLOTS)
         reader = RingReader(parts, INPUTS, SLOTS, chief, turn=turn)
         readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))

@@ -1,0 +1,137 @@
+"""SwarmX between machines: a task of the tree that has MemoryX above it and the wafers below.
+
+The wafers of a run have the same program, and so give MemoryX the same orders one after the other.
+Each order is taken from all children, and goes up as one: gradients and losses as their sums, in
+the order of the children, whichever comes first. What is answered goes down to all of them.
+"""
+
+import queue
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import perf_counter_ns
+
+import numpy as np
+
+from csrun.executable.bind import Array
+from csrun.runtime.remote.blocks import GradientsOut, receive_gradients
+from csrun.runtime.remote.store import NUMBER, ORDER, Order
+from csrun.runtime.step.trace import Kind, Recorder
+from csrun.runtime.wire.shared import Counter
+from csrun.runtime.wire.tcp import raw, receive_exactly, receive_into
+
+PART_BYTES = 1 << 20  # of weights: one is sent down while the next one comes
+
+
+class Relay:
+    """What goes between one MemoryX task and the children, in threads of its own.
+
+    recorder: is told how long each sum takes, of the first gradients that come until it is made.
+    failed: is raised when `error` is there. A connection that ends, ends the relay without a word:
+    the chief has a channel to whoever is lost.
+    """
+
+    def __init__(
+        self,
+        parent: socket.socket,
+        children: Sequence[socket.socket],
+        precision: str,
+        recorder: Recorder,
+        failed: Counter,
+    ) -> None:
+        self._parent, self._children = parent, children
+        self._precision = precision
+        self.recorder, self._failed = recorder, failed
+        self.error: Exception | None = None
+        self._summed = GradientsOut(parent)
+        self._answers: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # their bytes
+        self._places = [np.empty(0, precision) for _ in range(2)]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            for name, work in (("to memoryx", self._send_up), ("from memoryx", self._send_down))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads; whoever has the connections closes them."""
+        for connection in (self._parent, *self._children):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._answers.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError:
+            return
+        except Exception as error:
+            self.error = error
+            self._failed.raise_by()
+
+    def _send_up(self) -> None:
+        while True:
+            head = self._same([receive_exactly(child, ORDER.size) for child in self._children])
+            order, group, step, nbytes = ORDER.unpack(head)
+            match Order(order):
+                case Order.GRADIENTS:
+                    began_ns = perf_counter_ns() if self.recorder.at(step) else None
+                    gradients = self._sum(nbytes)
+                    if began_ns is not None:
+                        self.recorder.add(Kind.GRADIENTS, group, began_ns)
+                    self._parent.sendall(head)
+                    self._summed.send(group, gradients)
+                case Order.LOSS:
+                    loss = sum(NUMBER.unpack(number)[0] for number in self._numbers())
+                    self._parent.sendall(head + NUMBER.pack(loss))
+                    self._answers.put(nbytes)
+                case Order.TOTAL:
+                    self._parent.sendall(head + self._same(self._numbers()))
+                case Order.TURN:
+                    self._parent.sendall(head)
+                case Order.FETCH | Order.SETTLE | Order.SQUARES:
+                    self._parent.sendall(head)
+                    self._answers.put(nbytes)
+
+    def _numbers(self) -> list[bytes]:
+        return [receive_exactly(child, NUMBER.size) for child in self._children]
+
+    def _sum(self, nbytes: int) -> Array:
+        """That of all children's gradients, which takes the place of the first one's."""
+        whole, part = self._room(nbytes)
+        first, *others = self._children
+        receive_gradients(first, whole)
+        for child in others:
+            receive_gradients(child, part)
+            np.add(whole, part, out=whole)
+        return whole
+
+    def _room(self, nbytes: int) -> list[Array]:
+        count = nbytes // np.dtype(self._precision).itemsize
+        if count > len(self._places[0]):
+            self._places = [np.empty(count, self._precision) for _ in self._places]
+        return [place[:count] for place in self._places]
+
+    def _send_down(self) -> None:
+        place = np.empty(PART_BYTES, np.uint8)
+        while (left := self._answers.get()) is not None:
+            while left:
+                part = raw(place[: min(left, PART_BYTES)])
+                receive_into(self._parent, part)
+                for child in self._children:
+                    child.sendall(part)
+                left -= len(part)
+
+    @staticmethod
+    def _same(words: Sequence[bytes]) -> bytes:
+        """What all children have said.
+
+        Raises: RuntimeError where they differ
+        """
+        if len(set(words)) > 1:
+            said = ", ".join(word.hex() for word in words)
+            raise RuntimeError(f"the wafers below have given different orders: {said}")
+        return words[0]

@@ -1,0 +1,57 @@
+"""SwarmX as the chief has it: its tasks told of their places in the tree, and the wafers joined."""
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from csrun.context.broadcast_tree import wafers_below
+from csrun.runtime.roles.peer_channels import PeerChannels
+from csrun.runtime.wire import messages
+from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A wafer's connections to a SwarmX task, one for each task of MemoryX, who is to close them.
+
+    names: that at the other end of each
+    """
+
+    names: tuple[str, ...]
+    descriptors: list[int]
+
+
+def connect_wafers(
+    peers: PeerChannels,
+    folder: RunFolder,
+    tasks: Sequence[str],
+    memoryx: tuple[str, ...],
+    wafers: Sequence[str],
+    precision: str,
+    trace_steps: messages.TraceSteps | None,
+) -> list["Lanes"]:
+    """Have the tasks make their tree: the connections of each wafer to it.
+
+    The tree may have no use for the last tasks.
+    """
+    below = wafers_below(len(wafers))
+    used = tasks[: len(below)]
+    for number, (task, own) in enumerate(zip(used, below, strict=True)):
+        children = *used[number + 1 : number + 2], *(wafers[wafer] for wafer in own)
+        parent = used[number - 1] if number else None
+        peers[task].send(messages.RelayWeights(children, parent, memoryx, precision, trace_steps))
+    for task in used:
+        peers.expect(task, messages.RelayReady, 0)
+    for name in memoryx:
+        peers[name].send(messages.JoinSwarmX(used[0], name))
+    above = {wafer: task for task, own in zip(used, below, strict=True) for wafer in own}
+    return [
+        Lanes((task,) * len(memoryx), [_lane(folder, task, name, server) for server in memoryx])
+        for name, task in ((name, above[number]) for number, name in enumerate(wafers))
+    ]
+
+
+def _lane(folder: RunFolder, task: str, wafer: str, server: str) -> int:
+    with closing(join_swarmx(folder, task, wafer, server)) as channel:
+        return os.dup(channel.bulk.fileno())

@@ -1,0 +1,143 @@
+"""A relay of SwarmX over sockets: one order of all, sums in their order, answers to all."""
+
+import select
+import socket
+import threading
+from contextlib import ExitStack, closing
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from csrun.executable.plan import PREFETCH_BYTES
+from csrun.runtime.remote.blocks import BLOCK, GradientsOut, receive_gradients
+from csrun.runtime.remote.relay import PART_BYTES, Relay
+from csrun.runtime.remote.store import NUMBER, ORDER, Order
+from csrun.runtime.step.trace import Recorder
+from csrun.runtime.wire.shared import Counter
+from csrun.runtime.wire.tcp import receive_exactly
+
+WAIT_S = 120
+
+
+class Between:
+    """A relay, and the other ends of its connections."""
+
+    def __init__(self, stack: ExitStack, children: int) -> None:
+        self.above, parent = map(stack.enter_context, socket.socketpair())
+        pairs = [socket.socketpair() for _ in range(children)]
+        self.below = [stack.enter_context(mine) for mine, _ in pairs]
+        own = [stack.enter_context(its) for _, its in pairs]
+        for each in (self.above, *self.below):
+            each.settimeout(WAIT_S)
+        self.failed = stack.enter_context(closing(Counter.create()))
+        relay = Relay(parent, own, "float32", Recorder(None), self.failed)
+        self.relay = stack.enter_context(closing(relay))
+
+
+@pytest.fixture
+def between():
+    """A function: so many children → what is around a relay."""
+    with ExitStack() as stack:
+        yield lambda children: Between(stack, children)
+
+
+def head(order, group=0, step=0, nbytes=0):
+    return ORDER.pack(order, group, step, nbytes)
+
+
+def received(above):
+    """The next order that MemoryX gets: what it is, and about which group."""
+    order, group, _, nbytes = ORDER.unpack(receive_exactly(above, ORDER.size))
+    return Order(order), group, nbytes
+
+
+@pytest.mark.parametrize("arrival", list(permutations(range(3))))
+def test_gradients_are_added_in_the_order_of_the_children(between, arrival):
+    """Whichever comes first: each sends its own when the one before it in `arrival` has."""
+    random = np.random.default_rng(2)
+    parts = [(random.standard_normal(1000) * 10.0**-k).astype("f") for k in range(3)]
+    around = between(3)
+    for child in arrival:
+        around.below[child].sendall(head(Order.GRADIENTS, 7, 3, parts[child].nbytes))
+        GradientsOut(around.below[child]).send(7, parts[child])
+    found = np.empty_like(parts[0])
+    assert received(around.above) == (Order.GRADIENTS, 7, found.nbytes)
+    receive_gradients(around.above, found)
+    np.testing.assert_array_equal(found, (parts[0] + parts[1]) + parts[2])
+    assert (found != parts[0] + (parts[1] + parts[2])).any()
+
+
+def test_a_sum_has_the_blocks_of_all(between):
+    """Of an embedding's gradients each wafer sends the rows of its own samples."""
+    block = BLOCK // 4
+    parts = np.zeros((2, PREFETCH_BYTES), "f")
+    parts[0, 3 * block] = 1
+    parts[1, 3 * block] = 2
+    parts[1, 40 * block :][:5] = 5
+    around = between(2)
+    for child, part in zip(around.below, parts, strict=True):
+        child.sendall(head(Order.GRADIENTS, nbytes=part.nbytes))
+        GradientsOut(child).send(0, part)
+    received(around.above)
+    found = np.full_like(parts[0], np.nan)
+    receive_gradients(around.above, found)
+    np.testing.assert_array_equal(found, parts[0] + parts[1])
+
+
+def test_an_answer_goes_to_all_that_have_asked_once(between):
+    """In the order of the orders, however large it is."""
+    around = between(3)
+    sizes = [PART_BYTES + 5, 1, 3 * PART_BYTES]
+    asked = b"".join(head(Order.FETCH, n, nbytes=size) for n, size in enumerate(sizes))
+    for child in around.below:
+        child.sendall(asked)
+    assert [received(around.above) for _ in sizes] == [
+        (Order.FETCH, group, size) for group, size in enumerate(sizes)
+    ]
+    answers = [np.random.default_rng(size).bytes(size) for size in sizes]
+    found = {}
+
+    def take(number, child):
+        found[number] = [receive_exactly(child, size) for size in sizes]
+
+    threads = [threading.Thread(target=take, args=each) for each in enumerate(around.below)]
+    for thread in threads:
+        thread.start()
+    for answer in answers:
+        around.above.sendall(answer)
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert found == dict.fromkeys(range(3), answers)
+
+
+@pytest.mark.parametrize(
+    ("losses", "whole"), [([1.5, 2.25], 3.75), ([np.inf, -np.inf], np.nan), ([np.nan, 1], np.nan)]
+)
+def test_the_parts_of_a_loss_go_up_as_their_sum(between, losses, whole):
+    around = between(2)
+    for child, loss in zip(around.below, losses, strict=True):
+        child.sendall(head(Order.LOSS, nbytes=NUMBER.size) + NUMBER.pack(loss))
+    assert received(around.above) == (Order.LOSS, 0, NUMBER.size)
+    told = receive_exactly(around.above, NUMBER.size)
+    np.testing.assert_equal(NUMBER.unpack(told)[0], whole)
+    around.above.sendall(told)
+    assert [receive_exactly(child, NUMBER.size) for child in around.below] == [told, told]
+
+
+def test_wafers_that_differ_end_the_relay_with_a_word(between):
+    around = between(2)
+    for child, group in zip(around.below, (1, 2), strict=True):
+        child.sendall(head(Order.FETCH, group))
+    poll = select.poll()
+    poll.register(around.failed.descriptor, select.POLLIN)
+    assert poll.poll(WAIT_S * 1000)
+    assert "have given different orders" in str(around.relay.error)
+
+
+def test_a_child_that_is_lost_ends_it_without_one(between):
+    around = between(2)
+    around.below[1].close()
+    around.below[0].sendall(head(Order.SETTLE, nbytes=1))
+    around.relay.close()
+    assert around.relay.error is None
