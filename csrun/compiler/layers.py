@@ -203,6 +203,7 @@ def _parameter(operation: StoredOp, offset: int) -> Parameter:
         Initializer(InitializerKind(first.distribution.data), first.scale.value.data),
         isinstance(operation, StateOp),
         _part(operation),
+        isinstance(operation, ParameterOp) and operation.turned is not None,
     )
 
 

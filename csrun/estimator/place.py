@@ -16,7 +16,7 @@ from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
-from csrun.executable import Executable, Plan, RunMode, nbytes_of, state_layout
+from csrun.executable import Executable, Plan, RunMode, state_layout
 from csrun.records import checkpoints
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.connections import Cluster, RunRequest
@@ -323,7 +323,7 @@ def checkpoint_space(run: Run, plan: Plan, first: int, last: int | None) -> Chec
         saves = initial + last // every - first // every + (last % every > 0)
         most = min(most, there + saves)
     count = max(0, most - there)
-    nbytes = sum(nbytes_of(shape, dtype) for _, shape, dtype in state_layout(plan).values())
+    nbytes = sum(place.nbytes for place in state_layout(plan).values())
     return CheckpointSpace(str(run.model_dir.absolute()), count, count * nbytes)
 
 

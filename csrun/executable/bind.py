@@ -128,10 +128,36 @@ def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
     return views if numbers is None else {**views, "numbers": numbers}
 
 
-def numbers_layout(plan: Plan) -> tuple[int, tuple[int, ...], str] | None:
-    """Where in the store the numbers of the steps lie, if they have any: as of `state_layout`."""
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where in the store a tensor of this shape lies; is_turned: its transpose does."""
+
+    offset_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    is_turned: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes_of(self.shape, self.dtype)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """That of what lies there, row by row."""
+        return self.shape[::-1] if self.is_turned else self.shape
+
+    def view(self, memory: Bytes) -> Array:
+        """The tensor, over the store's bytes; no copy."""
+        stored = view(memory, self.offset_bytes, self.stored_shape, self.dtype)
+        return stored.T if self.is_turned else stored
+
+
+def numbers_layout(plan: Plan) -> TensorPlace | None:
+    """Where in the store the numbers of the steps lie, if they have any."""
     offset = plan.store.numbers_offset
-    return None if offset is None else (offset, (MOST_STEPS, plan.store.numbers), "float64")
+    if offset is None:
+        return None
+    return TensorPlace(offset, (MOST_STEPS, plan.store.numbers), "float64")
 
 
 def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
@@ -140,7 +166,7 @@ def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
     Shapes: float64[MOST_STEPS, numbers]; step s has row s mod MOST_STEPS
     """
     place = numbers_layout(plan)
-    return None if place is None else view(_first_memory_of(store), *place)
+    return None if place is None else place.view(_first_memory_of(store))
 
 
 def step_number(numbers: Array, index: int) -> Callable[[int], float]:
@@ -186,11 +212,19 @@ def gradients_offset(plan: Plan, group: Group) -> int | None:
 
 def state_views(plan: Plan, store: Bytes, own: Own = None) -> dict[str, Array]:
     """What a checkpoint holds: parameters by name, optimizer slots as `slot/parameter`."""
-    return {name: view(store, *place) for name, place in state_layout(plan, own).items()}
+    return {name: place.view(store) for name, place in state_layout(plan, own).items()}
 
 
 def tensors_of(plan: Plan) -> list[Parameter]:
-    """The tensors of the model: parameters, those that come in parts as a whole."""
+    """The tensors of the model: parameters, those that come in parts as a whole.
+
+    Shapes are the model's, of those that are turned, too.
+    """
+    return [replace(p, shape=p.shape[::-1]) if p.is_turned else p for p in stored_tensors_of(plan)]
+
+
+def stored_tensors_of(plan: Plan) -> list[Parameter]:
+    """The same, with the shapes that they have in the store."""
     found = []
     for p in plan.parameters:
         if p.part is None:
@@ -201,13 +235,13 @@ def tensors_of(plan: Plan) -> list[Parameter]:
     return found
 
 
-def state_layout(plan: Plan, own: Own = None) -> dict[str, tuple[int, tuple[int, ...], str]]:
-    """Where in the store each tensor of the state lies: byte offset, shape and type."""
+def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
+    """Where in the store each tensor of the state lies."""
     layers = {layer.name for layer in plan.layers if own is None or layer.group in own}
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]
     return {
-        f"{prefix}{p.name}": (base + p.offset_bytes, p.shape, p.dtype)
+        f"{prefix}{p.name}": TensorPlace(base + p.offset_bytes, p.shape, p.dtype, p.is_turned)
         for prefix, base in regions
         for p in tensors_of(plan)
         if p.layer in layers and not (prefix and p.is_state)

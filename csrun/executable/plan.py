@@ -109,7 +109,10 @@ class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which of a tensor's `rows` a parameter is: as many as it has, from `first` on."""
+    """Which of a tensor's `rows` a parameter is: as many as it has, from `first` on.
+
+    Rows are those of the store: of a tensor that is turned they are its columns.
+    """
 
     tensor: str
     rows: int
@@ -121,7 +124,8 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     is_state: the program writes its next value where it writes gradients of others, and no
     optimizer has slots for it. part: of which tensor it is a part, if it is one; all parts of a
-    tensor lie one behind the other, in each region.
+    tensor lie one behind the other, in each region. is_turned: the store has the transpose of what
+    the model has, and this is its shape there.
     """
 
     name: str
@@ -132,6 +136,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     initializer: Initializer
     is_state: bool = False
     part: Part | None = None
+    is_turned: bool = False
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

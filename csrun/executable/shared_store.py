@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable.bind import aligned, nbytes_of, tensors_of
+from csrun.executable.bind import aligned, nbytes_of, stored_tensors_of
 from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, Store, Visit
 from csrun.executable.shards import piece_starts
 
@@ -51,7 +51,7 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
 
 def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
     """What the owner has of the plan's parameters, by their names, whichever have parts."""
-    there = {p.name: p for p in (*tensors_of(owner), *owner.parameters)}
+    there = {p.name: p for p in (*stored_tensors_of(owner), *owner.parameters)}
     found = {p.name: there[p.name] for p in plan.parameters if p.name in there}
     for p in plan.parameters:
         if p.name not in found and p.part is not None and p.part.tensor in there:
@@ -68,12 +68,16 @@ def _require_alike(owner: Plan, plan: Plan) -> None:
         ours, its = getattr(plan, name), getattr(owner, name)
         if ours != its:
             raise _unlike(plan, f"its {name} is {ours}, and that of the run's first is {its}")
-    kinds = {name: (p.shape, p.dtype) for name, p in _theirs(owner, plan).items()}
+    theirs = _theirs(owner, plan)
+    kinds = {name: (p.shape, p.dtype) for name, p in theirs.items()}
     for p in plan.parameters:
         found = kinds.get(p.name)
         if found is None:
             remedy = "use it in the training, too, or evaluate in a run of its own"
             raise _unlike(plan, f"parameter {p.name} is not in the run's store: {remedy}")
+        if theirs[p.name].is_turned != p.is_turned:
+            why = f"{p.name} lies transposed in one of the run's programs only"
+            raise _unlike(plan, f"{why}: have it whole in both, with a larger max_group_bytes")
         if found != (p.shape, p.dtype):
             shapes = f"{p.dtype}{list(p.shape)} here, {found[1]}{list(found[0])} in the run's store"
             raise _unlike(plan, f"parameter {p.name} is {shapes}")

@@ -1,5 +1,6 @@
 """Matrices that come in parts: what is computed, what the store has, what the wafer needs."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -22,7 +23,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cu
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 B, T, V, D, UNITS = 4, 6, 61, 8, 40
-MOST = 1024  # bytes: of float64, the table comes in four parts, both kernels in three
+MOST = 1024  # bytes: of float64, the table and a head come in four parts, both kernels in three
 ADAMW = nn.AdamW(0.01, weight_decay=0.1)
 
 
@@ -35,6 +36,7 @@ class Language:
     precision: str = "float64"
     padding: int | None = None
     samples: int = B
+    bias: str = "dense"  # of the head: the layer's, "none", or one of its own behind it
 
     def trace(self, run_mode=RunMode.TRAIN, outputs=False):
         with Tracer(self.precision) as tracer:
@@ -44,7 +46,9 @@ class Language:
             x = table(ids)
             x = nn.Dense(UNITS, "relu", name="up")(x)
             x = nn.Dense(D, name="down")(x)
-            logits = table.attend(x) if self.tied else nn.Dense(V, name="head")(x)
+            head = nn.Dense(V, use_bias=self.bias == "dense", name="head")
+            logits = table.attend(x) if self.tied else head(x)
+            logits = nn.Bias(name="own")(logits) if self.bias == "own" else logits
             loss = nn.softmax_cross_entropy(logits, labels)
             own = [("logits", logits)] if outputs else []
             return tracer.finish(run_mode, loss, self.optimizer.minimize(loss), own)
@@ -86,7 +90,8 @@ class Peer:
         x = functional.embedding(ids, w["wte/embeddings"], self.network.padding)
         x = (x @ w["up/kernel"] + w["up/bias"]).relu() @ w["down/kernel"] + w["down/bias"]
         tied = self.network.tied
-        logits = x @ w["wte/embeddings"].T if tied else x @ w["head/kernel"] + w["head/bias"]
+        logits = x @ (w["wte/embeddings"].T if tied else w["head/kernel"])
+        logits = sum((w[n] for n in ("head/bias", "own/bias") if n in w), logits)
         loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         self.optimizer.zero_grad()
         loss.backward()
@@ -99,8 +104,10 @@ def whole(plan, gradients):
     """Gradients of the model's tensors, those of parts put together."""
     found = {}
     for p in plan.parameters:
-        found.setdefault(p.name if p.part is None else p.part.tensor, []).append(gradients[p.name])
-    return {name: np.concatenate(own) for name, own in found.items()}
+        own = gradients[p.name].T if p.is_turned else gradients[p.name]
+        found.setdefault(p.name if p.part is None else p.part.tensor, []).append(own)
+    turned = {p.part.tensor for p in plan.parameters if p.part is not None and p.is_turned}
+    return {n: np.concatenate(own, axis=int(n in turned)) for n, own in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -109,13 +116,18 @@ def whole(plan, gradients):
         (Language(), STREAMING, B),
         (Language(), PIPELINED, B - 1),
         (Language(padding=V - 1), STREAMING, B),
+        (Language(bias="own"), STREAMING, B),
         (Language(tied=False), STREAMING, B - 1),
+        (Language(tied=False, bias="none"), PIPELINED, B),
+        (Language(tied=False, bias="own"), STREAMING, B),
     ],
 )
 def test_steps_are_pytorchs(tmp_path, network, mode, rows):
     executable = network.compile(tmp_path, mode, max_group_bytes=MOST)
     weights = network.weights(executable.plan)
-    assert len(executable.plan.parameters) > len(weights) + 6
+    parts = Counter(p.part.tensor for p in executable.plan.parameters if p.part is not None)
+    heads = {} if network.tied else {"head/kernel": 4}
+    assert parts == {"wte/embeddings": 4, "up/kernel": 3, "down/kernel": 3, **heads}
     machine, peer = Machine(executable, weights), Peer(network, weights)
     for batch in network.batches(5, rows):
         loss, gradients = machine.train(batch)
@@ -152,9 +164,10 @@ def test_a_matrix_that_is_multiplied_both_ways_gives_the_steps_of_the_whole_one(
 @pytest.mark.parametrize(
     ("mode", "how"), [(PIPELINED, "minibatches_in_flight"), (STREAMING, "micro_batches")]
 )
-def test_minibatches_of_matrices_in_parts_add_up(tmp_path, mode, how):
+@pytest.mark.parametrize("tied", [True, False])
+def test_minibatches_of_matrices_in_parts_add_up(tmp_path, mode, how, tied):
     """What the parts' operators make of samples, and of rows of padding, is known."""
-    network = Language()
+    network = Language(tied)
     whole = network.compile(tmp_path, mode, max_group_bytes=MOST)
     half = replace(network, samples=B // 2)
     split = half.compile(tmp_path, mode, max_group_bytes=MOST, **{how: 2})
@@ -200,13 +213,14 @@ def test_a_small_wafer_cuts_as_a_large_one_that_is_told_to(tmp_path):
 
 def test_what_no_part_fits_names_the_part(tmp_path):
     tiny = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=1)
-    with pytest.raises(CompileError, match=r"layer \w+/\w+\[\d+:\d+\] needs [\d,]+ bytes"):
+    with pytest.raises(CompileError, match=r"layer \w+/\w+\[[:,]*\d+:\d+\] needs [\d,]+ bytes"):
         Language().compile(tmp_path, system=tiny)
 
 
-def test_logits_are_never_there_whole_unless_somebody_reads_them(tmp_path):
+@pytest.mark.parametrize("head", [{}, {"tied": False}, {"bias": "own"}])
+def test_logits_are_never_there_whole_unless_somebody_reads_them(tmp_path, head):
     def largest(outputs):
-        plan = Language().compile(tmp_path, outputs=outputs, max_group_bytes=MOST).plan
+        plan = Language(**head).compile(tmp_path, outputs=outputs, max_group_bytes=MOST).plan
         return max(np.prod(buffer.shape) for buffer in plan.buffers)
 
     assert largest(outputs=True) == B * T * V
@@ -222,6 +236,15 @@ def test_parts_are_visited_one_after_the_other_and_back(tmp_path):
     assert visited[: len(table)] == table
     assert head == [*table, *reversed(table)]
     assert visited[-len(table) :] == [*reversed(table)]
+
+
+def test_the_bias_of_a_head_comes_once_each_way(tmp_path):
+    plan = Language(tied=False).compile(tmp_path, max_group_bytes=MOST).plan
+    place = {g.index: g.layers[0] for g in plan.groups}
+    visited = [place[group] for visit in plan.visits for group in visit.groups]
+    parts = [f"head/kernel[:,{first}:{min(first + 16, V)}]" for first in range(0, V, 16)]
+    head = [name for name in visited if name.startswith("head")]
+    assert head == ["head", *parts, *reversed(parts), "head"]
 
 
 @pytest.mark.parametrize("optimizer", [nn.Lamb(0.01), nn.SGD(0.01)], ids=["lamb", "sgd"])

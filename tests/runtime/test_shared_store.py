@@ -85,17 +85,24 @@ def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
 @pytest.mark.parametrize(
-    ("way", "most"), [("in process", (64, None)), ("in process", (None, 64)), ("tcp 1", (64, 128))]
+    ("way", "most", "units"),
+    [
+        ("in process", (64, None), 8),
+        ("in process", (None, 64), 8),
+        ("tcp 1", (64, 128), 8),
+        ("tcp 1", (200, 600), 24),  # by columns, as there are more of them
+    ],
 )
-def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, way, most):
+def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, way, most, units):
     """Which of its rows are parts is a program's own; the store has all of them in a row."""
     train, evaluation = (
-        forked(tmp_path, run_mode, mode, most=bound)
+        forked(tmp_path, run_mode, mode, units=units, most=bound)
         for run_mode, bound in zip((RunMode.TRAIN, RunMode.EVAL), most, strict=True)
     )
     names = [{p.name for p in executable.plan.parameters} for executable in (train, evaluation)]
     assert names[0] != names[1]
-    uncut, datasets = forked(tmp_path, RunMode.EVAL, mode), [flat_data(), flat_data(SAMPLES)]
+    uncut = forked(tmp_path, RunMode.EVAL, mode, units=units)
+    datasets = [flat_data(), flat_data(SAMPLES)]
     random = np.random.default_rng(5)
     tensors = tensors_of(train.plan)
     first = {p.name: random.standard_normal(p.shape).astype("f") / 4 for p in tensors}
@@ -137,6 +144,14 @@ def test_a_program_that_the_store_does_not_fit_is_refused(tmp_path, case):
     machine = begun(forked(tmp_path, RunMode.TRAIN, PIPELINED), flat_data(), {})
     with pytest.raises(CsrunError, match=message):
         machine.load(forked(tmp_path, run_mode, mode, **others), Feed(flat_data()))
+
+
+def test_a_matrix_that_lies_transposed_is_so_for_all(tmp_path):
+    cut = forked(tmp_path, RunMode.TRAIN, PIPELINED, units=24, most=64)
+    uncut = forked(tmp_path, RunMode.EVAL, PIPELINED, units=24)
+    machine = begun(cut, flat_data(), {})
+    with pytest.raises(CsrunError, match="lies transposed in one of the run's programs only"):
+        machine.load(uncut, Feed(flat_data()))
 
 
 def test_a_training_does_not_come_after_an_evaluation(tmp_path):

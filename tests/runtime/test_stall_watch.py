@@ -12,6 +12,7 @@ from support.roles import Peers, fed_by
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
+from csrun.executable.bind import TensorPlace
 from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.step.engine import Engine
@@ -173,7 +174,8 @@ def test_a_wafer_that_is_silent(tmp_path, lines, hung, monkeypatch):
 def test_a_memoryx_that_does_not_send_its_weights(lines, hung):
     mine, its = socket.socketpair()
     threading.Thread(target=lambda: (hung.wait(30), its.sendall(bytes(8))), daemon=True).start()
-    tensor = StoredTensor(ChannelPort(TcpChannel(mine, "memoryx")), 0, (2,), "float32")
+    port, place = ChannelPort(TcpChannel(mine, "memoryx")), TensorPlace(0, (2,), "float32")
+    tensor = StoredTensor(port, place)
     with mine, its:
         assert np.asarray(tensor).tolist() == [0, 0]
     for line in lines():

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from xdsl.dialects.builtin import (
+    BoolAttr,
     Float64Type,
     FloatAttr,
     IntegerAttr,
@@ -79,7 +80,10 @@ class LeafOp(CirhOp):
 
 @irdl_attr_definition
 class PartAttr(ParametrizedAttribute):
-    """Which rows of a tensor of the model a parameter is: as many as it has, from `first` on."""
+    """Which rows of a tensor of the model a parameter is: as many as it has, from `first` on.
+
+    The tensor has so many `rows`, as it is kept: of one that is turned they are its columns.
+    """
 
     name = "cirh.part"
     tensor: StringAttr
@@ -122,10 +126,14 @@ class StoredOp(LeafOp):
 
 @irdl_op_definition
 class ParameterOp(StoredOp):
-    """A weight tensor, which is trained by its gradient; or a part of one."""
+    """A weight tensor, which is trained by its gradient; or a part of one.
+
+    turned: it is kept as the transpose of what the model has.
+    """
 
     name = "cirh.parameter"
     part = opt_prop_def(PartAttr)
+    turned = opt_prop_def(BoolAttr)
 
 
 @irdl_op_definition

@@ -1,6 +1,6 @@
-"""Matrices that are too large to travel whole are cut into parts, each some of their rows."""
+"""Matrices that are too large to travel whole are cut into parts: rows of them, or columns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import gcd
@@ -18,7 +18,8 @@ from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import LossOp, ParameterOp, PartAttr
 from csrun.cirh.ops.parts import CatOp
-from csrun.cirh.ops.shape import SliceOp, TransposeOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import CloneOp, SliceOp, TransposeOp, ViewOp
 from csrun.cirh.ops.table_parts import (
     EmbeddingPartBackwardOp,
     EmbeddingPartOp,
@@ -26,9 +27,10 @@ from csrun.cirh.ops.table_parts import (
     NllLossOfSumsOp,
     NllLossPartBackwardOp,
 )
-from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
+from csrun.cirh.types import dtype_of, shape_of, size_of, tensor_type, type_of
 from csrun.compiler.passes.rewrite import DeadCode, Done, Pass
 from csrun.compiler.passes.rules import replace_by_value
+from csrun.compiler.passes.turning import turned_if_wide
 from csrun.compiler.passes.uses import Loss, Term, Uses, base_of_turned, uses_of
 from csrun.executable import ALIGNMENT_BYTES
 
@@ -38,10 +40,11 @@ class Cutting(Pass):
     """Before: any valid module whose products have no biases.
 
     After: one that computes the same, where no matrix of more than `most_bytes` is a parameter:
-    its rows come in parts, each of which is one. A product with it is a sum over the parts, one
-    with its transpose lies side by side; a cross entropy of nothing but such a product goes over
-    the classes part by part, and its logits are never there as a whole. What uses a part on the way
-    back stands together, and the last part comes first: it is on the wafer yet.
+    its rows come in parts, each of which is one. A wide one is turned before, so that its columns
+    are rows. A product with it is a sum over the parts, one with its transpose lies side by side; a
+    cross entropy of nothing but such a product, and a bias, goes over the classes part by part, and
+    its logits are never there as a whole. What uses a part on the way back stands together, and the
+    last part comes first: it is on the wafer yet.
 
     A matrix stays whole that is used otherwise, or that Lamb trains, by a norm of all of it.
     """
@@ -54,7 +57,10 @@ class Cutting(Pass):
         """Cut what is too large, and say into how many parts."""
         lines, most = [], self.most_bytes
         for op in _parameters(module):
-            if most is None or (rows := rows_of_part(op, most)) is None:
+            if most is None or not _is_large(op, most):
+                continue
+            op = turned_if_wide(op)
+            if (rows := rows_of_part(op, most)) is None:
                 continue
             uses = uses_of(op)
             if uses.obstacle:
@@ -64,7 +70,8 @@ class Cutting(Pass):
             _Cut(uses, parts).run(module)
             DeadCode().apply(module)
             Rewriter.erase_op(op)
-            lines.append(f"{op.symbol.data}: {len(parts)} parts of up to {rows} rows")
+            what = "columns" if op.turned else "rows"
+            lines.append(f"{op.symbol.data}: {len(parts)} parts of up to {rows} {what}")
         return Done(bool(lines), tuple(lines))
 
 
@@ -79,20 +86,30 @@ def _parameters(module: ModuleOp) -> list[ParameterOp]:
     return [op for op in module.ops if isinstance(op, ParameterOp)]
 
 
+def _is_large(op: ParameterOp, most_bytes: int) -> bool:
+    """Whether it is a matrix, and too large."""
+    kind = type_of(op.out)
+    return len(shape_of(kind)) == 2 and size_of(kind) * _itemsize(op) > most_bytes
+
+
+def _itemsize(op: ParameterOp) -> int:
+    return np.dtype(dtype_of(type_of(op.out))).itemsize
+
+
 def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:
     """The rows of a part, if the parameter is a matrix and too large: nearly equally many.
 
     Parts lie one behind the other in the store, and each begins where an array may.
     """
-    shape, itemsize = shape_of(type_of(op.out)), np.dtype(dtype_of(type_of(op.out))).itemsize
-    if len(shape) != 2 or shape[0] * shape[1] * itemsize <= most_bytes:
+    if not _is_large(op, most_bytes):
         return None
-    row_bytes = shape[1] * itemsize
+    all_rows, columns = shape_of(type_of(op.out))
+    row_bytes = columns * _itemsize(op)
     step = ALIGNMENT_BYTES // gcd(ALIGNMENT_BYTES, row_bytes)
     most = max(most_bytes // (row_bytes * step), 1) * step
-    count = -(-shape[0] // most)
-    rows = -(-shape[0] // (count * step)) * step
-    return rows if rows < shape[0] else None
+    count = -(-all_rows // most)
+    rows = -(-all_rows // (count * step)) * step
+    return rows if rows < all_rows else None
 
 
 @dataclass(frozen=True)
@@ -113,10 +130,11 @@ def parts_of(op: ParameterOp, rows: int) -> list[Part]:
     """A matrix's parts of so many rows, in its place."""
     name, kind = op.symbol.data, type_of(op.out)
     count, columns = shape_of(kind)
+    turned = {} if op.turned is None else {"turned": op.turned}
     builder, found = _before(op), []
     for first in range(0, count, rows):
         stop = min(first + rows, count)
-        own = f"{name}[{first}:{stop}]"
+        own = f"{name}[{':,' if turned else ''}{first}:{stop}]"
         with builder.in_scope(own):
             out = builder.leaf(
                 ParameterOp,
@@ -124,6 +142,7 @@ def parts_of(op: ParameterOp, rows: int) -> list[Part]:
                 symbol=own,
                 initializer=op.initializer,
                 part=PartAttr.of(name, count, first),
+                **turned,
             )
         found.append(Part(own, out, first, stop))
     return found
@@ -147,6 +166,7 @@ class _Cut:
         self._beside: dict[Operation, list[Term]] = {}
         self._gradients: dict[Term, dict[Part, SSAValue]] = {term: {} for term in uses.terms}
         self._sums: dict[Loss, SSAValue] = {}
+        self._biases: dict[Loss, SSAValue] = {}
         self._is_back = False
 
     def run(self, module: ModuleOp) -> None:
@@ -227,8 +247,10 @@ class _Cut:
     def _loss(self, loss: Loss) -> None:
         op, found = loss.forward, tuple[SSAValue, ...]()
         builder = _before(op)
+        if loss.bias is not None:
+            self._biases[loss] = _copy_of(loss.bias, op)
         for part in self._each(builder):
-            logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
+            logits = self._logits(builder, loss, part)
             operands = logits, op.labels, *found
             found = builder.emit_all(LogSumExpPartOp, *operands, first=part.first)
         self._sums[loss] = found[0]
@@ -246,17 +268,36 @@ class _Cut:
         assert back is not None, "it has a way back"
         reader = next((op for op in self._uses.sums if op.lhs is gradient.out), None)
         builder, total = _before(gradient), None
+        sums = dict[Part, SSAValue]()
         for part in self._each(builder):
-            logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
+            logits = self._logits(builder, loss, part)
             operands = back.grad, logits, self._sums[loss], back.labels
             own = builder.emit(
                 NllLossPartBackwardOp, *operands, first=part.first, ignore_index=back.ignore_index
             )
             if reader is not None:
                 total = _plus(builder, total, own, part.out)
+            if loss.bias_gradient is not None:
+                sums[part] = builder.emit(SumOp, own, dims=(0,), keepdim=False)
             self._make_beside(builder, gradient, part, own)
         if reader is not None and total is not None:
             replace_by_value(reader, total)
+        if loss.bias_gradient is not None:
+            self._put_together(loss.bias_gradient, sums)
+
+    def _put_together(self, gradient: SumOp, sums: Mapping[Part, SSAValue]) -> None:
+        """A bias's gradient, of its parts: behind them, so that its group comes once."""
+        builder, shape = _before(gradient), shape_of(type_of(gradient.out))
+        whole = builder.emit(CatOp, *map(sums.__getitem__, self._parts), dim=0)
+        replace_by_value(gradient, builder.emit(ViewOp, whole, shape=shape))
+
+    def _logits(self, builder: Builder, loss: Loss, part: Part) -> SSAValue:
+        """Those of a part's classes."""
+        logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
+        bias = self._biases.get(loss)
+        if bias is None:
+            return logits
+        return builder.emit(AddOp, logits, _slice(builder, bias, 0, part))
 
     def _make_beside(
         self, builder: Builder, op: Operation, part: Part, own: SSAValue | None = None
@@ -280,6 +321,14 @@ class _Cut:
             gradient = reduce(partial(builder.emit, AddOp), terms)
             builder.effect(type(op), part.out, gradient, **properties)
         Rewriter.erase_op(op)
+
+
+def _copy_of(bias: SSAValue, before: Operation) -> SSAValue:
+    """A bias as an activation: its own group comes once, and not beside each part."""
+    scope = getattr(bias.owner, "scope", None)
+    builder = _before(before)
+    with builder.in_scope(scope.data if scope else ""):
+        return builder.emit(CloneOp, bias)
 
 
 def _plus(builder: Builder, total: SSAValue | None, lhs: SSAValue, rhs: SSAValue) -> SSAValue:

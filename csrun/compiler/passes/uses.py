@@ -1,12 +1,13 @@
 """What uses a matrix, and whether it can be cut by the matrix's rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.algorithms import LambAttr
 from csrun.cirh.ops.arithmetic import AddOp, MmOp
+from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.loss import (
@@ -17,8 +18,9 @@ from csrun.cirh.ops.loss import (
     smoothing_of,
 )
 from csrun.cirh.ops.model import ParameterOp
-from csrun.cirh.ops.shape import TransposeOp
-from csrun.cirh.types import type_of
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import TransposeOp, ViewOp
+from csrun.cirh.types import shape_of, type_of
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,17 @@ class Term:
 
 @dataclass(frozen=True)
 class Loss:
-    """A cross entropy whose logits nobody else reads, and its way back, if it has one."""
+    """A cross entropy whose logits nobody else reads, and its way back, if it has one.
+
+    bias: a number a class that is added to the logits; bias_gradient: the sum that is its gradient.
+    """
 
     logits: MmOp
+    bias: SSAValue | None
     forward: NllLossForwardOp
     backward: NllLossBackwardOp | None = None
     gradient: LogSoftmaxBackwardOp | None = None
+    bias_gradient: SumOp | None = None
 
 
 @dataclass
@@ -60,7 +67,7 @@ class Uses:
 def uses_of(parameter: ParameterOp) -> Uses:
     """What reads a matrix, in program order; up to the first obstacle."""
     found = Uses()
-    for op, index, is_turned in _readers(parameter.out):
+    for op, index, is_turned in readers_of(parameter.out):
         match op:
             case EmbeddingOp() if not is_turned:
                 found.lookups.append(op)
@@ -89,11 +96,11 @@ def base_of_turned(value: SSAValue) -> tuple[SSAValue, bool]:
     return value, is_turned
 
 
-def _readers(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Operation, int, bool]]:
+def readers_of(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Operation, int, bool]]:
     """Operators that read a matrix, as which operand, and whether transposed."""
     for use in list(value.uses):
         if isinstance(use.operation, TransposeOp):
-            yield from _readers(use.operation.out, not is_turned)
+            yield from readers_of(use.operation.out, not is_turned)
         else:
             yield use.operation, use.index, is_turned
 
@@ -119,8 +126,11 @@ def _terms(value: SSAValue, is_turned: bool) -> list[Term] | None:
 
 def _loss_of(logits: MmOp, uses: Uses) -> Loss | None:
     """The cross entropy that a product has the logits of, if that is all that becomes of it."""
-    softmax = _only_reader(logits.out)
+    biased, bias = _biased(logits.out)
+    softmax = _only_reader(biased)
     if not isinstance(softmax, LogSoftmaxOp) or softmax.dim.value.data != 1:
+        return None
+    if type_of(biased) != type_of(logits.out):
         return None
     readers = [use.operation for use in softmax.out.uses]
     losses = [op for op in readers if isinstance(op, NllLossForwardOp | NllLossBackwardOp)]
@@ -128,14 +138,17 @@ def _loss_of(logits: MmOp, uses: Uses) -> Loss | None:
         return None
     match sorted(readers, key=lambda op: _ORDER.get(type(op), 0)):
         case [NllLossForwardOp() as forward]:
-            return Loss(logits, forward)
+            return Loss(logits, bias, forward)
         case [NllLossForwardOp() as forward, NllLossBackwardOp() as back, gradient]:
             is_its = (back.labels, back.ignore_index) == (forward.labels, forward.ignore_index)
             if not isinstance(gradient, LogSoftmaxBackwardOp) or not is_its:
                 return None
-            if _only_reader(back.out) is not gradient or not _is_read_by(gradient.out, uses):
+            sums = [*_sums_of_rows(gradient.out, logits.out)]
+            if _only_reader(back.out) is not gradient or len(sums) > (bias is not None):
                 return None
-            return Loss(logits, forward, back, gradient)
+            if not _is_read_by(gradient.out, uses, sums):
+                return None
+            return Loss(logits, bias, forward, back, gradient, next(iter(sums), None))
         case _:
             return None
 
@@ -147,12 +160,55 @@ _ORDER: dict[type[Operation], int] = {
 }
 
 
-def _is_read_by(gradient: SSAValue, uses: Uses) -> bool:
-    """Whether the logits' gradient goes on through this matrix, once, and to its own gradient."""
-    terms = {term.op for term in uses.terms}
-    others = [op for op, *_ in _readers(gradient) if op not in terms]
+def _biased(value: SSAValue) -> tuple[SSAValue, SSAValue | None]:
+    """Logits with what is added to each row of them, under whatever view, if anything is."""
+    classes, bias = shape_of(type_of(value))[1:], None
+    while True:
+        match _only_reader(value):
+            case ViewOp() as op if shape_of(type_of(op.out))[-1:] == classes:
+                value = op.out
+            case AddOp(lhs=lhs, rhs=rhs) as op if bias is None:
+                bias = rhs if lhs is value else lhs
+                if shape_of(type_of(bias)) != classes:
+                    return value, None
+                value = op.out
+            case _:
+                return value, bias
+
+
+def _through_views(value: SSAValue) -> Iterator[Operation]:
+    """Operators that read a value under whatever view."""
+    for use in list(value.uses):
+        if isinstance(use.operation, ViewOp):
+            yield from _through_views(use.operation.out)
+        else:
+            yield use.operation
+
+
+def _sums_of_rows(gradient: SSAValue, logits: SSAValue) -> Iterator[SumOp]:
+    """What gives a sum for each class of logits, under whatever view of their rows."""
+    for op in _through_views(gradient):
+        if isinstance(op, SumOp):
+            *rows, classes = shape_of(type_of(op.x))
+            is_of_rows = ints(op.properties, "dims") == tuple(range(len(rows)))
+            if is_of_rows and (classes,) == shape_of(type_of(logits))[1:]:
+                yield op
+
+
+def _is_read_by(gradient: SSAValue, uses: Uses, sums: Sequence[Operation]) -> bool:
+    """Whether the logits' gradient goes on through this matrix, once, and to its own gradient.
+
+    sums: what else may read it, under whatever view
+    """
+    own = {*(term.op for term in uses.terms), *sums}
+    others = [op for op, *_ in readers_of(gradient) if op not in own and not _is_for(op, sums)]
     through = [op for op in uses.sums if op.lhs is gradient]
     return len(through) <= 1 and others == through
+
+
+def _is_for(op: Operation, readers: Sequence[Operation]) -> bool:
+    """Whether it is a view that these alone read."""
+    return isinstance(op, ViewOp) and all(each in readers for each in _through_views(op.out))
 
 
 def _only_reader(value: SSAValue) -> Operation | None:

@@ -51,9 +51,10 @@ def _cut_tensors(parameters: Sequence[Parameter]) -> Iterator[str]:
             parts.setdefault(p.part.tensor, []).append(p)
     for tensor, own in parts.items():
         size = size_text(sum(nbytes_of(p.shape, p.dtype) for p in own))
+        what = "columns" if own[0].is_turned else "rows"
         yield (
             f"{tensor} ({size}) is more than may travel at once: it comes in {len(own)} parts of "
-            f"up to {max(p.shape[0] for p in own):,} rows, each a layer."
+            f"up to {max(p.shape[0] for p in own):,} {what}, each a layer."
         )
 
 

@@ -58,7 +58,7 @@ def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) ->
     """What fills each tensor, the large ones first: none is drawn alone at the end."""
 
     def fill_of(name: str, initializer: Initializer) -> Fill:
-        return name, lambda: _fill(state[name].reshape(-1), initializer, seed, name)
+        return name, lambda: _fill(state[name], initializer, seed, name)
 
     def constant_of(name: str, value: float) -> Fill:
         return name, lambda: state[name].__setitem__(..., value)
@@ -79,11 +79,14 @@ def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) ->
     return found
 
 
-def _fill(flat: Array, initializer: Initializer, seed: int, name: str) -> None:
-    generator, drawn = _generator(seed, name), np.empty(min(CHUNK, len(flat)))
-    for start in range(0, len(flat), CHUNK):
-        part = flat[start : start + CHUNK]
-        part[...] = _draw(generator, initializer, drawn[: len(part)])
+def _fill(array: Array, initializer: Initializer, seed: int, name: str) -> None:
+    """Its values row by row, however it lies."""
+    generator, drawn = _generator(seed, name), np.empty(min(CHUNK, array.size))
+    rows = array.reshape(1, -1) if array.flags.c_contiguous else array
+    for row in rows:
+        for start in range(0, len(row), CHUNK):
+            part = row[start : start + CHUNK]
+            part[...] = _draw(generator, initializer, drawn[: len(part)])
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:

@@ -12,7 +12,7 @@ import psutil
 
 from csrun.base.errors import CsrunError
 from csrun.base.sizes import bytes_in
-from csrun.executable import Plan, nbytes_of, state_layout, state_views
+from csrun.executable import Plan, state_layout, state_views
 from csrun.executable.shards import Own, Shards
 from csrun.runtime.store.first_values import AHEAD, initialize, own_threads
 from csrun.runtime.store.pages import FilePages, StorePages
@@ -52,8 +52,8 @@ class Store:
         layout, pages = state_layout(plan, self.own), self.pages
 
         def drawn(name: str) -> None:
-            offset, shape, dtype = layout[name]
-            pages.write_back(range(offset, offset + nbytes_of(shape, dtype)))
+            place = layout[name]
+            pages.write_back(range(place.offset_bytes, place.offset_bytes + place.nbytes))
 
         state = state_views(plan, self.memory.bytes, self.own)
         initialize(plan, state, seed, self._threads(plan), is_fresh=True, drawn=drawn)
@@ -63,7 +63,7 @@ class Store:
         if self.disk is None or self.disk.memory_bytes >= self.nbytes:
             return own_threads()
         layout = state_layout(plan, self.own).values()
-        largest = max((nbytes_of(shape, dtype) for _, shape, dtype in layout), default=1)
+        largest = max((place.nbytes for place in layout), default=1)
         lots = least_bytes(plan, self.own) // max(largest, 1)
         return max(1, min(own_threads(), lots - AHEAD - WRITTEN_BACK))
 

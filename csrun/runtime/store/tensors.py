@@ -8,8 +8,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from csrun.base.errors import CsrunError
-from csrun.executable import Plan, nbytes_of, state_layout
-from csrun.executable.bind import Array, numbers_layout
+from csrun.executable import Plan, state_layout
+from csrun.executable.bind import Array, TensorPlace, numbers_layout
 from csrun.executable.shards import Own
 from csrun.runtime.store.pages import disk_failed, sync_of
 from csrun.runtime.store.residency import Residency
@@ -31,50 +31,58 @@ class StoredTensor:
     `np.asarray` reads it; `t[...] = values` writes it; a flat one has slices `t[a:b]`.
     """
 
-    def __init__(self, port: Port, offset_bytes: int, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, port: Port, place: TensorPlace) -> None:
         self._port = port
-        self._offset_bytes = offset_bytes
-        self.shape = shape
-        self.dtype = np.dtype(dtype)
-        self.size = prod(shape)
-        self.nbytes = nbytes_of(shape, dtype)
+        self._place = place
+        self.shape = place.shape
+        self.dtype = np.dtype(place.dtype)
+        self.size = prod(place.shape)
+        self.nbytes = place.nbytes
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = np.empty(self.shape, self.dtype)
-        self._port.read(self._offset_bytes, array)
+        array = np.empty(self._place.stored_shape, self.dtype)
+        self._port.read(self._place.offset_bytes, array)
+        array = array.T if self._place.is_turned else array
         return array if dtype is None else array.astype(dtype)
 
     def __getitem__(self, part: slice) -> "StoredTensor":
         """A part of a flat tensor."""
         start, stop, _ = part.indices(len(self))
-        offset_bytes = self._offset_bytes + start * self.dtype.itemsize
-        return StoredTensor(self._port, offset_bytes, (stop - start,), self.dtype.name)
+        offset_bytes = self._place.offset_bytes + start * self.dtype.itemsize
+        return self._at(offset_bytes, stop - start)
 
     def __setitem__(self, every: Any, values: Any) -> None:
         if every is not ...:
             raise TypeError("a tensor in a store is written whole: tensor[...] = values")
-        array = np.ascontiguousarray(np.broadcast_to(values, self.shape), self.dtype)
-        self._port.write(self._offset_bytes, array)
+        whole = np.broadcast_to(values, self.shape)
+        whole = whole.T if self._place.is_turned else whole
+        self._port.write(self._place.offset_bytes, np.ascontiguousarray(whole, self.dtype))
 
-    def reshape(self, _: int) -> "StoredTensor":
-        return StoredTensor(self._port, self._offset_bytes, (self.size,), self.dtype.name)
+    def reshape(self, _: int) -> "StoredTensor | Array":
+        """It as a flat one; of one that is turned a copy in memory."""
+        if self._place.is_turned:
+            return np.asarray(self).reshape(-1)
+        return self._at(self._place.offset_bytes, self.size)
+
+    def _at(self, offset_bytes: int, size: int) -> "StoredTensor":
+        return StoredTensor(self._port, TensorPlace(offset_bytes, (size,), self._place.dtype))
 
 
 def stored_state(plan: Plan, port: Port, own: Own = None) -> dict[str, Array]:
     """What a checkpoint holds, as `state_views` gives it for a store that is mapped."""
     return {
-        name: cast(Array, StoredTensor(port, offset, shape, dtype))
-        for name, (offset, shape, dtype) in state_layout(plan, own).items()
+        name: cast(Array, StoredTensor(port, place))
+        for name, place in state_layout(plan, own).items()
     }
 
 
 def stored_numbers(plan: Plan, port: Port) -> Array | None:
     """The numbers of the steps, as `numbers_view` gives them for a store that is mapped."""
     place = numbers_layout(plan)
-    return None if place is None else cast(Array, StoredTensor(port, *place))
+    return None if place is None else cast(Array, StoredTensor(port, place))
 
 
 class FilePort:

@@ -89,8 +89,8 @@ def test_it_holds_the_state_of_its_step(
     executable = compiled(network, tmp_path / "compiled", mode, most)
     values = np.random.default_rng(3)
     first = {
-        name: values.normal(scale=0.3, size=shape).astype(dtype) ** 2
-        for name, (_, shape, dtype) in state_layout(executable.plan).items()
+        name: values.normal(scale=0.3, size=place.shape).astype(place.dtype) ** 2
+        for name, place in state_layout(executable.plan).items()
     }
     alone = begun(executable, data(network), first)
     expected = [copied(alone)]

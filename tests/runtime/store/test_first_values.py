@@ -9,7 +9,7 @@ from support.programs import Network
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode
-from csrun.executable import Initializer, InitializerKind, state_views
+from csrun.executable import Initializer, InitializerKind, state_views, tensors_of
 from csrun.runtime.store import first_values
 from csrun.runtime.store.first_values import initialize
 
@@ -59,6 +59,19 @@ def test_values_are_numpys(plan, monkeypatch, threads, kind):
     for p in plan.parameters:
         np.testing.assert_array_equal(state[p.name], by_numpy(p), strict=True)
         np.testing.assert_array_equal(state[f"square_sum/{p.name}"], np.float32(0.25))
+
+
+@pytest.mark.parametrize("chunk", [100, 1 << 16])
+def test_values_are_those_of_the_model_where_a_tensor_lies_transposed(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(first_values, "CHUNK", chunk)
+    network = Network(sizes=(280, 300, 10), optimizer=NETWORK.optimizer)
+    plan = network.compile(
+        tmp_path, ExecutionMode.WEIGHT_STREAMING, 1, max_group_bytes=1 << 17
+    ).plan
+    assert {p.is_turned for p in plan.parameters} == {True, False}
+    state = drawn(plan, 2)
+    for p in tensors_of(plan):
+        np.testing.assert_array_equal(state[p.name], by_numpy(p), strict=True)
 
 
 def test_zeros_are_not_written_again(plan):

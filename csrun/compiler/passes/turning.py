@@ -1,0 +1,63 @@
+"""Wide matrices that are kept transposed: the columns of one are rows then, and can be its parts.
+
+A product with a part of its columns gives columns of the result, and nothing is added up; a sum
+over parts of its rows writes and reads all of the result as often as there are parts. On the way
+back it is the other way round: so the longer axis is cut, whose sums are over the shorter one.
+"""
+
+from xdsl.dialects.builtin import BoolAttr
+from xdsl.ir import SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.cirh.builder import Builder
+from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.ops.shape import TransposeOp
+from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
+from csrun.compiler.passes.uses import readers_of
+
+
+def turned_if_wide(op: ParameterOp) -> ParameterOp:
+    """The parameter that stands for a matrix, and is its transpose if it is wide.
+
+    Whether it is one depends on its shape and on what the forward pass makes of it, so that an
+    evaluation finds it in the store as the training keeps it.
+    """
+    rows, columns = shape_of(type_of(op.out))
+    if op.turned is not None or columns <= rows or not _is_multiplied_only(op.out):
+        return op
+    scope = op.scope.data if op.scope else ""
+    builder = Builder(InsertPoint.before(op), scope, lambda: op.location)
+    kind = tensor_type((columns, rows), dtype_of(type_of(op.out)))
+    turned = builder.leaf(
+        ParameterOp,
+        kind,
+        symbol=op.symbol,
+        initializer=op.initializer,
+        turned=BoolAttr.from_bool(True),
+    )
+    turned.name_hint = op.out.name_hint
+    for use in list(op.out.uses):
+        if isinstance(use.operation, UpdatingOp):
+            use.operation.operands[0] = turned
+            _turn_gradient(use.operation)
+    op.out.replace_all_uses_with(builder.emit(TransposeOp, turned))
+    Rewriter.erase_op(op)
+    found = turned.owner
+    assert isinstance(found, ParameterOp), "it has just been made"
+    return found
+
+
+def _is_multiplied_only(value: SSAValue) -> bool:
+    """Whether all that reads it are products, in which it is on the right, and its update."""
+    return all(
+        isinstance(op, UpdatingOp) or (isinstance(op, MmOp) and index == 1)
+        for op, index, _ in readers_of(value)
+    )
+
+
+def _turn_gradient(update: UpdatingOp) -> None:
+    scope = update.scope.data if update.scope else ""
+    builder = Builder(InsertPoint.before(update), scope, lambda: update.location)
+    update.operands[1] = builder.emit(TransposeOp, update.grad)
