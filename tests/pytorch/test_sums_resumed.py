@@ -71,8 +71,30 @@ def test_sums_that_a_killed_script_has_not_read_are_those_of_one_run(tmp_path, k
         torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
 
 
-def test_a_run_that_ctrl_c_ends_behind_steps_that_are_collected_goes_on(tmp_path):
-    """The signal waits for the order, and the loop is a step ahead of the checkpoint then."""
+class TerminatedError(BaseException):
+    """As a task of a job is."""
+
+
+@pytest.fixture
+def task():
+    """What a signal that ends a task does."""
+
+    def end(*of_signal):
+        raise TerminatedError
+
+    had = signal.signal(signal.SIGTERM, end)
+    yield
+    signal.signal(signal.SIGTERM, had)
+
+
+@pytest.mark.parametrize(
+    ("signum", "ends"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)],
+)
+def test_a_run_that_a_signal_ends_behind_steps_that_are_collected_goes_on(
+    tmp_path, task, signum, ends
+):
+    """It waits for the order, and the loop is a step ahead of the checkpoint then."""
 
     def hits(kit, interrupted=None):
         found, step = 0, 0
@@ -85,12 +107,12 @@ def test_a_run_that_ctrl_c_ends_behind_steps_that_are_collected_goes_on(tmp_path
                 kit.optimizer.step()
                 found += (out.argmax(1) == y).sum() * step
                 if step == interrupted:
-                    signal.raise_signal(signal.SIGINT)
+                    signal.raise_signal(signum)
         return int(found)
 
     first, again = kit(), kit()
     with (
-        pytest.raises(KeyboardInterrupt),
+        pytest.raises(ends),
         first.session(tmp_path, save_checkpoints_steps=4),
     ):
         hits(first, interrupted=16)

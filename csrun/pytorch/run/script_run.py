@@ -59,7 +59,7 @@ class ScriptRun:
     _queued: list[Queued] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _trained: Part | None = None  # the first one that was compiled
-    _running: Program | None = None
+    _running: tuple[Part, Program, list[Queued]] | None = None  # in the training's order
     _evaluated: int = 0
     _compile_s: float = 0.0
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
@@ -285,20 +285,14 @@ class ScriptRun:
     def _train(self, part: Part, program: Program, steps: list[Queued]) -> None:
         training, at = self._trainer(), 0
         training.use(program)
-        self._running = program
         while at < len(steps):
             self.users.are_current = False
+            self._running = part, program, steps[at:]
             keeps_all = any(step.values.wanted() for step in steps[at:-1])
-            begun = training.step
-            try:
-                done = training.advance([step.numbers for step in steps[at:]], keeps_all)
-            except KeyboardInterrupt:  # behind steps that are taken and saved
-                keep_results(part, program, steps[at : at + training.step - begun])
-                raise
+            done = training.advance([step.numbers for step in steps[at:]], keeps_all)
             self.replay.step = training.step
             if not done.done:
                 raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
-            keep_results(part, program, steps[at : at + done.done])
             at += done.done
 
     def _evaluate(self, part: Part, program: Program, steps: list[Queued]) -> None:
@@ -315,15 +309,18 @@ class ScriptRun:
     def _trainer(self) -> Training:
         machine, names = self._machine, partial(names_of, self.users.model)
         assert machine is not None, "begun"
-        training = machine.training(self.replay.step, names, self._compile_s, self._keep_losses)
+        training = machine.training(self.replay.step, names, self._compile_s, self._keep_taken)
         for name, value in self._summaries:
             training.summarize(name, value)
         self._summaries = []
         return training
 
-    def _keep_losses(self, first: int, count: int) -> None:
-        if self._running is not None:
-            self.replay.keep_losses(first, self._running.losses(count))
+    def _keep_taken(self, first: int, count: int) -> None:
+        """Have what came of training steps, before a signal that asks to end can do so."""
+        assert self._running is not None, "they were taken"
+        part, program, steps = self._running
+        self.replay.keep_losses(first, program.losses(count))
+        keep_results(part, program, steps[:count])
 
     def summarize(self, name: str, value: float) -> None:
         """Write a number into the events, at the training's step; once, if the step is replayed.

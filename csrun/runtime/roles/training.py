@@ -187,8 +187,8 @@ class Training:
         self._ledger.mark_steps(
             StepTimes(done.seconds, waited_s, done.weights_s, done.first_group_s)
         )
-        self._taken(self.step, done.done)
-        self.step += done.done
+        first, self.step = self.step, self.step + done.done
+        self._taken(first, done.done)
         self._samples += done.samples
         self._input.add(done)
         self._is_at_end = done.finished
