@@ -1,5 +1,6 @@
 """Dropout in a Session: as much is dropped as asked for, anew in each step, alike in each run."""
 
+import copy
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 
-STEPS, BATCH, WIDTH, RATE = 100, 8, 50, 0.25
+STEPS, BATCH, WIDTH, CHANNELS, RATE = 100, 8, 50, 20, 0.25
 
 
 class Dropping(nn.Module):
@@ -62,3 +63,56 @@ def test_the_dropped_share_is_the_rate_and_a_second_run_drops_the_same(tmp_path)
     assert again == counts
     assert all(torch.equal(value, weights_again[name]) for name, value in weights.items())
     assert trained(tmp_path / "three", seed=5)[0] != counts
+
+
+class DroppingChannels(nn.Module):
+    """Its second result is zero where a channel was dropped, and nowhere else."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.dropout, self.last = (
+            nn.Conv2d(1, CHANNELS, 3),
+            nn.Dropout2d(RATE),
+            nn.Linear(CHANNELS * 4, 4),
+        )
+
+    def forward(self, x):
+        dropped = self.dropout(self.first(x).tanh() + 2)
+        return self.last(dropped.flatten(1)), dropped
+
+
+def test_channels_are_dropped_whole_and_the_step_is_pytorchs_with_these(tmp_path):
+    """Plain PyTorch trains beside it, by the channels that were dropped here."""
+    torch.manual_seed(3)
+    ours = DroppingChannels().double()
+    theirs = copy.deepcopy(ours)
+    x, y = torch.randn(10 * BATCH, 1, 4, 4).double(), torch.randint(4, (10 * BATCH,))
+    loader, criterion = DataLoader(TensorDataset(x, y), BATCH), nn.CrossEntropyLoss()
+    optimizer = optim.SGD(ours.parameters(), 0.05)
+    cbtorch.initialize(model_dir=tmp_path)
+    model, batches = cbtorch.module(ours), cbtorch.dataloader(loader)
+    kept, losses = [], []
+    with cbtorch.Session(model, optimizer, criterion):
+        for x, y in batches:
+            optimizer.zero_grad()
+            out, dropped = model(x)
+            loss = criterion(out, y)
+            loss.backward()
+            optimizer.step()
+            kept.append(dropped.detach() != 0)
+            losses.append(loss.item())
+        kept = [torch.as_tensor(each.numpy()) for each in kept]
+    for mask in kept:
+        assert torch.equal(mask, mask[:, :, :1, :1].expand_as(mask))
+    values = len(kept) * BATCH * CHANNELS
+    found = sum(int(mask[:, :, 0, 0].sum()) for mask in kept)
+    assert abs(found - values * (1 - RATE)) < 4 * math.sqrt(values * RATE * (1 - RATE))
+    again, expected = optim.SGD(theirs.parameters(), 0.05), []
+    for (x, y), mask in zip(loader, kept, strict=True):
+        again.zero_grad()
+        hidden = (theirs.first(x).tanh() + 2) * mask / (1 - RATE)
+        loss = criterion(theirs.last(hidden.flatten(1)), y)
+        loss.backward()
+        again.step()
+        expected.append(loss.item())
+    assert losses == pytest.approx(expected, rel=1e-10)

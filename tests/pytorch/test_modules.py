@@ -44,6 +44,13 @@ def probabilities(x):
     return torch.linspace(0.05, 0.95, x.numel(), dtype=x.dtype).view(x.shape)
 
 
+def infinities(x):
+    """Some values of a row are none, and some infinite."""
+    places = torch.arange(x.shape[-1]).expand(x.shape)
+    x = x.detach().masked_fill(places == 0, torch.nan)
+    return x.masked_fill(places == 1, torch.inf).masked_fill(places == 2, -torch.inf)
+
+
 def self_attention(x, attention, **options):
     return attention(x, x, x, need_weights=False, **options)[0]
 
@@ -121,6 +128,8 @@ WORKS = {
     "embedding_padded": of(
         lambda x, table: table(ids(x)).mean(1) * x, 5, modules=[nn.Embedding(7, 5, padding_idx=3)]
     ),
+    "instance_norm": of(lambda x, norm: norm(x), 4, 6, modules=[nn.InstanceNorm1d(4, affine=True)]),
+    "instance_norm_2d": of(lambda x, norm: norm(x) * x, 3, 4, 5, modules=[nn.InstanceNorm2d(3)]),
     "group_norm": of(lambda x, norm: norm(x), 4, 6, modules=[nn.GroupNorm(2, 4)]),
     "batch_norm_1d": of(lambda x, norm: norm(x), 4, 6, modules=[nn.BatchNorm1d(4)]),
     "batch_norm_rows": of(lambda x, norm: norm(x), 6, modules=[nn.BatchNorm1d(6)]),
@@ -174,6 +183,16 @@ WORKS = {
     "conv2d_depthwise": of(lambda x, c: c(x), 4, 6, 6, modules=[nn.Conv2d(4, 4, 3, groups=4)]),
     "max_pool_1d": of(lambda x: f.max_pool1d(x, 2), 4, 6),
     "avg_pool_1d": of(lambda x: f.avg_pool1d(x, 2), 4, 6),
+    "max_pool_ceil": of(lambda x: f.max_pool2d(x, 2, ceil_mode=True), 2, 5, 6),
+    "max_pool_ceil_padded": of(lambda x: f.max_pool2d(x, 3, 2, 1, ceil_mode=True), 2, 6, 4),
+    "max_pool_ceil_dilated": of(
+        lambda x: f.max_pool2d(x, 2, (2, 3), dilation=2, ceil_mode=True), 2, 6, 7
+    ),
+    "avg_pool_ceil": of(lambda x: f.avg_pool2d(x, 3, 2, 1, ceil_mode=True), 2, 6, 7),
+    "avg_pool_ceil_pixels": of(
+        lambda x: f.avg_pool2d(x, (3, 2), 2, 1, ceil_mode=True, count_include_pad=False), 2, 6, 7
+    ),
+    "avg_pool_divisor": of(lambda x: f.avg_pool2d(x, 2, divisor_override=3), 2, 4, 6),
     "adaptive": of(lambda x: f.adaptive_avg_pool2d(x, 2), 2, 4, 6),
     "adaptive_one": of(lambda x: f.adaptive_avg_pool1d(x, 1), 4, 6),
     "pixel_shuffle": of(lambda x: f.pixel_shuffle(x, 2), 4, 3, 3),
@@ -193,6 +212,14 @@ WORKS = {
     "prelu": of(lambda x, p: p(x), 4, 5, modules=[nn.PReLU()]),
     "gru_cell": of(lambda x, c: c(x), 5, modules=[nn.GRUCell(5, 4)]),
     "rnn_cell": of(lambda x, c: c(x), 5, modules=[nn.RNNCell(5, 4)]),
+    "gru": of(lambda x, r: r(x)[0], 3, 5, modules=[nn.GRU(5, 4, batch_first=True)]),
+    "gru_both_ways": of(
+        lambda x, r: r(x)[0], 3, 5, modules=[nn.GRU(5, 4, 2, bidirectional=True, batch_first=True)]
+    ),
+    "rnn": of(lambda x, r: r(x)[0], 3, 5, modules=[nn.RNN(5, 4, batch_first=True)]),
+    "rnn_relu": of(
+        lambda x, r: r(x)[0], 3, 5, modules=[nn.RNN(5, 4, nonlinearity="relu", batch_first=True)]
+    ),
     "lstm": of(lambda x, r: r(x)[0], 3, 5, modules=[nn.LSTM(5, 4, batch_first=True)]),
     "logsumexp": of(lambda x: x.logsumexp(1) + x.softmax(1).log().sum(1), 4),
     "clip": of(lambda x: x.clip(-0.5, 0.5) + torch.minimum(x, x * 2), 4),
@@ -201,29 +228,42 @@ WORKS = {
         lambda x, w: w(x), 5, modules=[nn.utils.parametrizations.weight_norm(nn.Linear(5, 3))]
     ),
     "outer": of(lambda x: x[:, :, None] * x[:, None, :], 4),
+    "largest": of(lambda x: x * x.max() + x.min(), 5),
+    "largest_equals": of(lambda x: x * x.clamp(-0.1, 0.1).max() + x.clamp(-0.1, 0.1).min(), 5),
+    "largest_equals_of_rows": of(lambda x: x * x.clamp(-0.1, 0.1).amax(1, keepdim=True), 5),
+    "no_numbers": of(
+        lambda x: torch.where(infinities(x).isfinite(), x, 2) * infinities(x).nan_to_num(3, 4, 5), 5
+    ),
+    "topk": of(lambda x: x.topk(2).values * x.topk(2, largest=False).indices, 5),
+    "topk_of_columns": of(lambda x: x.topk(2, 1).values, 3, 4),
+    "topk_with_infinities": of(lambda x: x * infinities(x).topk(3).indices.sum(1)[:, None], 5),
+    "sort": of(lambda x: x.sort(1).values, 5),
+    "sort_descending": of(lambda x: x * x.sort(descending=True).indices, 5),
+    "argsort": of(lambda x: x * x.argsort(), 5),
     "argmax": of(lambda x: x * f.one_hot(x.argmax(1), 5), 5),
     "flatten": of(lambda x, a, b: b(a(x)), 6, modules=[nn.Unflatten(1, (2, 3)), nn.Flatten()]),
 }
 #: What is not there, and the operator that the error names.
 REFUSED = {
     "instance_norm": (
-        "aten.native_batch_norm.default",
-        of(lambda x, norm: norm(x), 4, 6, modules=[nn.InstanceNorm1d(4, affine=True)]),
-    ),
-    "max_pool_ceil": (
-        "aten.max_pool2d_with_indices.default",
-        of(lambda x: f.max_pool2d(x, 2, ceil_mode=True), 2, 5, 5),
+        "track_running_stats",
+        of(lambda x, norm: norm(x), 4, 6, modules=[nn.InstanceNorm1d(4, track_running_stats=True)]),
     ),
     "cumsum": ("aten.cumsum.default", of(lambda x: x.expand(-1, 2500).cumsum(1), 1)),
-    "gru": (
-        "aten.transpose_.default",
-        of(lambda x, r: r(x)[0], 3, 5, modules=[nn.GRU(5, 4, batch_first=True)]),
-    ),
-    "topk": ("aten.topk.default", of(lambda x: x.topk(2).values, 5)),
-    "sort": ("aten.sort.default", of(lambda x: x.sort(1).values, 5)),
-    "dropout2d": (
+    "gru_with_dropout": (
         "aten.bernoulli_.float",
-        of(lambda x, d: d(x), 4, 3, 3, modules=[nn.Dropout2d(0.3)]),
+        of(
+            lambda x, r: r(x)[0],
+            3,
+            5,
+            modules=[nn.GRU(5, 4, num_layers=2, dropout=0.5, batch_first=True)],
+        ),
+    ),
+    "topk": ("aten.topk.default", of(lambda x: x.topk(33).values, 40)),
+    "sort": ("aten.sort.default", of(lambda x: x.sort(1).values, 40)),
+    "alpha_dropout": (
+        "aten.bernoulli_.float",
+        of(lambda x, d: d(x), 4, 3, 3, modules=[nn.AlphaDropout(0.3)]),
     ),
     "bag": (
         "aten._embedding_bag.default",

@@ -132,6 +132,14 @@ def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> tor
     return torch.where(kept, x * (1 / (1 - p)), 0)
 
 
+def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """The same of [N, C, ...], by a mask [N, C]."""
+    if kept is None:
+        return torch.feature_dropout(x, p, True)
+    scales = kept.to(x.dtype) * (1 / (1 - p))
+    return x * scales.view(*kept.shape, *(1 for _ in x.shape[2:]))
+
+
 def _batch_norm(
     x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
@@ -144,6 +152,7 @@ def _batch_norm(
 ATTENTION = Whole("csrun::scaled_dot_product_attention", _attention)
 CROSS_ENTROPY = Whole("csrun::cross_entropy", _cross_entropy)
 DROPOUT = Whole("csrun::dropout", _dropout)
+CHANNEL_DROPOUT = Whole("csrun::channel_dropout", _channel_dropout)
 BATCH_NORM = Whole("csrun::batch_norm", _batch_norm)
 
 
@@ -201,10 +210,50 @@ def take_dropout(
     inplace: bool = False,
 ) -> Any:
     """PyTorch itself says what a rate of 0 or 1 is."""
+    return _dropped(DROPOUT, recorder, input, p, training, inplace)
+
+
+def take_channel_dropout(
+    recorder: Recorder,
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Any:
+    """As dropout; what has no axis for samples is PyTorch's to say something about."""
+    if input.dim() < 3:
+        return NotImplemented
+    return _dropped(CHANNEL_DROPOUT, recorder, input, p, training, inplace)
+
+
+def _dropped(
+    whole: Whole, recorder: Recorder, input: Any, p: float, training: bool, inplace: bool
+) -> Any:
     if not training or not 0 < p < 1:
         return NotImplemented
-    out = DROPOUT.taken(recorder, (input,), p=float(p))
+    out = whole.taken(recorder, (input,), p=float(p))
     return input.copy_(out) if inplace else out
+
+
+def take_instance_norm(
+    recorder: Recorder,
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """A group norm with a group for each channel; by running statistics, a batch norm."""
+    if not use_input_stats:
+        return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    if running_mean is not None:
+        raise recorder.refused(
+            "an instance norm with track_running_stats is not trained here: leave that out"
+        )
+    return functional.group_norm(input, input.shape[1], weight, bias, eps)
 
 
 def take_batch_norm(
@@ -229,21 +278,40 @@ def take_batch_norm(
 
 
 #: Those that draw a mask, which the interpreter is to be given.
-DRAWING = {name for w in (ATTENTION, DROPOUT) for name in (w.name, w.backward_name)}
+def take_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Samples first is another order of the axes, which PyTorch makes in place."""
+
+    def take(recorder: Recorder, *given: Any) -> Any:
+        *given_first, samples_first = given
+        if not isinstance(given[2], list | tuple) or not samples_first:  # of a packed sequence
+            return NotImplemented
+        found, hidden = func(given[0].transpose(0, 1), *given_first[1:], False)
+        return found.transpose(0, 1), hidden
+
+    return take
+
+
+_DROPOUTS = (ATTENTION, DROPOUT, CHANNEL_DROPOUT)
+DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
 
 
 def is_of_training(operator: Operator) -> bool:
     """Whether it computes what `model.eval()` would leave out or do otherwise."""
     if operator.name == ATTENTION.name:
         return bool(operator.keywords["dropout_p"])
-    return operator.name in (DROPOUT.name, BATCH_NORM.name)
+    return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
 
 
 TAKEN: Mapping[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: take_attention,
     functional.cross_entropy: take_cross_entropy,
     functional.dropout: take_dropout,
+    functional.dropout1d: take_channel_dropout,
+    functional.dropout2d: take_channel_dropout,
+    functional.dropout3d: take_channel_dropout,
     functional.batch_norm: take_batch_norm,
+    functional.instance_norm: take_instance_norm,
+    **{func: take_recurrent(func) for func in (torch.gru, torch.rnn_tanh, torch.rnn_relu)},
 }
 
 

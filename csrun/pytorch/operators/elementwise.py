@@ -136,6 +136,17 @@ def logical(kind: type[CirhOp]) -> Emitter:
     return emit
 
 
+def is_nan(e: Emission, x: SSAValue) -> SSAValue:
+    """No number is unlike itself; whole numbers are all numbers."""
+    return e.emit(comparison.NeOp, x, x) if floats(x) else e.full(0, "bool", shape(x))
+
+
+def is_infinite(e: Emission, x: SSAValue) -> SSAValue:
+    if not floats(x):
+        return e.full(0, "bool", shape(x))
+    return e.emit(comparison.EqOp, e.emit(powers.AbsOp, x), e.full(inf, dtype(x)))
+
+
 def of_scalar_and_tensor(kind: type[CirhOp]) -> dict[str, Emitter]:
     """The two overloads of a comparison."""
     name = kind.name.removeprefix("cirh.")
@@ -202,6 +213,8 @@ EMITTERS: dict[str, Emitter] = {
     "aten.clamp_max.default": lambda e, x, high: clamp(e, x, None, high),
     "aten._to_copy.default": to_copy,
     "aten.copy.default": copy,
+    "aten.isnan.default": is_nan,
+    "aten.isinf.default": is_infinite,
     "aten.logical_not.default": logical_not,
     "aten.logical_and.default": logical(comparison.MinimumOp),
     "aten.logical_or.default": logical(comparison.MaximumOp),

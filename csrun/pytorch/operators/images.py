@@ -1,15 +1,27 @@
 """Convolution and pooling over images [N, C, H, W]."""
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import convolution as ops
 from csrun.cirh.ops import pooling
-from csrun.cirh.ops.arithmetic import AddOp
+from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.reductions import SumOp
-from csrun.pytorch.operators.base import Emission, Emitter, Private, rank, shape, unsupported
+from csrun.cirh.ops.shape import SliceOp
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    Private,
+    dtype,
+    rank,
+    shape,
+    unsupported,
+)
+from csrun.pytorch.operators.indexing import pad
 
 
 def convolution(
@@ -99,8 +111,9 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> tuple[SSAValue, Private]:
     """The largest, and which pixel of the window it is; ATen says which of the image."""
-    options = _pooling(x, kernel_size, stride, padding, ceil_mode)
+    options = _pooling(x, kernel_size, stride, padding)
     options["dilation"] = _pair(dilation, 2, 1)
+    x = pad(e, x, _behind(x, options, e.sizes), -inf) if ceil_mode else x
     out, offsets = e.emit_all(pooling.MaxPool2dOp, x, **options)
     return out, Private(offsets)
 
@@ -116,10 +129,11 @@ def max_pool_backward(
     ceil_mode: bool,
     offsets: Private,
 ) -> SSAValue:
-    options = _pooling(x, kernel_size, stride, padding, ceil_mode)
+    options = _pooling(x, kernel_size, stride, padding)
     options["dilation"] = _pair(dilation, 2, 1)
-    kind, size = pooling.MaxPool2dBackwardOp, shape(x)
-    return e.emit(kind, grad, offsets.value, input_size=size, **options)
+    size = _padded(x, _behind(x, options, shape(grad)) if ceil_mode else _NOTHING)
+    found = e.emit(pooling.MaxPool2dBackwardOp, grad, offsets.value, input_size=size, **options)
+    return _cut(e, found, shape(x))
 
 
 def avg_pool(
@@ -132,8 +146,13 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> SSAValue:
-    options = _pooling(x, kernel_size, stride, padding, ceil_mode, divisor_override)
-    return e.emit(pooling.AvgPool2dOp, x, count_include_pad=count_include_pad, **options)
+    options = _pooling(x, kernel_size, stride, padding)
+    if not ceil_mode and divisor_override is None:
+        return e.emit(pooling.AvgPool2dOp, x, count_include_pad=count_include_pad, **options)
+    shares = _shares(x, options, e.sizes, count_include_pad, divisor_override)
+    x = pad(e, x, _behind(x, options, e.sizes))
+    means = e.emit(pooling.AvgPool2dOp, x, count_include_pad=True, **options)
+    return e.emit(MulOp, means, e.constant(shares.astype(dtype(x))))
 
 
 def avg_pool_backward(
@@ -147,9 +166,14 @@ def avg_pool_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> SSAValue:
-    options = _pooling(x, kernel_size, stride, padding, ceil_mode, divisor_override)
-    kind, size = pooling.AvgPool2dBackwardOp, shape(x)
-    return e.emit(kind, grad, input_size=size, count_include_pad=count_include_pad, **options)
+    options, kind = _pooling(x, kernel_size, stride, padding), pooling.AvgPool2dBackwardOp
+    if not ceil_mode and divisor_override is None:
+        options |= {"input_size": shape(x), "count_include_pad": count_include_pad}
+        return e.emit(kind, grad, **options)
+    shares = _shares(x, options, shape(grad), count_include_pad, divisor_override)
+    options |= {"input_size": _padded(x, _behind(x, options, shape(grad)))}
+    grad = e.emit(MulOp, grad, e.constant(shares.astype(dtype(x))))
+    return _cut(e, e.emit(kind, grad, count_include_pad=True, **options), shape(x))
 
 
 def adaptive_pool(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
@@ -169,19 +193,67 @@ def _adaptive(x: SSAValue, sizes: Any) -> tuple[int, int]:
     return rows // sizes[0], columns // sizes[1]
 
 
-def _pooling(
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    divisor: int | None = None,
-) -> dict[str, Any]:
-    if ceil_mode or divisor is not None or rank(x) != 4:
-        raise unsupported(
-            "a pooling is of images [N, C, H, W], without ceil_mode and divisor_override",
-            f"shape {list(shape(x))}, ceil_mode={ceil_mode}, divisor_override={divisor}",
-        )
+_NOTHING = (0, 0, 0, 0)
+
+
+def _behind(x: SSAValue, options: dict[str, Any], sizes: Any) -> tuple[int, int, int, int]:
+    """What `pad` puts behind images, so that so many windows end within them; none before.
+
+    ceil_mode's last windows, which begin in the image or its padding, may end beyond it.
+    """
+    spans = zip(
+        shape(x)[2:],
+        sizes[2:],
+        *(options[name] for name in ("kernel_size", "stride", "padding")),
+        options.get("dilation", (1, 1)),
+        strict=True,
+    )
+    rows, columns = (
+        max(0, (count - 1) * stride + dilation * (window - 1) + 1 - size - 2 * padding)
+        for size, count, window, stride, padding, dilation in spans
+    )
+    return 0, columns, 0, rows
+
+
+def _padded(x: SSAValue, behind: tuple[int, int, int, int]) -> tuple[int, ...]:
+    samples, channels, rows, columns = shape(x)
+    return samples, channels, rows + behind[3], columns + behind[1]
+
+
+def _cut(e: Emission, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
+    """Images without what was put behind them."""
+    for dim in (2, 3):
+        if shape(x)[dim] > sizes[dim]:
+            x = e.emit(SliceOp, x, dim=dim, start=0, end=sizes[dim], step=1)
+    return x
+
+
+def _shares(
+    x: SSAValue, options: dict[str, Any], sizes: Any, counts_padding: bool, divisor: int | None
+) -> npt.NDArray[np.float64]:
+    """By which a mean over all of each window is to be multiplied: its pixels over the divisor.
+
+    ATen counts a window's padding where it is told to, and never what lies beyond that.
+
+    Shapes: [1, 1, H', W']
+    """
+    whole = prod(options["kernel_size"])
+    if divisor is not None:
+        return np.full((1, 1, *sizes[2:]), whole / divisor)
+    lengths = []
+    for dim in (0, 1):
+        window, stride, padding = (options[n][dim] for n in ("kernel_size", "stride", "padding"))
+        size, first = shape(x)[2 + dim], np.arange(sizes[2 + dim]) * stride - padding
+        last = np.minimum(first + window, size + padding)
+        if not counts_padding:
+            first, last = np.maximum(first, 0), np.minimum(last, size)
+        lengths.append(last - first)
+    return np.asarray(whole / (lengths[0][:, None] * lengths[1]))[None, None]
+
+
+def _pooling(x: SSAValue, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    if rank(x) != 4:
+        raise unsupported("a pooling is of images [N, C, H, W]", f"shape {list(shape(x))}")
     window = _pair(kernel_size, 2, 1)
     return {
         "kernel_size": window,

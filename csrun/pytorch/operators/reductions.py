@@ -3,12 +3,14 @@
 from math import inf, prod
 from typing import Any
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.comparison import EqOp, WhereOp
+from csrun.cirh.ops.comparison import EqOp, MaximumOp, WhereOp
 from csrun.cirh.ops.indexing import GatherOp
+from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.powers import AbsOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
 from csrun.pytorch.operators.base import (
@@ -104,6 +106,41 @@ def extremum_and_place(largest: bool) -> Emitter:
     return emit
 
 
+MOST_SORTED = 32  # a largest of what is left for each
+
+
+def largest(
+    e: Emission, x: SSAValue, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[SSAValue, SSAValue]:
+    """The k largest or smallest along an axis and their places, one after the other.
+
+    Of equals the first comes first, where PyTorch may give any.
+    """
+    if k > MOST_SORTED or not floats(x):
+        raise unsupported(
+            f"at most {MOST_SORTED} floats along an axis are sorted", f"{k} of {dtype(x)}"
+        )
+    dim, sizes = axis(dim, x), shape(x)
+    along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
+    of_one = tuple(1 if n == dim else size for n, size in enumerate(sizes))
+    numbers = e.expand(e.constant(np.arange(sizes[dim]).reshape(along)), sizes)
+    least = e.full(-float(np.finfo(dtype(x)).max), dtype(x))
+    left = e.emit(MaximumOp, x if largest else e.emit(NegOp, x), least)  # above what is taken
+    found = []
+    for _ in range(k):
+        found.append(e.view(e.emit(ArgmaxOp, left, dim=dim), of_one))
+        is_taken = e.emit(EqOp, e.expand(found[-1], sizes), numbers)
+        left = e.emit(WhereOp, is_taken, e.full(-inf, dtype(x)), left)
+    places = found[0] if k == 1 else e.emit(CatOp, *found, dim=dim)
+    return e.emit(GatherOp, x, places, dim=dim), places
+
+
+def in_order(
+    e: Emission, x: SSAValue, dim: int = -1, descending: bool = False
+) -> tuple[SSAValue, SSAValue]:
+    return largest(e, x, shape(x)[axis(dim, x)], dim, descending)
+
+
 def norm(
     e: Emission,
     x: SSAValue,
@@ -149,6 +186,11 @@ EMITTERS: dict[str, Emitter] = {
     "aten.min.default": extremum(AminOp),
     "aten.max.dim": extremum_and_place(True),
     "aten.min.dim": extremum_and_place(False),
+    "aten.topk.default": largest,
+    "aten.sort.default": in_order,
+    "aten.sort.stable": lambda e, x, stable=None, dim=-1, descending=False: in_order(
+        e, x, dim, descending
+    ),
     "aten.argmax.default": place_of_extremum(True),
     "aten.argmin.default": place_of_extremum(False),
     "aten.linalg_vector_norm.default": norm,
