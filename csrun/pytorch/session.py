@@ -113,8 +113,7 @@ class Session:
         loop, run = self._in_block, self._run
         assert run is not None, "in the block"
         with self._open:
-            if error is not None:
-                loop.stop()
+            said = None if error is None else loop.stop(error)
             try:
                 if error is None:
                     loop.end()
@@ -124,7 +123,9 @@ class Session:
                 run.fail(another)
                 raise
             if error is not None and not isinstance(error, SystemExit):
-                run.fail(error)
+                run.fail(said or error)
+            if said is not None:
+                raise said from error
         return False
 
     @property

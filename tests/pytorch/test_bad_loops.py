@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
+from csrun.pytorch.operators import EMITTERS  # noqa: E402
 
 STEPS = 8
 PLACE = r"test_bad_loops\.py:{line}: "
@@ -208,3 +209,50 @@ def test_a_failure_that_the_loop_catches_is_raised_again(tmp_path):
         script.loop(step)
     assert list(caught) == [6, 7, 8]
     assert len(set(caught.values())) == 1
+
+
+def does_not_fit(script, number, x, y):
+    script.loss(torch.cat([x, x], 1), y).backward()  # here
+
+
+def does_not_fit_outside(script, number, x, y):
+    script.model(x).expand_as(x).sum().backward()  # here
+
+
+def has_an_error_of_its_own(script, number, x, y):
+    plain(script, number, x, y)
+    raise KeyError("of the user's")
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "said"),
+    [
+        (
+            does_not_fit,
+            UsageError,
+            r"test_bad_loops\.py:{forward}: layer inner: RuntimeError .*8, 12",
+        ),
+        (does_not_fit_outside, UsageError, PLACE + r"RuntimeError .*must match the existing size"),
+        (has_an_error_of_its_own, KeyError, "of the user's"),
+    ],
+)
+def test_what_pytorch_refuses_in_a_recorded_step_is_said_with_line_and_layer(
+    tmp_path, step, kind, said
+):
+    forward = Network.forward.__code__.co_firstlineno + 1
+    place = said.format(line=line_of(step) if "{line}" in said else 0, forward=forward)
+    script = Script()
+    with pytest.raises(kind, match=place), script.session(tmp_path):
+        script.loop(step)
+
+
+def test_what_an_emitter_did_not_expect_is_said_with_line_and_layer(tmp_path, monkeypatch):
+    def fails(*given, **options):
+        raise IndexError("what nobody has thought of")
+
+    monkeypatch.setitem(EMITTERS, "aten.tanh.default", fails)
+    line = Network.forward.__code__.co_firstlineno + 1
+    said = f"test_bad_loops.py:{line}: aten.tanh.default .*IndexError: what nobody has thought of"
+    script = Script()
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        script.loop(plain)

@@ -1,6 +1,6 @@
 """Step 1 of the user's loop, written down: what it computes, on what, and in which lines."""
 
-from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.errors import CaptureError, failure_of, user_line
 from csrun.pytorch.capture.recorder import Recorder
 from csrun.pytorch.capture.recording import Kind, Leaf, Operator, Recording, Ref, Source
 from csrun.pytorch.capture.traced import Traced
@@ -15,5 +15,6 @@ __all__ = [
     "Ref",
     "Source",
     "Traced",
+    "failure_of",
     "user_line",
 ]

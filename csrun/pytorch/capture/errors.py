@@ -1,21 +1,49 @@
 """What a recorded loop must not do; each error names the user's file and line."""
 
+import logging
 import sys
 from functools import cache
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 
 import torch
 
 import csrun
-from csrun.base.errors import UsageError
+from csrun.base.errors import CsrunError, UsageError
 
 _CSRUN = (f"{csrun.__path__[0]}/", f"{Path(csrun.__path__[0]).parent / 'cerebras_torch'}/")
 _TORCH = f"{Path(torch.__file__).parent}/"
+# It tells of each error that it raises, with a traceback of its own.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 _MACHINERY = frozenset({"contextlib", "functools"})
 
 
 class CaptureError(UsageError):
     """A mistake in the user's loop or model, found while it is recorded."""
+
+
+def failure_of(error: Exception, model: torch.nn.Module) -> CaptureError | None:
+    """What a step that is recorded has met in PyTorch or csrun, with the user's line and the layer.
+
+    None for what the user's own code raises, and what csrun has said already.
+    """
+    frames = list(walk_tb(error.__traceback__))
+    users = [n for n, (frame, _) in enumerate(frames) if not _is_inside(_file(frame))]
+    if isinstance(error, CsrunError) or not users:
+        return None
+    frame, number = frames[users[-1]]
+    if not any(is_of_csrun(_file(behind)) for behind, _ in frames[users[-1] + 1 :]):
+        return None
+    names = {id(module): name for name, module in model.named_modules()}
+    called = [names.get(id(frame.f_locals.get("self"))) for frame, _ in frames]
+    layer = next((f"layer {name}: " for name in reversed(called) if name), "")
+    what = f"{type(error).__name__} while the step is recorded: {error}"
+    return CaptureError(f"{_file(frame)}:{number}: {layer}{what}")
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
 
 
 def user_line() -> str:

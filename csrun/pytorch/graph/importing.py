@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import Algorithm
@@ -172,7 +173,7 @@ class _Import:
         return value
 
     def _operator(self, number: int, op: Operator) -> None:
-        with self._located(op.line, op.name), self._builder.in_scope(op.scope):
+        with self._located(op), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported("of several values for one place none is sure: use scatter_add")
             self._emission.place = number
@@ -268,12 +269,21 @@ class _Import:
                 self._builder.effect(AssignOp, self._values[leaf.value], value)
 
     @contextmanager
-    def _located(self, line: str, what: str) -> Iterator[None]:
-        self._line = line
+    def _located(self, op: Operator) -> Iterator[None]:
+        """Raises: CaptureError with the user's line, whatever an emitter did not expect"""
+        self._line = op.line
         try:
             yield
         except (Unsupported, VerifyException) as error:
-            raise CaptureError(f"{line}: {what}: {error}") from error
+            raise CaptureError(f"{op.line}: {op.name}: {error}") from error
+        except UsageError:
+            raise
+        except Exception as error:
+            layer = f" of layer {op.scope}" if op.scope else ""
+            raise CaptureError(
+                f"{op.line}: {op.name}{layer} cannot be written in csrun's operators, "
+                f"{type(error).__name__}: {error}: write the line with others"
+            ) from error
 
     def _location(self) -> FileLineColLoc:
         file, _, line = self._line.rpartition(":")

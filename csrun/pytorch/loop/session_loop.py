@@ -8,7 +8,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
-from csrun.pytorch.capture import Traced, user_line
+from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.loop.known_parts import KnownParts
@@ -68,8 +68,15 @@ class SessionLoop:
             self.watch.require_in_place()
         self._is_over = True
 
-    def stop(self) -> None:
-        """The loop has raised: nothing is recorded any more."""
+    def stop(self, error: BaseException) -> CaptureError | None:
+        """The loop has raised: nothing is recorded any more.
+
+        Gives what is to be said instead, of an error in a step that was recorded
+        """
+        is_recorded = self._step is not None and self._step.recorded is not None
+        said = None
+        if is_recorded and isinstance(error, Exception):
+            said = failure_of(error, self._model)
         self._weight_calls.end()
         self._is_over = True
         if self._step is not None and self._step.recorded is not None:
@@ -78,6 +85,7 @@ class SessionLoop:
         for parameter in self._trainable:
             if isinstance(parameter.grad, Traced):
                 parameter.grad = None
+        return said
 
     def forget_gradients(self) -> None:
         """The parameters have none any more that only the loop knows of."""
