@@ -93,6 +93,11 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
             f"cs_ip {cs_ip}: the job was given {context.job.system}, not {found.name}: name the"
             " system on the command line of csrun_wse, as --cs_ip after the script"
         )
+    if context.job.system is not None and config.num_csx > 1:
+        raise UsageError(
+            f"num_csx must be 1 on site {here.name}, got {config.num_csx}: Slurm has given the job"
+            f" one CS system, {found.name}; leave it out, or run the script on another site"
+        )
     is_open = cs_ip is None and context.job.system is None
     others = _others(here, found, context.mode, config.num_csx)
     if others and context.job.hosts is Hosts.SEPARATE:

@@ -139,11 +139,6 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prolog: tuple[str, ...] = ()
     shared: bool = False
 
-    @property
-    def has_machines(self) -> bool:
-        """Whether a job's nodes are to be machines of their own; a cluster's may be one even so."""
-        return self.scheduler is Scheduler.SLURM or bool(self.nodes.addresses)
-
     def gres_of(self, system: str) -> str | None:
         """The resource by which a job asks for that system."""
         return None if self.gres is None else self.gres.replace("{system}", system)

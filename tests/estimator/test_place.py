@@ -95,6 +95,14 @@ def test_another_kind_of_system_is_no_choice() -> None:
         assert on_freest(target) == target
 
 
+def test_a_job_that_was_given_one_system_has_no_others() -> None:
+    job = SimpleNamespace(site="streaming-8", system="cs2-03", hosts=Hosts.SEPARATE)
+    context: Any = SimpleNamespace(mode=STREAMING, job=job, memoryx=1, swarmx=(2,))
+    assert find_target(context, CSRunConfig()).systems[0].name == "cs2-03"
+    with pytest.raises(UsageError, match="num_csx must be 1 on site streaming-8, got 2: Slurm has"):
+        find_target(context, CSRunConfig(num_csx=2))
+
+
 @pytest.mark.parametrize(
     ("site", "mode", "hosts", "memoryx", "message"),
     [
