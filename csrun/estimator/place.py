@@ -102,8 +102,6 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     others = _others(here, found, context.mode, config.num_csx)
     if others and context.job.hosts is Hosts.SEPARATE:
         _require_swarmx(context, config.num_csx)
-    elif others:
-        _require_one_store(context.memoryx, config.num_csx)
     if cs_ip is None:
         _say_taken(found, _why_taken(here, found, context.mode) if is_open else "the job's own")
     target = Target(context, here, found, context.mode, is_open, others)
@@ -139,16 +137,6 @@ def _require_swarmx(context: TaskContext, num_csx: int) -> None:
     )
 
 
-def _require_one_store(memoryx: int, num_csx: int) -> None:
-    """On one machine several systems have the weights in the store of one MemoryX task."""
-    if memoryx > 1:
-        raise UsageError(
-            f"num_csx {num_csx} and num_wgt_servers {memoryx} do not go together: several CS "
-            "systems have the weights of one MemoryX task; start the job with --num-wgt-servers 1, "
-            "or leave --num_csx out"
-        )
-
-
 def _names(target: Target) -> str:
     return ", ".join(each.name for each in target.systems)
 
@@ -178,8 +166,6 @@ def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     here, mode = load_site(), interpreter_mode()
     found = system.find_for_compile(here, config.cs_ip, mode)
     others = _others(here, found, mode, config.num_csx)
-    if others:
-        _require_one_store(config.num_wgt_servers or 1, config.num_csx)
     log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
         log.warning(f"{found.name} is not in {mode} mode now; it must be when this is to run")

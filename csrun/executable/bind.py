@@ -100,8 +100,9 @@ def _memory_of(store: AnyStore, group: Group) -> Bytes:
     return store
 
 
-def _first_memory_of(store: AnyStore) -> Bytes:
-    return store.memories[0] if isinstance(store, ShardedStore) else store
+def _memory_at(store: AnyStore, server: int) -> Bytes:
+    """The memory of the store of a MemoryX task, from 0."""
+    return store.memories[server] if isinstance(store, ShardedStore) else store
 
 
 def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
@@ -166,7 +167,7 @@ def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
     Shapes: float64[MOST_STEPS, numbers]; step s has row s mod MOST_STEPS
     """
     place = numbers_layout(plan)
-    return None if place is None else place.view(_first_memory_of(store))
+    return None if place is None else place.view(_memory_at(store, 0))
 
 
 def step_number(numbers: Array, index: int) -> Callable[[int], float]:
@@ -191,8 +192,8 @@ def of_system(plan: Plan, system: int) -> Plan:
     return replace(plan, store=replace(plan.store, gradients_offset=region + system * stride))
 
 
-def losses_view(plan: Plan, store: AnyStore) -> npt.NDArray[np.float64] | None:
-    """The parts of a step's loss, in the store of several systems.
+def losses_view(plan: Plan, store: AnyStore, server: int = 0) -> npt.NDArray[np.float64] | None:
+    """The parts of a step's loss, in the store of several systems; server: whose, of its tasks.
 
     Shapes: float64[systems + 1], the last one their sum
     """
@@ -200,7 +201,7 @@ def losses_view(plan: Plan, store: AnyStore) -> npt.NDArray[np.float64] | None:
     if offset is None:
         return None
     return np.asarray(
-        view(_first_memory_of(store), offset, (plan.systems + 1,), "float64"), np.float64
+        view(_memory_at(store, server), offset, (plan.systems + 1,), "float64"), np.float64
     )
 
 

@@ -114,7 +114,6 @@ def test_a_job_that_was_given_one_system_has_no_others() -> None:
             3,
             "2, and the job has 1: give --num_csx 5 .* --total-nodes 7 and --single-task-nodes 6",
         ),
-        ("streaming-8", STREAMING, Hosts.SHARED, 3, "num_csx 5 and num_wgt_servers 3 do not go"),
     ],
 )
 def test_several_systems_need_weight_streaming_and_between_machines_swarmx(

@@ -12,13 +12,18 @@ from support.sites import STREAMING_8, separate_site
 
 CLUSTER = ("--site", "streaming-8", *TWO_STREAMERS)
 MACHINES = ("--site", "separate.yaml", "--total-nodes", "5", "--tasks-per-node", "1")
+TWO_TASKS = (
+    *("--site", "streaming-8", "--num-wgt-servers", "2"),
+    *("--total-nodes", "4", "--tasks-per-node", "1"),
+)
 
 
 def test_a_training_goes_on_with_another_number_of_systems(place: FcMnist) -> None:
     """Which its checkpoint knows, and its record and report; from one machine to several."""
     place.configure(runconfig__num_csx=2, runconfig__log_steps=10)
-    done = place.wse("--max_steps", "10", layout=CLUSTER)
+    done = place.wse("--max_steps", "10", layout=TWO_TASKS)
     assert done.returncode == 0, done.stderr
+    assert "shared by 2 MemoryX tasks" in done.stdout
     assert "2 CS systems share each batch: cs2-01, cs2-02" in done.stdout
     assert "Train Device=cs2-01+cs2-02, Step=10" in done.stdout
     record = json.loads((place.model_dir / "performance" / "performance.json").read_text())
@@ -31,6 +36,26 @@ def test_a_training_goes_on_with_another_number_of_systems(place: FcMnist) -> No
     assert again.returncode == 0, again.stderr
     assert re.search("num_csx was 2 and is 4.*last digits", again.stdout)
     assert losses(place.model_dir)[20] < losses(place.model_dir)[1]
+
+
+@pytest.mark.slow
+def test_the_checkpoint_does_not_depend_on_the_memoryx_tasks(place: FcMnist) -> None:
+    """Of three systems; each layer is a group, as large as it must be for that."""
+    steps = 20
+    place.configure(
+        model__hidden_sizes=[600, 600, 600],
+        train_input__batch_size=96,
+        runconfig__num_csx=3,
+        runconfig__max_steps=steps,
+    )
+    contents = []
+    for layout in (CLUSTER, TWO_TASKS):
+        done = place.wse(layout=layout)
+        assert done.returncode == 0, done.stderr
+        contents.append(place.checkpoint(steps).read_bytes())
+        place.model_dir.rename(place.path / f"run {len(contents)}")
+    assert done.stdout.count("in memory, shared by 2 MemoryX tasks\n") == 1
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.slow

@@ -18,16 +18,17 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import CompileError, compile_model
+from csrun.executable.shards import Shards
 from csrun.nn.tracer import Tracer
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.roles import memoryx
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.training import LoopOptions, Training
-from csrun.runtime.step.weights import StreamedWeights
 from csrun.runtime.store import place
+from csrun.runtime.store.notes import MemoryxEnd
 from csrun.runtime.store.residency import least_bytes, store_bytes
-from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
 TIED = TiedNetwork((30, 12, 12, 12, 30), dropout=0.2, optimizer=nn.Adam(0.01, clip_norm=0.5))
@@ -49,17 +50,20 @@ def compiled(network, folder, systems, run_mode=RunMode.TRAIN, micro_batches=1, 
 
 
 @contextmanager
-def machine_of(executable, folder, batches, state, streamers=2, settings=SETTINGS, beside=()):
+def machine_of(
+    executable, folder, batches, state, streamers=2, settings=SETTINGS, beside=(), servers=1
+):
     """A job of threads with as many wafers as the Executable is for.
 
-    beside: batches of other data sets
+    beside: batches of other data sets; servers: MemoryX tasks
     """
     systems = tuple(f"cs{n}" for n in range(executable.plan.systems))
     run = RunFolder(folder / "run", "1", b"secret")
     mode = executable.plan.mode
     datasets = [ArrayData(each) for each in (batches, *beside)]
-    peers = Peers(run, datasets, streamers, mode, systems=systems)
-    request = RunRequest(executable, settings, 0, None, fed_by(streamers), systems, 9)
+    peers = Peers(run, datasets, streamers, mode, servers=servers, systems=systems)
+    fed, names = fed_by(streamers), memoryx_names(servers)
+    request = RunRequest(executable, settings, 0, None, fed, systems, 9, memoryx=names)
     with Cluster(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)
@@ -76,10 +80,11 @@ class Trained:
     logits: np.ndarray  # of the last step
 
 
-def trained(network, folder, systems, batches=None, steps=STEPS, micro_batches=1):
+def trained(network, folder, systems, batches=None, steps=STEPS, micro_batches=1, servers=1):
     batches = network.batches(steps) if batches is None else batches
     executable = compiled(network, folder, systems, micro_batches=micro_batches)
-    with machine_of(executable, folder, batches, network.parameters()) as machine:
+    first = network.parameters()
+    with machine_of(executable, folder, batches, first, servers=servers) as machine:
         done = machine.run(0, steps)
         assert done.done == steps
         logits = machine.result(steps - 1, steps - 1).outputs["logits"]
@@ -95,17 +100,17 @@ class Turns:
     def __init__(self, monkeypatch, orders):
         self._orders = [[f"wafer cs{n}" for n in order] for order in orders]
         self._delivered, self._changed = {}, threading.Condition()
-        deliver = StreamedWeights.deliver
+        deliver = MemoryxEnd.deliver
 
-        def in_turn(weights, group, step):
+        def in_turn(end, group, step):
             name = threading.current_thread().name
             with self._changed:
                 assert self._changed.wait_for(lambda: self._is_next(name), 120)
-                deliver(weights, group, step)
+                deliver(end, group, step)
                 self._delivered[name] = self._delivered.get(name, 0) + 1
                 self._changed.notify_all()
 
-        monkeypatch.setattr(StreamedWeights, "deliver", in_turn)
+        monkeypatch.setattr(MemoryxEnd, "deliver", in_turn)
 
     def _is_next(self, name):
         number = self._delivered.get(name, 0)
@@ -121,16 +126,15 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("network", [NETWORK, TIED], ids=["dense", "tied, clipped"])
-@pytest.mark.parametrize("systems", [2, 4])
-def test_the_order_of_arrival_decides_nothing(tmp_path, monkeypatch, network, systems):
+@pytest.mark.parametrize(("systems", "servers"), [(2, 1), (4, 1), (4, 3), (2, 5)])
+def test_the_order_of_arrival_decides_nothing(tmp_path, monkeypatch, network, systems, servers):
+    """Nor does the number of MemoryX tasks; of five, some have nothing to do."""
     expected = trained(network, tmp_path / "free", systems)
     for number, orders in enumerate(ORDERS[systems]):
         with monkeypatch.context() as patch:
             Turns(patch, orders)
-            found = trained(network, tmp_path / str(number), systems)
-        assert found.losses == expected.losses
-        for name, array in expected.state.items():
-            np.testing.assert_array_equal(found.state[name], array, err_msg=name)
+            found = trained(network, tmp_path / str(number), systems, servers=servers)
+        assert_same_training(found, expected)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
@@ -155,16 +159,20 @@ def test_one_step_is_that_of_one_system(tmp_path, kind, systems, micro_batches, 
     assert np.sqrt(sum(np.sum(d.astype("f8") ** 2) for d in off)) < 1e-5 * norm
 
 
-@pytest.mark.parametrize(("part", "micro_batches"), [(0, 1), (1, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("part", "micro_batches", "servers", "clip_norm"),
+    [(0, 1, 1, None), (1, 1, 2, None), (3, 1, 2, 0.5), (2, 2, 1, 0.5)],
+)
 def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
-    tmp_path, part, micro_batches
+    tmp_path, part, micro_batches, servers, clip_norm
 ):
-    network = replace(NETWORK, dropout=0.0)
+    network = replace(NETWORK, dropout=0.0, optimizer=nn.AdamW(0.01, clip_norm=clip_norm))
     batches = network.batches(4)
     batches[2][0][4 * part] = np.inf
     executable = compiled(network, tmp_path, 4, micro_batches=micro_batches)
     before = trained(network, tmp_path / "before", 4, batches[:2], 2, micro_batches)
-    with machine_of(executable, tmp_path, batches, network.parameters()) as machine:
+    first = network.parameters()
+    with machine_of(executable, tmp_path, batches, first, servers=servers) as machine:
         done = machine.run(0, 4)
         assert done.done == 2
         assert done.bad_loss is not None
@@ -229,15 +237,18 @@ def assert_same_training(found, expected):
     assert_same(expected.state, found.state)
 
 
-@pytest.mark.parametrize("network", [NETWORK, TIED], ids=["dense", "tied, clipped"])
-def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network):
+@pytest.mark.parametrize(
+    ("network", "servers"), [(NETWORK, 1), (TIED, 2)], ids=["dense", "tied, clipped, two tasks"]
+)
+def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network, servers):
     """And has the losses of one that has those weights alone."""
     expected = trained(network, tmp_path / "alone", 2)
     train = compiled(network, tmp_path / "train", 2)
     evaluation = compiled(network, tmp_path / "evaluation", 2, RunMode.EVAL)
     others, losses, found = network.batches(STEPS + 3)[STEPS:], [], []
     batches, first = network.batches(STEPS), network.parameters()
-    with machine_of(train, tmp_path, batches, first, beside=[others]) as machine:
+    more = {"beside": [others], "servers": servers}
+    with machine_of(train, tmp_path, batches, first, **more) as machine:
         evaluate = machine.load(evaluation, Feed(ArrayData(others), 1))
         for step in (0, STEPS // 2):
             losses += losses_of(machine, step, STEPS // 2)
@@ -252,9 +263,11 @@ def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network):
             assert losses_of(machine, 0, 3) == evaluated
 
 
-@pytest.mark.parametrize("network", [NETWORK, TIED], ids=["dense", "tied, clipped"])
+@pytest.mark.parametrize(
+    ("network", "servers"), [(NETWORK, 2), (TIED, 1)], ids=["dense, two tasks", "tied, clipped"]
+)
 def test_a_checkpoint_beside_the_next_step_holds_the_state_of_its_own(
-    tmp_path, monkeypatch, network
+    tmp_path, monkeypatch, network, servers
 ):
     """Each tensor is copied for longer than a step takes."""
     executable, batches = compiled(network, tmp_path / "compiled", 2), network.batches(STEPS)
@@ -273,7 +286,8 @@ def test_a_checkpoint_beside_the_next_step_holds_the_state_of_its_own(
     folder = tmp_path / "model_dir"
     folder.mkdir()
     options = LoopOptions(folder, 0, STEPS, 100, 1, STEPS + 1, {}, 0.0, SETTINGS)
-    with machine_of(executable, tmp_path / "beside", batches, network.parameters()) as machine:
+    first, beside = network.parameters(), tmp_path / "beside"
+    with machine_of(executable, beside, batches, first, servers=servers) as machine:
         Training(machine, options, None, lambda progress: None).run()
     for step, state in enumerate(expected, 1):
         found = checkpoints.open_checkpoint(folder / checkpoints.name_of(step))
@@ -284,22 +298,24 @@ DEEP = Network(sizes=(96,) * 10 + (5,), optimizer=nn.AdamW(0.01))
 DEEP_TIED = TiedNetwork((128, *(96,) * 9, 128), optimizer=nn.Adam(0.01, clip_norm=0.5))
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(("micro_batches", "servers"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("network", [DEEP, DEEP_TIED], ids=["deep", "tied, clipped"])
-def test_a_store_on_disk_has_the_bits_of_one_in_memory(tmp_path, network, micro_batches):
+def test_a_store_on_disk_has_the_bits_of_one_in_memory(tmp_path, network, micro_batches, servers):
     """In as little memory as it can be given."""
     folders = [f for f in (tmp_path, Path(__file__).parent) if not place._memory_kind(f)]
     if not folders:
         pytest.skip("no folder on a disk")
     executable = compiled(network, tmp_path, 2, micro_batches=micro_batches)
-    least = least_bytes(executable.plan)
-    assert least < store_bytes(executable.plan)
+    plan, shards = executable.plan, Shards.of(executable.plan, servers)
+    least = sum(least_bytes(plan, shards.own(plan, server)) for server in range(servers))
+    assert least < store_bytes(plan)
     settings = msgspec.structs.replace(
         SETTINGS, weight_store="disk", weight_store_dir=str(folders[0]), weight_store_memory=least
     )
     batches, first, found = network.batches(3), network.parameters(), []
-    for name, each in (("memory", SETTINGS), ("disk", settings)):
-        with machine_of(executable, tmp_path / name, batches, first, settings=each) as machine:
+    for name, each, of in (("memory", SETTINGS, 1), ("disk", settings, servers)):
+        more = {"settings": each, "servers": of}
+        with machine_of(executable, tmp_path / name, batches, first, **more) as machine:
             found.append(trained_on(machine, 3))
     assert_same_training(found[1], found[0])
 

@@ -201,13 +201,16 @@ def _state_by(plan: Plan, port: Port, own: Own) -> State:
     return stored_state(plan, port, own), stored_numbers(plan, port)
 
 
-def parts_of(parts: Sequence[int], system: int) -> list[int]:
-    """What one of several wafers is given of a task's: its own, behind the store's memory if it is
-    among them.
+def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
+    """What one of several wafers is given of so many tasks' parts; of tasks afar there are none.
+
+    Of each task its own, behind the store's memory if that is among them.
     """
-    common = len(parts) % COUNTERS
+    each = len(parts) // servers
+    common = each % COUNTERS
     first = common + COUNTERS * system
-    return [*parts[:common], *parts[first : first + COUNTERS]]
+    tasks = (parts[each * server :][:each] for server in range(servers))
+    return [part for own in tasks for part in (*own[:common], *own[first : first + COUNTERS])]
 
 
 def close_all(descriptors: Iterable[int]) -> None:

@@ -116,7 +116,7 @@ class _Updating:
         """Take group after group as their gradients come in, and tell all wafers of each update.
 
         A step of several systems that counts for nothing, as its loss is no number, is gone through
-        without one.
+        without an update.
         """
         is_applied = True
         for position, group in enumerate(self._updates.order):
@@ -124,12 +124,17 @@ class _Updating:
             step.index = int(self._wafers[0].notes.steps[group])
             if self._swarmx is not None and position == 0:
                 is_applied = self._swarmx[0].count()
-            groups = updated(self._updates, group, step, self._recorder) if is_applied else (group,)
-            for wafer in self._wafers if groups else ():
-                wafer.weights.raise_by(len(groups))
+            if is_applied:
+                self._tell(updated(self._updates, group, step, self._recorder))
+            elif not self._updates.awaits_total:
+                self._tell((group,))
         if self._updates.awaits_total:
-            (wafer,) = self._wafers  # several tasks have one wafer
-            self._apply_total(wafer, step)
+            self._apply_total(step, is_applied)
+
+    def _tell(self, groups: Sequence[int]) -> None:
+        """All wafers: MemoryX is done with these groups."""
+        for wafer in self._wafers if groups else ():
+            wafer.weights.raise_by(len(groups))
 
     def _gather(self, group: int) -> None:
         """Wait for the group's gradients of all systems, and add them up in the systems' order."""
@@ -138,15 +143,20 @@ class _Updating:
             if self._swarmx is not None:
                 self._swarmx[1].add(group, system)
 
-    def _apply_total(self, wafer: "_WaferEnd", step: Step) -> None:
-        """Measure, and update by what the wafer says that the gradients of all tasks measure."""
+    def _apply_total(self, step: Step, is_applied: bool) -> None:
+        """Measure, and update by what the wafer says that the gradients of all tasks measure.
+
+        Of several wafers the first one does: each task has the sums of all wafers' gradients.
+        """
+        wafer = self._wafers[0]
         wafer.gradients.take()  # the wafer asks, when it has delivered to all tasks
         measured = self._updates.measured()
         wafer.notes.squares[: len(measured)] = measured
         wafer.weights.raise_by()
         wafer.gradients.take()  # the sum of all tasks', which the wafer makes
-        groups = applied(self._updates, float(wafer.notes.total[0]), step, self._recorder)
-        wafer.weights.raise_by(len(groups))
+        if is_applied:
+            applied(self._updates, float(wafer.notes.total[0]), step, self._recorder)
+        self._tell(self._updates.order)
 
 
 class _WaferEnd:

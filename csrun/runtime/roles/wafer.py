@@ -5,7 +5,7 @@ Started as `python -m csrun.runtime.roles.wafer RUN_FOLDER JOB SECRET_FILE SYSTE
 
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,19 +25,18 @@ from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
-from csrun.runtime.step.swarmx import ALONE, Ballot, Share, Verdict, Vote, Votes
+from csrun.runtime.step.swarmx import ALONE, Share, Verdict, Vote, Votes, ballots_of
 from csrun.runtime.step.timed import TimedWeights, timed
 from csrun.runtime.step.trace import LayerMarks, Recorder
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
-    MemoryxEnd,
     ResidentWeights,
     Slots,
     StreamedWeights,
     Turns,
     Weights,
 )
-from csrun.runtime.store.notes import Notes
+from csrun.runtime.store.notes import MemoryxEnd, Notes
 from csrun.runtime.store.pages import StorePages
 from csrun.runtime.store.place import Store, pages_of
 from csrun.runtime.wire import messages
@@ -166,7 +165,7 @@ class _Wafer:
         resources: ExitStack,
     ) -> _Program:
         plan, memory = executable.plan, self._memory
-        weights = self._weights(executable, store_parts, resources)
+        weights = self._weights(executable, request.system, store_parts, resources)
         batches = self._batches(plan, request)
         arena = memory.arena.bytes
         recorder = self._recorder if plan.run_mode is RunMode.TRAIN else Recorder(None)
@@ -184,19 +183,20 @@ class _Wafer:
         """The wafer's own, or in a training of several systems its hand in that of all."""
         if not plan.deliveries or plan.systems == 1:
             return ALONE
-        first = plan.deliveries[0]
+        memory, first = self._memory, plan.deliveries[0]
+        ballots: Mapping[int, Votes]
         match weights:
             case StreamedWeights():
-                ballot: Votes = Ballot(plan, self._memory.store)
+                ballots = ballots_of(plan, memory.store, memory.server_of(plan))
                 awaited: Callable[[], None] = partial(weights.await_update, first)
             case RemoteWeights():
-                ballot, awaited = weights.ballot, weights.await_ballot
+                ballots, awaited = {first: weights.ballot}, weights.await_ballot
             case _:
                 return ALONE
-        return Vote(ballot, system, first, partial(watched.wait, awaited))
+        return Vote(ballots, system, partial(watched.wait, awaited))
 
     def _weights(
-        self, executable: Executable, store_parts: list[int], resources: ExitStack
+        self, executable: Executable, system: int, store_parts: list[int], resources: ExitStack
     ) -> Weights:
         plan, memory = executable.plan, self._memory
         arena = memory.arena.bytes
@@ -208,7 +208,7 @@ class _Wafer:
             return ResidentWeights(Updates(plan, program, gate=memory.gate))
         slots = resources.enter_context(closing(Slots(plan, arena, memory.store)))
         ends = self._ends(plan, store_parts, resources)
-        return StreamedWeights(plan, slots, ends, memory.server_of(plan))
+        return StreamedWeights(plan, slots, ends, memory.server_of(plan), system)
 
     def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxEnd]:
         """Those of what is shared of a program with each MemoryX task of this machine."""

@@ -26,10 +26,10 @@ class Wafers:
 
     def load(self, loading: messages.LoadWafer, store_parts: Sequence[int]) -> None:
         """Have each load a program, with its own of the parts of the store."""
-        are_several = len(self._names) > 1  # which have one MemoryX task, on their machine
+        are_several = len(self._names) > 1  # and MemoryX's tasks on their machine
         for system, name in enumerate(self._names):
-            parts = parts_of(store_parts, system) if are_several else store_parts
-            self._peers[name].send(replace(loading, system=system), parts)
+            own = parts_of(store_parts, loading.servers, system) if are_several else store_parts
+            self._peers[name].send(replace(loading, system=system), own)
 
     def add(self, readers: Sequence[Sequence[int]]) -> None:
         """Give each its part of a streamer's ring."""

@@ -5,7 +5,7 @@ place of its own for gradients; MemoryX adds them in the order of the systems, w
 first, so that no sum depends on that. A step's update waits for the loss of all parts.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
 from typing import Protocol
 
@@ -44,10 +44,11 @@ class Ballot:
     """The loss's parts of a step, each written before its system's first gradients are delivered.
 
     MemoryX counts them before it makes an update, and each wafer reads that before its next step.
+    Each of its tasks, by its number, has all parts in its own store, and counts for itself.
     """
 
-    def __init__(self, plan: Plan, store: AnyStore) -> None:
-        losses = losses_view(plan, store)
+    def __init__(self, plan: Plan, store: AnyStore, server: int = 0) -> None:
+        losses = losses_view(plan, store, server)
         if losses is None:
             raise ValueError("the store of one system has no place for the loss's parts")
         self._parts, self._sum = losses[:-1], losses[-1:]
@@ -78,6 +79,14 @@ class Votes(Protocol):
         """Whether all parts make one, when they were counted."""
 
 
+def ballots_of(plan: Plan, store: AnyStore, server_of: Sequence[int]) -> dict[int, Ballot]:
+    """Those of all MemoryX tasks, each by the group that the task gets first in a step."""
+    first_of: dict[int, int] = {}
+    for group in plan.deliveries:
+        first_of.setdefault(server_of[group], group)
+    return {group: Ballot(plan, store, server) for server, group in first_of.items()}
+
+
 class Verdict(Protocol):
     """Whether a step becomes an update, by its loss."""
 
@@ -102,22 +111,26 @@ ALONE = _Alone()
 
 
 class Vote:
-    """That of several systems' training; first: the group that a step delivers first.
+    """That of several systems' training; ballots: as of `ballots_of`.
 
     All gradients are delivered whatever a system's part of the loss is, as MemoryX awaits them of
-    every one. await_first: waits until it has the first group's of all, and has counted the parts.
+    every one. A task has counted the parts of a step before the next one's are there: its groups
+    are used, and so awaited, in the forward pass. await_first: waits until MemoryX has the step's
+    first group's of all, and has counted the parts.
     """
 
     def __init__(
-        self, ballot: Votes, system: int, first: int, await_first: Callable[[], None]
+        self, ballots: Mapping[int, Votes], system: int, await_first: Callable[[], None]
     ) -> None:
-        self._ballot, self._system, self._first = ballot, system, first
+        self._ballots, self._system = ballots, system
+        self._first = next(iter(ballots.values()))
         self._await_first = await_first
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
-        """It does; the part of the loss is there before the first gradients."""
-        if self._first in completes:
-            self._ballot.put(self._system, loss_sum)
+        """It does; the part of the loss is there before a task's first gradients."""
+        for group in completes:
+            if (ballot := self._ballots.get(group)) is not None:
+                ballot.put(self._system, loss_sum)
         return True
 
     def is_applied(self, loss_sum: float) -> bool:
@@ -125,7 +138,7 @@ class Vote:
         if not isfinite(loss_sum):
             return False
         self._await_first()
-        return self._ballot.is_number
+        return self._first.is_number
 
 
 class GradientSum:

@@ -10,9 +10,7 @@ from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import AnyStore, Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.step.updates import Updates
-from csrun.runtime.store.notes import Notes
-from csrun.runtime.store.pages import GroupPages
-from csrun.runtime.wire.shared import Counter, Waiter
+from csrun.runtime.store.notes import MemoryxEnd
 
 
 class Weights(Protocol):
@@ -235,29 +233,20 @@ def added_before(plan: Plan) -> list[list[int]]:
     return [[], *before[:-1]]
 
 
-class MemoryxEnd:
-    """The wafer's end of what it shares of a program with a MemoryX task of its machine.
-
-    `gradients` counts the groups that the wafer has delivered to the task, in the order of the
-    plan's deliveries; `updates` those that the task has updated, in the same order.
-    """
-
-    def __init__(
-        self, updates: Waiter, gradients: Counter, notes: Notes, pages: GroupPages | None = None
-    ) -> None:
-        self.updates, self.gradients, self.notes = updates, gradients, notes
-        self.pages = pages or GroupPages()
-        self.pending: deque[int] = deque()  # delivered groups whose update has not been seen
-
-
 class StreamedWeights:
     """Weights of MemoryX, streamed a group at a time; gradients stream back.
 
-    ends: of its tasks; server_of: for each group, the task that has it.
+    ends: of its tasks; server_of: for each group, the task that has it. system: the wafer's place
+    among the systems, of which the first adds up what the tasks measure.
     """
 
     def __init__(
-        self, plan: Plan, slots: Slots, ends: Sequence[MemoryxEnd], server_of: Sequence[int]
+        self,
+        plan: Plan,
+        slots: Slots,
+        ends: Sequence[MemoryxEnd],
+        server_of: Sequence[int],
+        system: int = 0,
     ) -> None:
         self._needs = [visit.groups for visit in plan.order]
         self._completes = [frozenset(visit.completes) for visit in plan.order]
@@ -267,7 +256,7 @@ class StreamedWeights:
         self._slots, self._ends = slots, ends
         self._end_of = [ends[server] for server in server_of]
         self._outdated: set[int] = set()  # delivered groups whose update has not been seen
-        self._measuring = measuring(plan, ends, server_of)
+        self._measuring = [] if system else measuring(plan, ends, server_of)
         self._last = plan.deliveries[-1:]
 
     def enter(self, visit: int) -> None:
@@ -309,10 +298,8 @@ class StreamedWeights:
         end = self._end_of[group]
         end.pages.has_delivered(group)
         self._slots.outdate(group)
-        end.pending.append(group)
         self._outdated.add(group)
-        end.notes.steps[group] = step.index
-        end.gradients.raise_by()
+        end.deliver(group, step.index)
         if (group,) == self._last and self._measuring:
             self._exchange()
 

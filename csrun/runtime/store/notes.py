@@ -1,10 +1,13 @@
 """What the wafer and a MemoryX task of its machine tell each other of a program, in numbers."""
 
+from collections import deque
+
 import numpy as np
 import numpy.typing as npt
 
 from csrun.executable import Plan
-from csrun.runtime.wire.shared import SharedMemory
+from csrun.runtime.store.pages import GroupPages
+from csrun.runtime.wire.shared import Counter, SharedMemory, Waiter
 
 
 def squares_of(plan: Plan) -> npt.NDArray[np.float64]:
@@ -40,3 +43,24 @@ class Notes:
 
     def close(self) -> None:
         self._memory.close()
+
+
+class MemoryxEnd:
+    """The wafer's end of what it shares of a program with a MemoryX task of its machine.
+
+    `gradients` counts the groups that the wafer has delivered to the task, in the order of the
+    plan's deliveries; `updates` those that the task has updated, in the same order.
+    """
+
+    def __init__(
+        self, updates: Waiter, gradients: Counter, notes: Notes, pages: GroupPages | None = None
+    ) -> None:
+        self.updates, self.gradients, self.notes = updates, gradients, notes
+        self.pages = pages or GroupPages()
+        self.pending: deque[int] = deque()  # delivered groups whose update has not been seen
+
+    def deliver(self, group: int, step: int) -> None:
+        """The group's gradients of this step are in the task's store."""
+        self.pending.append(group)
+        self.notes.steps[group] = step
+        self.gradients.raise_by()

@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan
-from csrun.executable.bind import gradients_offset
+from csrun.executable.bind import gradients_offset, of_system
 from csrun.executable.plan import Group
 from csrun.executable.shards import Own, Shards, own_groups
 
@@ -79,15 +79,17 @@ def store_bytes(plan: Plan, own: Own = None) -> int:
 
 
 def own_ranges(plan: Plan, own: Own = None) -> list[range]:
-    """Where a store has memory for these groups, and for the numbers of the steps."""
+    """Where a store has memory for these groups, for the numbers of the steps, and losses."""
     if own is None:
         return [range(plan.store.nbytes)]
     found = [part for group in own_groups(plan, own) for part in state_of(plan, group)]
-    for group in own_groups(plan, own):
-        if (offset := gradients_offset(plan, group)) is not None:
-            found.append(_at(offset, group.nbytes))
-    if plan.store.numbers_offset is not None:
-        found.append(range(plan.store.numbers_offset, plan.store.nbytes))
+    for placed in (of_system(plan, system) for system in range(plan.systems)):
+        for group in own_groups(plan, own):
+            if (offset := gradients_offset(placed, group)) is not None:
+                found.append(_at(offset, group.nbytes))
+    for start in (plan.store.numbers_offset, plan.store.losses_offset):
+        if start is not None:  # both are behind all that groups have
+            found.append(range(start, plan.store.nbytes))
     return list(_merged(sorted(found, key=lambda part: part.start)))
 
 

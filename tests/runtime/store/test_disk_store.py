@@ -8,18 +8,20 @@ import os
 import re
 from collections import namedtuple
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
-from support.programs import ArrayData, Network, TiedNetwork
+from support.programs import ArrayData, Network, TiedNetwork, options_of
 from support.roles import Peers, fed_by
 
 from csrun import nn
 from csrun.base.errors import CsrunError
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode, RunMode
+from csrun.compiler import compile_model
 from csrun.context import Host
 from csrun.executable.shards import Shards
 from csrun.runtime.roles.connections import Cluster, RunRequest
@@ -27,7 +29,7 @@ from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store import pages, place
 from csrun.runtime.store.pages import FilePages
 from csrun.runtime.store.place import Part, make_store, require_room
-from csrun.runtime.store.residency import Residency, least_bytes
+from csrun.runtime.store.residency import Residency, least_bytes, store_bytes
 from csrun.runtime.store.tensors import FilePort
 from csrun.runtime.wire.messages import CheckpointSpace, RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
@@ -321,6 +323,17 @@ def test_several_tasks_have_their_own_groups_alone(tmp_path, disk):
         assert sum(store.disk.memory_bytes for store in stores) in range(bound - servers, bound + 1)
     with pytest.raises(CsrunError, match=f"at least {bound - 1000:,} bytes for this model"):
         make_store(plan, settings_of(disk, plan, bound - 1001), part=Part(shards))
+
+
+def test_a_task_has_room_for_the_gradients_of_all_systems(tmp_path):
+    """Weights, two moments, and clipped gradients of each; the loss's parts and their sum."""
+    network, servers, systems = replace(DEEP, optimizer=OPTIMIZERS["clipped"]), 3, 2
+    options = options_of(STREAMING, RunMode.TRAIN, group_bytes=1, systems=systems)
+    plan = compile_model(network.trace(RunMode.TRAIN), tmp_path, options).executable.plan
+    shards = Shards.of(plan, servers)
+    for own in (shards.own(plan, server) for server in range(servers)):
+        weights = sum(plan.groups[group].nbytes for group in own)
+        assert store_bytes(plan, own) == (3 + systems) * weights + 64
 
 
 def test_room_for_the_stores_that_come_later_is_seen_to(tmp_path, disk):
