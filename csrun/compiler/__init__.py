@@ -4,6 +4,7 @@ from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError, TooLargeError
 from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
+from csrun.compiler.parts import rebatch
 from csrun.compiler.passes import Stage, Watch
 from csrun.compiler.passes.run import STAGES
 from csrun.compiler.replicas import Choice, choose_replicas, chosen_before, question_of
@@ -21,5 +22,6 @@ __all__ = [
     "chosen_before",
     "compile_model",
     "question_of",
+    "rebatch",
     "validate_model",
 ]

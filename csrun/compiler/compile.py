@@ -7,26 +7,25 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module
 from csrun.cirh.batch_axes import Over
-from csrun.cirh.ops.batch_norm import NativeBatchNormOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.arena import Placed, alive_in, place_model
 from csrun.compiler.codegen import generate, layers_in_turn
-from csrun.compiler.errors import CompileError, TooLargeError, refused
+from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph import LOSS
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.layers import Layout, lay_out
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
+from csrun.compiler.parts import check_dependence
 from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
 from csrun.compiler.passes.cutting import left_whole
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
@@ -96,7 +95,7 @@ def compile_model(
     stages = run_passes(module, passes, replace(watch, texts=True), trace=text)
     watch.begin(MATCHING)
     model = match_kernels(module)
-    _check_dependence(model, options)
+    check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     is_clipped = model.clip_norm is not None
     updates = Updates(model.updates, model.states, is_clipped, precision_of(module))
@@ -271,51 +270,6 @@ def estimate_of(
         itemsize=np.dtype(precision).itemsize,
     )
     return estimate(work)
-
-
-def _check_dependence(model: MatchedModel, options: CompileOptions) -> None:
-    """Raises: CompileError for a value that no minibatch knows its part of."""
-    if options.parts == 1:
-        return
-    mixed = [
-        f"output {output.name}" for output in model.outputs if output.dependence.over is Over.MIXED
-    ]
-    if model.loss_dependence is not None and model.loss_dependence.over is not Over.PART:
-        mixed.insert(0, "the loss")
-    mixed += [f"state {name}" for name, of in model.states.items() if of.over is not Over.PART]
-    if mixed:
-        raise _refused_for(
-            model.mixing,
-            f"{mixed[0]} must be made of samples, or of sums over samples, to be computed "
-            + _in_parts(options),
-        )
-
-
-def _in_parts(options: CompileOptions) -> str:
-    """How a batch is to be computed, and what is to be left out of the configuration."""
-    if options.systems > 1:
-        return f"on several systems, got {options.systems} of them: set num_csx to 1"
-    if options.at_once == 1:
-        return (
-            f"in micro-batches, got {options.micro_batches} of them: leave micro_batch_size out, "
-            "or lower batch_size"
-        )
-    return (
-        f"in minibatches, got {options.minibatches} minibatches: set minibatches_in_flight to 1, "
-        "and multireplica to false"
-    )
-
-
-def _refused_for(mixing: Operation | None, message: str) -> CompileError:
-    """With the line and the layer of what is of the batch as a whole, where that is known."""
-    if mixing is None:
-        return CompileError(message)
-    scope = mixing.properties.get("scope")
-    layer = scope.data if isinstance(scope, StringAttr) else "model"
-    message += f" (layer {layer}: {mixing.name} is of the batch as a whole)"
-    if isinstance(mixing, NativeBatchNormOp):
-        message += "; nn.BatchNorm with by_minibatch has statistics of each minibatch"
-    return refused(mixing, message)
 
 
 def _output(output: MatchedOutput) -> Output:

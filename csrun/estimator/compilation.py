@@ -1,8 +1,10 @@
 """A run's model function to an Executable in its model_dir."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -67,22 +69,62 @@ def compile_run(
     if run.params is not None:
         model_dir.write_params(run.model_dir, run_mode, run.params)
     with compile_display(run.context) as begin:
-        try:
-            compiled = compile_traced(traced, run.model_dir, options, begin)
-        except TooLargeError as error:
-            if run.config.micro_batch_size != AUTO:
-                raise
-            options = _fitting(run, options, begin, error)
-            compiled = compile_traced(trace_run(run, options), run.model_dir, options, begin)
-        _say_parts(compiled.executable.plan)
+        compiled = compile_fitting(tracing_of(run), traced, run.model_dir, options, begin)
     wanted = compiled.executable.plan.estimate.samples_per_sec
     pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
     run.reports.give(pipeline, compiled.executable.directory)
     return compiled
 
 
+@dataclass(frozen=True)
+class Tracing:
+    """What a compile is of, in whatever parts: trace gives the model of one of the options' parts.
+
+    batch: samples of a batch
+    """
+
+    config: CSRunConfig
+    batch: int
+    trace: Callable[[CompileOptions], TracedModel]
+
+    def asked(self, options: CompileOptions) -> CompileOptions:
+        """The options with the micro-batches that were asked for.
+
+        Raises: UsageError for a micro-batch that does not divide the batch
+        """
+        config = self.config
+        if config.micro_batch_size == AUTO:
+            return options
+        count = micro_batches_of(share_of(self.batch, options.systems), config.micro_batch_size)
+        again = recomputes(config, options)
+        return msgspec.structs.replace(options, micro_batches=count, recompute=again)
+
+
+def tracing_of(run: Run) -> Tracing:
+    """That of a run's model function."""
+    return Tracing(run.config, batch_size_of(run), partial(_traced, run))
+
+
+def compile_fitting(
+    tracing: Tracing, traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
+) -> Compiled:
+    """Compile what is traced for the options; in smaller parts where it does not fit and may be.
+
+    Raises: TooLargeError
+    """
+    try:
+        compiled = compile_traced(traced, model_dir, options, begin)
+    except TooLargeError as error:
+        if tracing.config.micro_batch_size != AUTO:
+            raise
+        options = _fitting(tracing, options, begin, error)
+        compiled = compile_traced(tracing.trace(options), model_dir, options, begin)
+    _say_parts(compiled.executable.plan)
+    return compiled
+
+
 def _fitting(
-    run: Run, options: CompileOptions, begin: Begin, too_large: TooLargeError
+    tracing: Tracing, options: CompileOptions, begin: Begin, too_large: TooLargeError
 ) -> CompileOptions:
     """Those of the fastest way to compute a batch that does not fit as one, by estimates.
 
@@ -90,12 +132,12 @@ def _fitting(
 
     Raises: TooLargeError where no part of the batch fits, or can be computed alone
     """
-    batch = share_of(batch_size_of(run), options.systems)
+    batch = share_of(tracing.batch, options.systems)
     size = next_size(batch, options.micro_batches, too_large)
-    found = _largest(run, options, begin, batch, size)
-    if recomputes(run.config, options):
+    found = _largest(tracing, options, begin, batch, size)
+    if recomputes(tracing.config, options):
         again = msgspec.structs.replace(options, recompute=True)
-        made_again = _largest(run, again, begin, batch, batch)
+        made_again = _largest(tracing, again, begin, batch, batch)
         found += [each for each in made_again if each.plan.recomputed]
     if not found:
         raise too_large
@@ -123,14 +165,14 @@ class _Fitting:
 
 
 def _largest(
-    run: Run, options: CompileOptions, begin: Begin, batch: int, size: int | None
+    tracing: Tracing, options: CompileOptions, begin: Begin, batch: int, size: int | None
 ) -> list[_Fitting]:
     """The largest micro-batch up to a size that fits, if one does."""
     with TemporaryDirectory() as folder:
         while size is not None:
             options = msgspec.structs.replace(options, micro_batches=batch // size)
-            module = _traced(run, options).module
             try:
+                module = tracing.trace(options).module
                 plan = compile_model(module, Path(folder), options, watch_of(begin)).executable.plan
             except TooLargeError as error:
                 size = next_size(batch, options.micro_batches, error)
@@ -225,13 +267,7 @@ def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
 
     Raises: UsageError as `compile_options`, or for a micro-batch that does not divide the batch
     """
-    options = compile_options(run.config, run_mode, target)
-    if run.config.micro_batch_size == AUTO:
-        return options
-    share = share_of(batch_size_of(run), options.systems)
-    count = micro_batches_of(share, run.config.micro_batch_size)
-    again = recomputes(run.config, options)
-    return msgspec.structs.replace(options, micro_batches=count, recompute=again)
+    return tracing_of(run).asked(compile_options(run.config, run_mode, target))
 
 
 def recomputes(config: CSRunConfig, options: CompileOptions) -> bool:

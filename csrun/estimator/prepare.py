@@ -53,17 +53,18 @@ def compile_only(run: Run, mode: RunMode) -> Results:
 
 
 def prepare_traced(
-    run: Run, traced: TracedModel, options: CompileOptions, only: Preparation
+    run: Run, tracing: compilation.Tracing, options: CompileOptions, only: Preparation
 ) -> None:
     """Validate or compile a model that is traced already, as a loop is by its first step."""
     folder = _to_measure()
     if only is Preparation.VALIDATE_ONLY:
-        _validate(run, traced)
+        _validate(run, tracing.trace(options))
         if folder is None:
             return
         run = replace(run, model_dir=folder / MODEL_DIR)
     with model_dir.opened(run.model_dir), compile_display(run.context) as begin:
-        compiled = compilation.compile_traced(traced, run.model_dir, options, begin)
+        traced = tracing.trace(options)
+        compiled = compilation.compile_fitting(tracing, traced, run.model_dir, options, begin)
     if folder is not None:
         _measure(run, compiled, options.run_mode, folder)
 

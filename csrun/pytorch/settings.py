@@ -16,22 +16,17 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
-#: Fields of CSRunConfig that the script itself says: the model's types, its own first weights,
-#: and the parts of a batch, which is recorded as one.
+#: Fields of CSRunConfig that the script itself says, as the model's types and its first weights,
+#: and those for a batch that flows through the layers in several minibatches.
 _OF_THE_SCRIPT = (
     "cs_ip",
     "precision",
     "warm_start",
     "multireplica",
     "minibatches_in_flight",
-    "micro_batch_size",
-    "recompute",
 )
-_ONE_SYSTEM = "num_csx"  # a step is recorded with the samples of a whole batch
 _OPTIONS = tuple(
-    f.name
-    for f in msgspec.structs.fields(CSRunConfig)
-    if f.name not in (*_OF_THE_SCRIPT, _ONE_SYSTEM)
+    f.name for f in msgspec.structs.fields(CSRunConfig) if f.name not in _OF_THE_SCRIPT
 )
 
 
@@ -76,16 +71,11 @@ def initialize(
     compiled, or when its kernels are matched; no system is needed. A launcher's command that says
     either word does the same. options: seed, log_steps, save_checkpoints_steps,
     save_initial_checkpoint, keep_checkpoint_max, check_numerics, trace_steps, trace_layers,
-    max_group_bytes, weight_store, weight_store_dir, weight_store_memory and num_wgt_servers, as
-    `runconfig` in a params file has them.
+    max_group_bytes, micro_batch_size, recompute, num_csx, weight_store, weight_store_dir,
+    weight_store_memory and num_wgt_servers, as `runconfig` in a params file has them.
 
     Raises: UsageError for an unknown option or a value out of its range
     """
-    if options.pop(_ONE_SYSTEM, 1) != 1:
-        raise UsageError(
-            f"{user_line()}: initialize: {_ONE_SYSTEM}: a PyTorch script's run has one CS system: "
-            "leave it out, or train with the estimator of a run.py"
-        )
     for name in options:
         if name not in _OPTIONS:
             near = get_close_matches(name, _OPTIONS, 1)

@@ -26,6 +26,7 @@ LABELS = ("masked_lm_labels", "next_sentence")
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
 OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max")
+PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
 Arrays = dict[str, Tensor]
 Both = tuple[Tensor, Tensor]
 
@@ -168,7 +169,7 @@ def get_schedule(optimizer: torch.optim.Optimizer, params: Params) -> LambdaLR:
 def train(params: Params, model_dir: Path, max_steps: int, options: dict[str, Any]) -> None:
     config = params.runconfig
     torch.manual_seed(config.seed)
-    of_run = {key: getattr(config, key) for key in OPTIONS}
+    of_run = {key: getattr(config, key) for key in (*OPTIONS, *PARTS)}
     cbtorch.initialize(model_dir=model_dir, **of_run, **options)
     model = cbtorch.module(Bert(params.model))
     optimizer = get_optimizer(model, params)

@@ -24,6 +24,7 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
 OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max")
+PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
 
 
 class Digits(Dataset):
@@ -81,7 +82,7 @@ def get_optimizer(model: nn.Module, options: dict[str, Any]) -> torch.optim.Opti
 def train(params: dict[str, Any], model_dir: Path, options: dict[str, Any]) -> None:
     config = params["runconfig"]
     torch.manual_seed(config["seed"])
-    of_run = {key: config[key] for key in OPTIONS}
+    of_run = {key: config[key] for key in (*OPTIONS, *PARTS) if key in config}
     cbtorch.initialize(model_dir=model_dir, **of_run, **options)
     model = cbtorch.module(Network(params["model"]["hidden_sizes"]))
     optimizer = get_optimizer(model, params["optimizer"])

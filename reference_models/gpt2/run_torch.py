@@ -25,6 +25,7 @@ BETAS = (0.9, 0.999)
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
 OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max")
+PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
 
 
 class Windows(Dataset):
@@ -163,7 +164,7 @@ def get_schedule(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> L
 def train(params: dict[str, Any], model_dir: Path, options: dict[str, Any]) -> None:
     config = params["runconfig"]
     torch.manual_seed(config["seed"])
-    of_run = {key: config[key] for key in OPTIONS}
+    of_run = {key: config[key] for key in (*OPTIONS, *PARTS) if key in config}
     cbtorch.initialize(model_dir=model_dir, **of_run, **options)
     model = cbtorch.module(Gpt(params["model"]))
     optimizer = get_optimizer(model, params["optimizer"])

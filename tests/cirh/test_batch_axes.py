@@ -1,5 +1,6 @@
 """Which axis carries samples, and what minibatches make of a value: by hand, a row an operator."""
 
+import numpy as np
 import pytest
 
 from csrun import nn
@@ -8,6 +9,7 @@ from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.batch import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
@@ -107,6 +109,13 @@ def added_up(x, grad):
 
 def put_back(part, op, **place):
     return result(op, 0, part, input_sizes=(B, T, D), dim=1, **place)
+
+
+def constant(x, values):
+    """Rows of so many numbers, each of D."""
+    kind = tensor_type((B * T, D), "float32")
+    values = ConstantOp.packed(values.astype("float32"))
+    return Tensor(x.tracer, x.tracer.builder.leaf(ConstantOp, kind, values=values))
 
 
 def joined(dim, *tensors):
@@ -258,6 +267,31 @@ CASES = {
         Dependence(MIXED, 0),
     ),
     "behind each other": (lambda x: joined(0, x, x), LOST),
+    "beside what is alike for all": (
+        lambda x: joined(1, expanded(weight(x, 2, D), B, 2, D), masked(x)),
+        Dependence(SAMPLES, 0),
+    ),
+    "behind what is alike for all": (
+        lambda x: joined(0, expanded(weight(x, T, D), 2, T, D), x),
+        LOST,
+    ),
+    "with a constant of equal rows": (
+        lambda x: rows(x) + constant(x, np.arange(B * T * D) % D),
+        Dependence(SAMPLES, 0, T),
+    ),
+    "with a constant of other rows": (
+        lambda x: rows(x) + constant(x, np.arange(B * T * D)),
+        Dependence(MIXED, 0, T),
+    ),
+    "summed over samples with what is alike": (
+        lambda x: product(transposed(rows(x)), expanded(weight(x, 2), B * T, 2)),
+        Dependence(PART, counts_padding=True),
+    ),
+    "with what is not": (lambda x: product(transposed(rows(x)), weight(x, B * T, 2)), LOST),
+    "with products of what is alike": (
+        lambda x: rows(x) + product(expanded(weight(x, 2), B * T, 2), weight(x, 2, D)),
+        Dependence(SAMPLES, 0, T),
+    ),
     "beside what is no sample's": (lambda x: joined(1, x, weight(x, B, T, D)), LOST),
     "products of each sample": (
         lambda x: nn.matmul(x, permuted(masked(x), 0, 2, 1)),

@@ -89,8 +89,3 @@ def test_an_evaluation_that_comes_first_is_compiled_beside_the_training(tmp_path
 def test_both_at_once_are_refused(tmp_path):
     with pytest.raises(UsageError, match="give validate_only or compile_only, not both"):
         cbtorch.initialize(model_dir=tmp_path, compile_only=True, validate_only=True)
-
-
-def test_a_script_has_one_system(tmp_path):
-    with pytest.raises(UsageError, match="num_csx: a PyTorch script's run has one CS system"):
-        cbtorch.initialize(model_dir=tmp_path, num_csx=2)

@@ -48,12 +48,12 @@ class Kit:
         return [p.grad for p in self.model.parameters()]
 
 
-def beside(loop, folder, *layers, settings=None, **options):
+def beside(loop, folder, *layers, settings=None, kit=Kit, **options):
     """Run a loop on csrun and in plain PyTorch: its numbers and the weights must be the same.
 
-    settings: of csrun's run
+    settings: of csrun's run; kit: makes what the loop is made of
     """
-    ours, theirs = Kit(*layers, **options), Kit(*layers, **options)
+    ours, theirs = kit(*layers, **options), kit(*layers, **options)
     theirs.model.load_state_dict(ours.model.state_dict())
     with ours.session(folder, **(settings or {})):
         found = [float(number) for number in loop(ours)]

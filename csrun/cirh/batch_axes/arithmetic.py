@@ -14,6 +14,7 @@ from csrun.cirh.batch_axes.base import (
     SAMPLES,
     Dependence,
     Rules,
+    is_alike,
     linear,
     sum_of_samples,
 )
@@ -23,10 +24,18 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Rows of the left matrix, columns of the right one; what is summed over is a part."""
+    """Rows of the left matrix, columns of the right one; what is summed over is a part.
+
+    It may be summed with what is alike for all samples.
+    """
     left, right = of
     if (left.axis, right.axis) == (1, 0):
         return sum_of_samples(left, right) if left.rows == right.rows else LOST
+    lhs, rhs = op.operands[-2:]
+    if left.axis == 1 and right.over is SAME and is_alike(rhs, -2):
+        return sum_of_samples(left)
+    if right.axis == 0 and left.over is SAME and is_alike(lhs, -1):
+        return sum_of_samples(right)
     if left.axis == 0 and right.axis is None:
         return replace(left, over=SAMPLES if (left.over, right.over) == (SAMPLES, SAME) else MIXED)
     if right.axis == 1 and left.axis is None:

@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+import numpy as np
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.model import FullOp
+from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.cirh.ops.base import ElementwiseOp
+from csrun.cirh.ops.model import ConstantOp, FullOp
 from csrun.cirh.ops.shape import ExpandOp
 from csrun.cirh.types import shape_of, type_of
 
@@ -66,9 +69,21 @@ def fixed(op: Operation, of: Sequence[Dependence]) -> Dependence:
 def is_alike(value: SSAValue, axis: int) -> bool:
     """Whether a value is the same all along an axis, counted from the last one: -1, -2, …"""
     own = shape_of(type_of(value))
-    if -axis > len(own) or own[axis] == 1 or isinstance(value.owner, FullOp):
+    if -axis > len(own) or own[axis] == 1:
         return True
-    return isinstance(value.owner, ExpandOp) and is_alike(value.owner.x, axis)
+    match value.owner:
+        case FullOp():
+            return True
+        case ExpandOp() as op:
+            return is_alike(op.x, axis)
+        case ElementwiseOp() as op if "dim" not in op.properties:
+            return all(is_alike(operand, axis) for operand in op.operands)
+        case MmOp() | AddmmOp() as op:
+            return axis == -2 and is_alike(op.lhs, -2)
+        case ConstantOp() as op:
+            rows = np.moveaxis(op.array(), axis, 0)
+            return bool((rows == rows[:1]).all())
+    return False
 
 
 def linear(one: Dependence) -> Dependence:

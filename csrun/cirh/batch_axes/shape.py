@@ -6,7 +6,15 @@ from math import prod
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.base import LOST, MIXED, OF_THE_BATCH, Dependence, Rules, linear
+from csrun.cirh.batch_axes.base import (
+    LOST,
+    MIXED,
+    SAME,
+    Dependence,
+    Rules,
+    is_alike,
+    linear,
+)
 from csrun.cirh.ops import parts, shape
 from csrun.cirh.ops.base import integer, ints
 from csrun.cirh.types import shape_of, type_of
@@ -71,14 +79,23 @@ def selection_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Samples on the same axis of all operands, and not one behind the other."""
-    if len({(one.axis, one.rows) for one in of}) > 1:
-        return OF_THE_BATCH if all(one.axis is None for one in of) else LOST
-    if of[0].axis == integer(op.properties, "dim"):
+    """Samples on the same axis of all operands, and not one behind the other.
+
+    What is put beside them may be alike for all of them.
+    """
+    own = [one for one in of if one.axis is not None]
+    if not own:
+        return Dependence(of[0].over if len({one.over for one in of}) == 1 else MIXED)
+    first, axes = own[0], {(one.axis, one.rows) for one in own}
+    if len(axes) > 1 or first.axis is None or first.axis == integer(op.properties, "dim"):
         return LOST
-    over = of[0].over if len({one.over for one in of}) == 1 else MIXED
-    padding = of[0].padding if len({one.padding for one in of}) == 1 else None
-    return replace(of[0], over=over, padding=padding)
+    place = first.axis - len(shape_of(type_of(op.results[0])))
+    others = [(value, one) for value, one in zip(op.operands, of, strict=True) if one not in own]
+    if not all(one.over is SAME and is_alike(value, place) for value, one in others):
+        return LOST
+    over = first.over if len({one.over for one in own}) == 1 else MIXED
+    padding = first.padding if len({one.padding for one in of}) == 1 else None
+    return replace(first, over=over, padding=padding)
 
 
 RULES: Rules = {

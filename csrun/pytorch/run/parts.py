@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
+from csrun.compiler import CompileOptions, rebatch
 from csrun.estimator.trace import TracedModel
 from csrun.executable import Executable, InputSpec
-from csrun.pytorch.capture import Recording, Ref, user_line
+from csrun.pytorch.capture import Recording, Ref, Source, user_line
 from csrun.pytorch.graph.importing import module_of
 from csrun.pytorch.loop.given_tensors import Constant
 from csrun.pytorch.loop.loop_shape import LoopShape
@@ -118,11 +119,24 @@ class Part:
                     "batch, in the dataset, or a buffer that forward itself changes"
                 )
 
-    def traced(self, optimization: Optimization | None) -> TracedModel:
-        """Its program before the passes, with the optimizer's updates if it trains."""
+    def traced(self, optimization: Optimization | None, options: CompileOptions) -> TracedModel:
+        """Its program before the passes, with the optimizer's updates if it trains.
+
+        That is of one of the parts that a batch is computed in.
+
+        Raises: CompileError for what is of the batch as a whole, where there are several
+        """
         recording, optimizer = self.recording, optimization if self.trains else None
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
-        return TracedModel(module_of(recording, algorithms, self.run_mode, self.outputs), None)
+        module = module_of(recording, algorithms, self.run_mode, self.outputs)
+        rebatch(module, options, self.samples)
+        return TracedModel(module, None)
+
+    @property
+    def samples(self) -> int:
+        """Those of its batches, as they were recorded."""
+        first, *_ = self.recording.of(Source.INPUT)
+        return self.recording.kind(first.value).shape[0]
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from csrun.base.errors import UsageError
 from csrun.context import Preparation, analysis_dir
-from csrun.estimator.compilation import compile_options
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.run.compiling import options_of, tracing_of
 from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
@@ -56,8 +56,9 @@ class Prepared(ScriptRun):
         self._prepared.add(part)
         data = part.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
-        options = compile_options(run.config, part.run_mode, self._target)
-        prepare_traced(run, part.traced(self.users.optimization), options, self.only)
+        systems = len(self._target.systems)
+        tracing = tracing_of(part, self.users.optimization, run.config, systems)
+        prepare_traced(run, tracing, options_of(tracing, part, self._target), self.only)
         say_prepared(self.only, part.run_mode)
         if self.users.optimization is not None and not part.trains:
             return

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
-from csrun.estimator.compilation import compile_options, compile_traced
+from csrun.estimator.compilation import compile_fitting
 from csrun.estimator.place import target_of
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
@@ -19,6 +19,7 @@ from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref, user_line
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.run.compiling import options_of, tracing_of
 from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine, keep_results
@@ -185,12 +186,14 @@ class ScriptRun:
     def compile(self, part: Part) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""
         run = self.run
-        traced = part.traced(self.users.optimization)
-        options = compile_options(run.config, part.run_mode, self._target)
+        systems = len(self._target.systems)
+        tracing = tracing_of(part, self.users.optimization, run.config, systems)
+        options = options_of(tracing, part, self._target)
+        traced = tracing.trace(options)
         if self.replay.found is not None and part.trains and self._machine is None:
             self.replay.found.require_same(traced.weights())
         with compile_display(run.context) as begin:
-            compiled = compile_traced(traced, run.model_dir, options, begin)
+            compiled = compile_fitting(tracing, traced, run.model_dir, options, begin)
         self._compile_s += compiled.seconds
         part.executable = compiled.executable
         if part not in part.batches.parts:

@@ -1,0 +1,74 @@
+"""A batch in parts, as micro-batches and systems have it: a part's module, and what has none."""
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
+
+from csrun.cirh.batch_axes import Over
+from csrun.cirh.ops.batch_norm import NativeBatchNormOp
+from csrun.compiler.errors import CompileError, refused
+from csrun.compiler.matching import MatchedModel
+from csrun.compiler.options import CompileOptions
+from csrun.compiler.passes import Watch, run_passes
+from csrun.compiler.passes.rebatching import Rebatching
+from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode
+
+
+def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
+    """Make a module of a whole batch, with its backward pass, that of one of the options' parts.
+
+    samples: of the batch, which the parts have equal shares of
+
+    Raises: CompileError for what is of the batch as a whole
+    """
+    if options.parts == 1:
+        return
+    assert samples % options.parts == 0, "the caller has seen to it"
+    part = Rebatching(samples // options.parts, _in_parts(options))
+    passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
+    run_passes(module, passes, Watch(verify=False))
+    module.verify()
+
+
+def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
+    """Raises: CompileError for a value that no minibatch knows its part of."""
+    if options.parts == 1:
+        return
+    mixed = [
+        f"output {output.name}" for output in model.outputs if output.dependence.over is Over.MIXED
+    ]
+    if model.loss_dependence is not None and model.loss_dependence.over is not Over.PART:
+        mixed.insert(0, "the loss")
+    mixed += [f"state {name}" for name, of in model.states.items() if of.over is not Over.PART]
+    if mixed:
+        raise _refused_for(
+            model.mixing,
+            f"{mixed[0]} must be made of samples, or of sums over samples, to be computed "
+            + _in_parts(options),
+        )
+
+
+def _in_parts(options: CompileOptions) -> str:
+    """How a batch is to be computed, and what is to be left out of the configuration."""
+    if options.systems > 1:
+        return f"on several systems, got {options.systems} of them: set num_csx to 1"
+    if options.at_once == 1:
+        return (
+            f"in micro-batches, got {options.micro_batches} of them: leave micro_batch_size out, "
+            "or lower batch_size"
+        )
+    return (
+        f"in minibatches, got {options.minibatches} minibatches: set minibatches_in_flight to 1, "
+        "and multireplica to false"
+    )
+
+
+def _refused_for(mixing: Operation | None, message: str) -> CompileError:
+    """With the line and the layer of what is of the batch as a whole, where that is known."""
+    if mixing is None:
+        return CompileError(message)
+    scope = mixing.properties.get("scope")
+    layer = scope.data if isinstance(scope, StringAttr) else "model"
+    message += f" (layer {layer}: {mixing.name} is of the batch as a whole)"
+    if isinstance(mixing, NativeBatchNormOp):
+        message += "; nn.BatchNorm with by_minibatch has statistics of each minibatch"
+    return refused(mixing, message)

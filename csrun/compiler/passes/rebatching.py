@@ -1,0 +1,238 @@
+"""A module of a whole batch as that of a part of it, for one whose backward pass is written down.
+
+A front end that traces forward alone traces it again with the samples of a part. A recorded step
+has the batch in the shapes of both passes, and cannot be recorded again: each value is made anew by
+the axis that carries its samples. Numbers stay what they are. What a model divides by is of the
+whole batch, and what it computes of a part must be by sample, or a sum over samples, of which those
+of all parts are added up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
+from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
+from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
+from csrun.cirh.ops.base import CirhOp, ElementwiseOp, Plain, ints
+from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
+from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.model import ConstantOp, FullOp, InputOp, LeafOp, LossOp
+from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.shape import ExpandOp
+from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
+from csrun.compiler.errors import CompileError, refused
+from csrun.compiler.passes.rewrite import Done, Pass
+
+#: Properties that are the sizes of the first result.
+_SIZES = frozenset({"shape", "input_sizes", "input_size"})
+#: Operators that take what is the same for all samples once for each of them.
+_BY_SAMPLE = (
+    ElementwiseOp,
+    MatmulOp,
+    AttentionOp,
+    AttentionBackwardOp,
+    CatOp,
+    GatherOp,
+    GatherBackwardOp,
+)
+
+
+@dataclass(frozen=True)
+class Rebatching(Pass):
+    """Before: a module with its backward pass and its updates, without dead operators.
+
+    After: the same one of `samples` samples. The sum of the losses, and of the gradients, of such
+    parts of a batch is what the module has given for all of it. how: that this is asked for, in
+    messages.
+
+    Raises: CompileError, with the user's line, for what is of the batch as a whole
+    """
+
+    samples: int
+    how: str = "in parts"
+
+    name: ClassVar[str] = "rebatching"
+
+    def apply(self, module: ModuleOp) -> Done:
+        """Make each operator anew, in its order."""
+        operations = list(module.ops)
+        found = dependences_of(operations)
+        self._require_parts(operations, found)
+        parts = _Parts(found, self._batch_of(operations), self.samples)
+        for op in operations:
+            try:
+                parts.make(op)
+            except VerifyException as error:
+                raise self._refused(op, str(error)) from error
+        for op in reversed(operations):
+            Rewriter.erase_op(op)
+        module.body.block.add_ops(parts.operations)
+        return Done(True, (f"samples: {self.samples} of {parts.batch}",))
+
+    def _batch_of(self, operations: Sequence[Operation]) -> int:
+        inputs = [op for op in operations if isinstance(op, InputOp)]
+        rows = {shape_of(type_of(op.out))[:1] for op in inputs}
+        if len(rows) != 1 or () in rows:
+            raise CompileError(
+                "each array of a batch must have a row for each of its samples, to be computed "
+                f"{self.how}"
+            )
+        return next(iter(rows))[0]
+
+    def _require_parts(self, operations: Sequence[Operation], found: Dependences) -> None:
+        for op in operations:
+            is_mixed = any(found[result].over is Over.MIXED for result in op.results)
+            if is_mixed and not any(found[o].over is Over.MIXED for o in op.operands):
+                raise self._refused(op, f"{op.name} is of the batch as a whole")
+            if isinstance(op, LossOp) and found[op.value].over is not Over.PART:
+                raise self._refused(op, "the loss is no sum over samples")
+            if isinstance(op, UpdatingOp) and not _adds_up(op.grad, found):
+                raise self._refused(op, "the gradient is no sum over samples")
+
+    def _refused(self, op: Operation, why: str) -> CompileError:
+        scope = op.properties.get("scope")
+        layer = scope.data if isinstance(scope, StringAttr) else "model"
+        return refused(op, f"layer {layer}: {why}, and cannot be computed {self.how}")
+
+
+def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
+    """Whether the gradients of all parts add up to that of the batch; of no part it is zero."""
+    owner = gradient.owner
+    is_zero = isinstance(owner, FullOp) and owner.value.value.data == 0
+    return is_zero or found[gradient].over is Over.PART
+
+
+class _Parts:
+    """The operators of a part, as they are made, and the values in the place of the module's."""
+
+    def __init__(self, found: Dependences, batch: int, samples: int) -> None:
+        self.batch = batch
+        self._found, self._samples = found, samples
+        self._made: dict[SSAValue, SSAValue] = {}
+        self._order: list[Operation] = []
+        self._resized: dict[SSAValue, dict[tuple[int, int], SSAValue]] = {}
+        self._beside: dict[Operation, list[Operation]] = {}
+
+    @property
+    def operations(self) -> list[Operation]:
+        """All that were made, in their order."""
+        return [each for op in self._order for each in (op, *self._beside.get(op, ()))]
+
+    def make(self, op: Operation) -> None:
+        """Write the operator for a part.
+
+        Raises: VerifyException where its shapes do not follow from those of its operands
+        """
+        assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+        kinds = [self._kind(result) for result in op.results]
+        if isinstance(op, LeafOp):
+            new: Operation = type(op).declare(kinds[0], **op.properties)
+        else:
+            operands = [self._operand(op, number) for number in range(len(op.operands))]
+            new = type(op).of(operands, **self._properties(op))
+        if [result.type for result in new.results] != kinds:
+            raise VerifyException(f"{op.name} gives another shape")
+        new.location = op.location
+        for result, made in zip(op.results, new.results, strict=True):
+            made.name_hint = result.name_hint
+            self._made[result] = made
+        self._order.append(new)
+
+    def _kind(self, value: SSAValue) -> Tensor:
+        kind, one = type_of(value), self._found[value]
+        return tensor_type(self._sizes(shape_of(kind), one), dtype_of(kind))
+
+    def _sizes(self, sizes: Sequence[int], one: Dependence) -> tuple[int, ...]:
+        """Those of a value of a part, from the batch's."""
+        if one.axis is None:
+            return tuple(sizes)
+        if sizes[one.axis] != self.batch * one.rows:
+            raise VerifyException(f"{list(sizes)} does not have {one.rows} rows a sample")
+        rows = self._samples * one.rows
+        return *sizes[: one.axis], rows, *sizes[one.axis + 1 :]
+
+    def _properties(self, op: CirhOp) -> dict[str, Plain]:
+        found: dict[str, Plain] = dict(op.properties)
+        for name in _SIZES & op.properties.keys():
+            found[name] = self._sizes(ints(op.properties, name), self._found[op.results[0]])
+        return found
+
+    def _operand(self, op: CirhOp, number: int) -> SSAValue:
+        """What stands for an operand; one that is alike for all samples, with a part's rows."""
+        operand = op.operands[number]
+        made, own = self._made[operand], shape_of(type_of(operand))
+        one = self._samples_beside(op, number)
+        if one is None or one.axis is None or self._found[operand].axis is not None:
+            return made
+        if one.axis < 0 or own[one.axis] == 1:
+            return made
+        return self._alike(made, one.axis, self._samples * one.rows)
+
+    def _samples_beside(self, op: CirhOp, number: int) -> Dependence | None:
+        """Where an operand has samples if others have, and how many rows of each."""
+        rank = len(shape_of(type_of(op.operands[number])))
+        if isinstance(op, MmOp | AddmmOp):
+            left, right = (self._found[value] for value in op.operands[-2:])
+            if op.operands[number] is op.lhs and right.axis == 0:
+                return right.on(1)
+            return left.on(0) if op.operands[number] is op.rhs and left.axis == 1 else None
+        if not isinstance(op, _BY_SAMPLE):
+            return None
+        one = self._found[op.results[0]]
+        if one.axis is None:
+            return None
+        axis = one.axis - len(shape_of(type_of(op.results[0]))) + rank
+        return None if isinstance(op, MatmulOp) and axis >= rank - 2 else one.on(axis)
+
+    def _alike(self, value: SSAValue, axis: int, rows: int) -> SSAValue:
+        """A value that is alike all along an axis, with so many rows there."""
+        known = self._resized.setdefault(value, {})
+        if (axis, rows) not in known:
+            owner = value.owner
+            assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
+            new = self._with_rows(owner, axis, rows)
+            new.location = owner.location
+            self._beside.setdefault(owner, []).append(new)
+            known[axis, rows] = new.results[0]
+        return known[axis, rows]
+
+    def _with_rows(self, op: CirhOp, axis: int, rows: int) -> CirhOp:
+        """An operator of equal rows, as `is_alike` knows them, with another number of them."""
+        kind = type_of(op.results[0])
+        sizes = *shape_of(kind)[:axis], rows, *shape_of(kind)[axis + 1 :]
+        place = axis - len(sizes)
+        match op:
+            case FullOp():
+                return FullOp.declare(tensor_type(sizes, dtype_of(kind)), **op.properties)
+            case ConstantOp():
+                values = np.repeat(op.array().take([0], axis), rows, axis)
+                given: dict[str, Plain] = {**op.properties, "values": ConstantOp.packed(values)}
+                return ConstantOp.declare(tensor_type(sizes, dtype_of(kind)), **given)
+            case ExpandOp():
+                given = {**op.properties, "shape": sizes}
+                return ExpandOp.of([self._of_rows(op.x, place, rows)], **given)
+            case MmOp() | AddmmOp():
+                *bias, lhs, rhs = op.operands
+                operands = [*bias, self._of_rows(lhs, place, rows), rhs]
+            case _:
+                operands = [self._of_rows(x, place, rows) for x in op.operands]
+        return type(op).of(operands, **op.properties)
+
+    def _of_rows(self, value: SSAValue, place: int, rows: int) -> SSAValue:
+        """An operand with so many rows on an axis, counted from the last one; or with its one."""
+        if _has_one_row(value, place):
+            return value
+        return self._alike(value, len(shape_of(type_of(value))) + place, rows)
+
+
+def _has_one_row(value: SSAValue, place: int) -> bool:
+    """Whether it is repeated along an axis, counted from the last one."""
+    sizes = shape_of(type_of(value))
+    return -place > len(sizes) or sizes[place] == 1
