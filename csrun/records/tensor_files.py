@@ -36,11 +36,15 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Blocks:
-    """A tensor that is made while it is written: `make` gives its rows, some at a time."""
+    """A tensor that is made while it is written: `make` gives its rows, some at a time.
+
+    check: is told the checksum of all of them, and raises where that should be another.
+    """
 
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]"
     make: Callable[[], Iterator[Array]]
+    check: Callable[[int], None] = lambda crc32: None
 
     @property
     def nbytes(self) -> int:
@@ -67,10 +71,13 @@ def write(
     with FileIO(files.create_new(path), "wb") as file:
         _write_all(file, memoryview(header))
         for name in order or tensors:
+            tensor = tensors[name]
             file.seek(offsets[name])
-            for part in _parts(tensors[name]):
+            for part in _parts(tensor):
                 _write_all(file, part)
                 checksums[name] = zlib.crc32(part, checksums[name])
+            if isinstance(tensor, Blocks):
+                tensor.check(checksums[name])
             copied(name)
         os.fsync(file.fileno())
     return checksums

@@ -3,7 +3,9 @@
 A GPT trains by AdamW in a job, a checkpoint every twenty steps. Of each twenty the ten around the
 checkpoint, from two steps before it on, are one side, the ten that follow them the other.
 
-    checkpoints.py [streaming|pipelined...]
+    checkpoints.py [streaming|tcp|pipelined...]
+
+tcp is streaming whose nodes act as machines of their own, over loopback.
 """
 
 import os
@@ -15,16 +17,21 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own support
+
 import msgspec
 import numpy as np
 from result import Result
+from support.sites import separate_site
 
 RUN = Path(__file__).parents[2] / "reference_models" / "gpt2" / "run.py"
 LENGTH, VOCABULARY, WIDTH, LAYERS = 256, 32768, 512, 8
 EVERY, BEFORE, AROUND, CHECKPOINTS = 20, 2, 10, 4
 STEPS = EVERY * (CHECKPOINTS + 1)
+STREAMING = ("--total-nodes", "3", "python-ws")
 LAYOUTS = {
-    "streaming": ("--total-nodes", "3", "python-ws"),
+    "streaming": STREAMING,
+    "tcp": ("--site", "separate.yaml", *STREAMING),
     "pipelined": ("--total-nodes", "1", "python"),
 }
 AT_LEAST = 1 / 1.15  # a checkpoint slows the ten steps around it by less than 15 %
@@ -58,6 +65,7 @@ def _trained(folder: Path, layout: tuple[str, ...]) -> tuple[dict[int, float], i
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, 64 * LENGTH + 1)
     tokens.astype(np.uint16).tofile(folder / "train.bin")
     (folder / "params.yaml").write_bytes(msgspec.yaml.encode(_params(folder)))
+    separate_site(folder)
     command = [sys.executable, "-m", "csrun.cli.csrun_wse", "--tasks-per-node", "1",
                "--cpus-per-task", "1", *layout, str(RUN), "--mode", "train",
                "--params", "params.yaml"]  # fmt: skip

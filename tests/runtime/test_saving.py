@@ -12,6 +12,7 @@ import pytest
 from csrun.base.errors import CsrunError
 from csrun.context.ending import DeferredEnding
 from csrun.records import checkpoints, tensor_files
+from csrun.runtime.roles.machine import Held
 from csrun.runtime.roles.saving import Saving
 
 WAIT_S = 120.0
@@ -47,8 +48,12 @@ def saving_in(folder: Path) -> Saving:
     return Saving(folder, checkpoints.Writer(folder, {}, 5), DeferredEnding(), 0, "be careful")
 
 
-def at_once() -> None:
-    """No update waits: all is copied before `begin` returns."""
+def begin(saving: Saving, step: int, state: dict[str, np.ndarray]) -> None:
+    """As who makes no step before all is copied."""
+    copied = threading.Semaphore(0)
+    saving.begin(step, state, lambda: Held(tuple(state), copied.release, lambda: None))
+    for _ in state:
+        assert copied.acquire(timeout=WAIT_S)
 
 
 def state_of(value: float) -> dict[str, np.ndarray]:
@@ -64,7 +69,7 @@ def assert_holds(folder: Path, step: int, value: float) -> None:
 
 def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Disk) -> None:
     saving, state = saving_in(tmp_path), state_of(1)
-    saving.begin(7, state, at_once)
+    begin(saving, 7, state)
     assert disk.waits.wait(WAIT_S)
     for tensor in state.values():
         tensor[...] = 2
@@ -73,7 +78,7 @@ def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Di
     disk.may_go_on.set()
     saving.wait()
     assert_holds(tmp_path, 7, 1)
-    saving.begin(9, state, at_once)
+    begin(saving, 9, state)
     saving.end(None)
     assert_holds(tmp_path, 9, 2)
     assert checkpoints.kept_steps(tmp_path) == (7, 9)
@@ -82,21 +87,21 @@ def test_the_state_changes_while_the_disk_is_waited_for(tmp_path: Path, disk: Di
 def test_a_disk_that_fails_behind_the_training_is_told_of(tmp_path: Path, disk: Disk) -> None:
     saving = saving_in(tmp_path)
     disk.fails = True
-    saving.begin(7, state_of(1), at_once)
+    begin(saving, 7, state_of(1))
     disk.may_go_on.set()
     with pytest.raises(CsrunError, match=r"model-ckpt-7\.safetensors: cannot be written"):
         saving.wait()
     saving.wait()  # told once
     assert not list(tmp_path.iterdir())
     disk.fails = False
-    saving.begin(7, state_of(3), at_once)  # as by a script that has caught it
+    begin(saving, 7, state_of(3))  # as by a script that has caught it
     saving.wait()
     assert_holds(tmp_path, 7, 3)
 
 
 def test_another_error_of_the_run_waits_for_what_is_copied(tmp_path: Path, disk: Disk) -> None:
     saving = saving_in(tmp_path)
-    saving.begin(7, state_of(1), at_once)
+    begin(saving, 7, state_of(1))
     threading.Timer(0.05, disk.may_go_on.set).start()
     saving.end(RuntimeError("the wafer is gone"))
     assert_holds(tmp_path, 7, 1)
@@ -107,7 +112,7 @@ def test_an_end_at_once_discards_what_does_not_count_yet(
 ) -> None:
     monkeypatch.setattr("csrun.runtime.roles.saving.STOPPED_S", 0.01)
     saving = saving_in(tmp_path)
-    saving.begin(7, state_of(1), at_once)
+    begin(saving, 7, state_of(1))
     assert disk.waits.wait(WAIT_S)
     with caplog.at_level("INFO", "csrun"):
         saving.end(KeyboardInterrupt())
@@ -122,10 +127,11 @@ def test_an_end_at_once_discards_what_does_not_count_yet(
 
 def test_what_is_not_finite_is_no_checkpoint(tmp_path: Path) -> None:
     saving = saving_in(tmp_path)
-    saving.begin(5, state_of(1), at_once)
+    begin(saving, 5, state_of(1))
     broken = state_of(1)
     broken["momentum/kernel"][-1] = np.nan
     with pytest.raises(CsrunError, match=r"tensor momentum/kernel is not finite after step 6: .*"
                        "the last good checkpoint is model-ckpt-5; be careful"):  # fmt: skip
-        saving.begin(6, broken, at_once)
+        begin(saving, 6, broken)
+        saving.wait()
     assert_holds(tmp_path, 5, 1)

@@ -1,15 +1,19 @@
-"""Pairs of connected channels, one of each kind."""
+"""Pairs of connected channels, one of each kind, and a wire that alters data."""
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.tcp import TcpChannel, tune
+from csrun.runtime.wire.tcp import Line, TcpChannel, tune
 
 
 def tcp_channel_pair(first: str, second: str) -> tuple[TcpChannel, TcpChannel]:
-    """As `channel_pair`, over loopback, each with its bulk."""
+    """As `channel_pair`, over loopback, each with all lines."""
     left, right = (TcpChannel(*end) for end in zip(_tcp_pair(), (first, second), strict=True))
-    left.bulk, right.bulk = _tcp_pair()
+    for line in Line:
+        left.lines[line], right.lines[line] = _tcp_pair()
     return left, right
 
 
@@ -20,6 +24,37 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
     tune(left)
     tune(right)
     return left, right
+
+
+@contextmanager
+def altering_pair(byte: int) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends: of what the second sends, a bit of this byte arrives altered at the first."""
+    first, near = socket.socketpair()
+    far, second = socket.socketpair()
+    threads = [
+        threading.Thread(target=_pass_on, args=args, daemon=True)
+        for args in ((near, far, None), (far, near, byte))
+    ]
+    for thread in threads:
+        thread.start()
+    with first, second, near, far:
+        yield first, second
+        for end in (first, second, near, far):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, byte: int | None) -> None:
+    passed = 0
+    with suppress(OSError):
+        while data := bytearray(source.recv(1 << 16)):
+            if byte is not None and passed <= byte < passed + len(data):
+                data[byte - passed] ^= 0x10
+            passed += len(data)
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_RDWR)
 
 
 PAIRS = {"unix": channel_pair, "tcp": tcp_channel_pair}

@@ -1,4 +1,4 @@
-"""MemoryX on another machine than the wafer: the same store and algorithm, over two connections."""
+"""MemoryX on another machine than the wafer: the same store and algorithm, over TCP."""
 
 import select
 from contextlib import closing
@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from csrun.executable import Executable, Runtime, Step, flat_views, load
-from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import receive_gradients
+from csrun.runtime.remote.state import StateSender, bytes_at
 from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, Order
+from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.step.update_threads import UpdateThreads
@@ -20,6 +21,7 @@ from csrun.runtime.store.notes import squares_of
 from csrun.runtime.store.place import Part, Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
+from csrun.runtime.wire.shared import Interrupted
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly
 
 
@@ -29,12 +31,18 @@ def serve_remote(
     """Make the store, and obey the wafer and the chief until the chief says stop."""
     plan = executable.plan
     part = Part.of(plan, request)
+    gate = UpdateGate(plan, part.own(plan))
     with (
         closing(UpdateThreads(own_threads())) as threads,
         closing(make_store(plan, request.settings, request.checkpoints, part)) as store,
+        closing(StateSender(control, store, gate)),
     ):
         control.send(messages.StoreReady(store.nbytes, store.disk))
-        return _RemoteStore(control, executable, request, store, part, threads).serve()
+        served = _RemoteStore(control, executable, request, store, part, threads, gate)
+        try:
+            return served.serve()
+        except Interrupted as interrupted:
+            return interrupted.stop.results
 
 
 class _RemoteStore:
@@ -48,14 +56,15 @@ class _RemoteStore:
         store: Store,
         part: Part,
         threads: UpdateThreads,
+        gate: UpdateGate,
     ) -> None:
-        self._threads, self._part = threads, part
+        self._threads, self._part, self._gate = threads, part, gate
         self._control = control
         self._wafer = control.bulk
-        self._store, self._bytes = store, store.memory.bytes
+        self._store = store
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
-        self._turn = _Served(executable, store, self._runtime, part, threads)
+        self._turn = _Served(executable, store, self._runtime, part, threads, gate)
         self._programs = {0: self._turn}
         self._loaded = 1  # programs so far
         self._step = Step()
@@ -85,10 +94,10 @@ class _RemoteStore:
             case messages.Stop(results):
                 return results
             case messages.ReadState(offset, nbytes):
-                self._control.send_array(self._bytes_at(offset, nbytes))
+                self._control.send_array(bytes_at(self._store, offset, nbytes))
                 self._store.pages.let_go(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
-                self._control.receive_array(self._bytes_at(offset, nbytes))
+                self._control.receive_array(bytes_at(self._store, offset, nbytes))
                 self._store.pages.write_back(range(offset, offset + nbytes))
                 self._control.send(messages.StateWritten())
             case messages.InitializeStore():
@@ -99,7 +108,7 @@ class _RemoteStore:
                     self._control.send(messages.Traced(part))
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
-                beside = self._store, self._runtime, self._part, self._threads
+                beside = self._store, self._runtime, self._part, self._threads, self._gate
                 self._programs[self._loaded] = _Served(executable, *beside)
                 self._loaded += 1
                 self._control.send(messages.UpdatesReady())
@@ -108,11 +117,6 @@ class _RemoteStore:
             case _:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
         return None
-
-    def _bytes_at(self, offset: int, nbytes: int) -> Array:
-        if not 0 <= offset <= offset + nbytes <= len(self._bytes):
-            raise RuntimeError(f"chief: asks for bytes {offset} to {offset + nbytes} of the store")
-        return self._bytes[offset : offset + nbytes]
 
     def _obey_wafer(self) -> None:
         order, group, step, _ = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
@@ -155,9 +159,10 @@ class _Served:
         runtime: Runtime,
         part: Part,
         threads: UpdateThreads,
+        gate: UpdateGate,
     ) -> None:
         plan, memory = executable.plan, store.memory.bytes
         program = threads.over(executable.update_program(memory, runtime))
         self.flat = flat_views(plan, memory)
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
-        self.updates = Updates(plan, program, self.pages, own=part.own(plan))
+        self.updates = Updates(plan, program, self.pages, gate, part.own(plan))

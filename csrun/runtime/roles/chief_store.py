@@ -9,12 +9,15 @@ from csrun.executable import Executable, Plan, numbers_view, state_layout, state
 from csrun.executable.bind import Array
 from csrun.executable.shards import Own, Shards, piece_starts
 from csrun.records import log_lines
+from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
+from csrun.runtime.roles.machine import Held
 from csrun.runtime.roles.peer_channels import PeerChannels
+from csrun.runtime.step.copying import copying_order
 from csrun.runtime.store.residency import Residency, store_bytes
 from csrun.runtime.store.tensors import FilePort, Port, stored_numbers, stored_state
 from csrun.runtime.wire import messages
-from csrun.runtime.wire.shared import SharedMemory
+from csrun.runtime.wire.shared import Counter, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
 M = TypeVar("M", bound=messages.AnyMessage)
@@ -27,7 +30,8 @@ class ChiefStore:
 
     parts: what the wafers are given: the descriptors of the store, or that of the connection to
     another machine; they stay open as long as the run. systems: how many wafers there are.
-    disk: of a store in a file on this one.
+    disk: of a store in a file on this one. sent: what a checkpoint gets of one on another, once
+    `state` has been asked for.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class ChiefStore:
         self._counters = 0 if self.is_afar else systems * COUNTERS
         self.parts: list[int] = []
         self.disk: messages.StoreOnDisk | None = None
+        self.sent: SentState | None = None
 
     def ask(
         self,
@@ -90,6 +95,7 @@ class ChiefStore:
         """Its part of the state, wherever the store is; the wafer has been given its parts."""
         own = self._shards.own(plan, self._server)
         if isinstance(self._channel, TcpChannel):
+            self.sent = SentState(plan, own, self._channel)
             return _state_by(plan, ChannelPort(self._channel), own)
         memory, *counters = self.parts
         close_all(counters)
@@ -169,6 +175,18 @@ class ChiefStores:
         for each in self._each:
             each.initialized()
 
+    def hold_updates(self) -> Held:
+        """Have tasks on other machines hold their updates back, and send the state meanwhile."""
+        stores = [each.sent for each in self._each if each.sent is not None]
+        found = {name: tensor for store in stores for name, tensor in store.hold().items()}
+        sent = {name: found[name] for name in state_layout(self._plan)}
+
+        def end() -> None:
+            for store in stores:
+                store.end()
+
+        return Held(copying_order(self._plan), lambda count: None, end, sent)
+
     def state(self, plan: Plan) -> State:
         """All of the state, in the order of one store's, and the numbers of the steps."""
         states, numbers = zip(*(each.state(plan) for each in self._each), strict=True)
@@ -211,6 +229,21 @@ def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
     first = common + COUNTERS * system
     tasks = (parts[each * server :][:each] for server in range(servers))
     return [part for own in tasks for part in (*own[:common], *own[first : first + COUNTERS])]
+
+
+def held_by(counters: Sequence[Counter], plan: Plan) -> Held:
+    """Updates of this machine, which wait for these counters; plan: that of the store."""
+
+    def copied(count: int) -> None:
+        for counter in counters:
+            counter.raise_by(count)
+
+    return Held(copying_order(plan), copied, lambda: _close(counters))
+
+
+def _close(counters: Iterable[Counter]) -> None:
+    for counter in counters:
+        counter.close()
 
 
 def close_all(descriptors: Iterable[int]) -> None:

@@ -10,10 +10,10 @@ from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.chief_store import ChiefStores, State, close_all
+from csrun.runtime.roles.chief_store import ChiefStores, State, close_all, held_by
 from csrun.runtime.roles.chief_streamers import ChiefStreamers
 from csrun.runtime.roles.chief_swarmx import Lanes, connect_wafers
-from csrun.runtime.roles.machine import Feed
+from csrun.runtime.roles.machine import Feed, Held
 from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
 from csrun.runtime.roles.wafers import Wafers
@@ -25,7 +25,6 @@ from csrun.runtime.wire import messages
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of, ring_slots_for
 from csrun.runtime.wire.shared import Counter, SharedMemory
-from csrun.runtime.wire.tcp import TcpChannel
 
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
 REMOTE_DESCRIPTORS = 2  # channel and bulk
@@ -193,15 +192,16 @@ class Cluster:
         """Give an order to the wafers; `awaited` hears what one of them waits for."""
         return self._wafers.run(order, awaited)
 
-    def hold_updates(self) -> list[Counter] | None:
+    def hold_updates(self) -> Held:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""
+        if self._stores is not None and self._stores.are_afar:
+            return self._stores.hold_updates()
         owners = self._memoryx or (wafer_name(self._request.systems[0]),)
-        if isinstance(self._peers[owners[0]], TcpChannel):
-            return None
         for owner in owners:
             self._peers[owner].send(messages.HoldUpdates())
-        held = [self._peers.expect(owner, messages.UpdatesHeld, 1) for owner in owners]
-        return [Counter(counter) for _, (counter,) in held]
+        answers = [self._peers.expect(owner, messages.UpdatesHeld, 1) for owner in owners]
+        plan = self._request.executable.plan
+        return held_by([Counter(counter) for _, (counter,) in answers], plan)
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each peer has traced, by its name."""

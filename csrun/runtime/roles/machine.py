@@ -6,6 +6,7 @@ them may run when another has: between two orders nothing has to be said, and wh
 made for one lies in its ring until it runs again.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +14,8 @@ from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array
+from csrun.records.tensor_files import Blocks
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.step.copying import Held
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire.messages import Results, StepsDone
@@ -34,6 +35,20 @@ class Feed:
     first: int = 0
     last: int | None = None
     told: bytes = b""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Updates that wait for what is copied of the state.
+
+    order: in which tensors are to be copied. copied: so many more are; end: no more will be. sent:
+    the tensors, where they come from another machine beside the steps, and not from the state.
+    """
+
+    order: tuple[str, ...]
+    copied: Callable[[int], None]
+    end: Callable[[], None]
+    sent: Mapping[str, Blocks] | None = None
 
 
 class Program(Protocol):
@@ -113,11 +128,8 @@ class Machine(Program, Protocol):
         Once, before anything is written into it: zeros are taken to be there.
         """
 
-    def hold_updates(self) -> Held | None:
-        """Have updates wait for what is copied of the state, between two calls of `run`.
-
-        None where they cannot, so that no step may be taken until all of it is copied.
-        """
+    def hold_updates(self) -> Held:
+        """Have updates wait for what is copied of the state, between two calls of `run`."""
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each of its processes has traced, by its name."""

@@ -11,13 +11,11 @@ from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array, Bytes
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.machine import Feed, Program, over_store
-from csrun.runtime.step.copying import Held, copying_order
+from csrun.runtime.roles.machine import Feed, Held, Program, over_store
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
 from csrun.runtime.step.source import require_first_rows
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire import messages
-from csrun.runtime.wire.shared import Counter
 
 log = logging.getLogger("csrun")
 Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says of its own waits
@@ -57,8 +55,8 @@ class Peers(Protocol):
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
 
-    def hold_updates(self) -> list[Counter] | None:
-        """Have updates wait for what is copied of the state; the counters of its tensors."""
+    def hold_updates(self) -> Held:
+        """Have updates wait for what is copied of the state."""
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each of them has traced, by its name."""
@@ -178,21 +176,9 @@ class ClusterMachine(ClusterProgram):
         """Give all of the state its first values."""
         self._peers.initialize(self.state)
 
-    def hold_updates(self) -> Held | None:
+    def hold_updates(self) -> Held:
         """Have updates wait for what is copied of the state."""
-        counters = self._peers.hold_updates()
-        if counters is None:
-            return None
-
-        def copied(count: int) -> None:
-            for counter in counters:
-                counter.raise_by(count)
-
-        def end() -> None:
-            for counter in counters:
-                counter.close()
-
-        return Held(copying_order(self.plan), copied, end)
+        return self._peers.hold_updates()
 
     def traced(self) -> list[tuple[str, Spans]]:
         """What each process but the chief's has traced, by its name."""

@@ -1,9 +1,9 @@
 """Checkpoints beside a training: a thread copies the state, brings it to the disk, and names it.
 
-The steps go on meanwhile: what an update changes has been copied before it, or the update waits. A
-store on another machine is copied before the next step. A checkpoint counts once the index names
-it, as `csrun.records.checkpoints` says, whenever that is: a run that is killed before goes on from
-the one before.
+The steps go on meanwhile: what an update changes has been copied before it, or the update waits. Of
+a store on another machine each tensor is sent beside the steps. A checkpoint counts once the index
+names it, as `csrun.records.checkpoints` says, whenever that is: a run that is killed before goes on
+from the one before.
 """
 
 import logging
@@ -17,7 +17,8 @@ from csrun.base.errors import CsrunError
 from csrun.context.ending import DeferredEnding
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, log_lines
-from csrun.runtime.step.copying import Held
+from csrun.records.tensor_files import Blocks
+from csrun.runtime.roles.machine import Held
 from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")
@@ -46,31 +47,30 @@ class Saving:
         self._step = 0  # whose it is
         self.newest, self.seconds = newest, 0.0
 
-    def begin(self, step: int, state: Mapping[str, Array], hold: Callable[[], Held | None]) -> None:
+    def begin(self, step: int, state: Mapping[str, Array], hold: Callable[[], Held]) -> None:
         """Save what the state is now; on return steps may be taken.
 
-        hold: has the updates wait for what is copied; it gives None where they cannot.
+        hold: has the updates wait for what is copied.
 
-        Raises: CsrunError when it is not finite, or a disk fails, be it of the one before
+        Raises: CsrunError when the one before it was not finite, or a disk has failed at that
         """
         self.wait()
         log.info(log_lines.saving_checkpoint(step))
         self.newest = self._step = step
-        held, all_copied = hold(), threading.Event()
-        copies = _Copies(held or Held(tuple(state), lambda count: None, lambda: None), all_copied)
-        self._under_way = _in_thread(lambda: self._write(step, state, copies))
-        if held is None:
-            self._guarded(all_copied.wait)
-        self.look()
+        held = hold()
+        self._under_way = _in_thread(lambda: self._write(step, held.sent or state, _Copies(held)))
 
     def wait(self) -> None:
-        """Until the last one is named. Raises: CsrunError as `begin`"""
+        """Until the last one is named.
+
+        Raises: CsrunError when it is not finite, a disk fails, or who sends it is lost
+        """
         if self._under_way is not None:
             self._guarded(self._under_way.result)
             self._under_way = None
 
     def look(self) -> None:
-        """See whether the last one has failed. Raises: CsrunError as `begin`"""
+        """See whether the last one has failed. Raises: CsrunError as `wait`"""
         if self._under_way is not None and self._under_way.done():
             self.wait()
 
@@ -102,7 +102,7 @@ class Saving:
         place = f", checkpoint_path {self._model_dir / name}" if good < max(kept) else ""
         return f"the last good checkpoint is {name}{place}; {remedy}"
 
-    def _write(self, step: int, state: Mapping[str, Array], copies: "_Copies") -> None:
+    def _write(self, step: int, state: Mapping[str, Array | Blocks], copies: "_Copies") -> None:
         """In the thread. A state that is not finite must not push a good checkpoint out."""
         started = perf_counter()
         try:
@@ -138,8 +138,8 @@ class Saving:
 class _Copies:
     """Tells who waits of each tensor that is copied, and of all of them when no more will be."""
 
-    def __init__(self, held: Held, all_copied: threading.Event) -> None:
-        self.order, self._held, self._all_copied = held.order, held, all_copied
+    def __init__(self, held: Held) -> None:
+        self.order, self._held = held.order, held
         self._left = len(held.order)
 
     def count(self, name: str) -> None:
@@ -153,8 +153,6 @@ class _Copies:
         self._left -= count
         if count:
             self._held.copied(count)
-        if not self._left:
-            self._all_copied.set()
 
 
 def _in_thread(work: Callable[[], None]) -> "Future[None]":

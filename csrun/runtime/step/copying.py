@@ -1,40 +1,33 @@
 """A checkpoint is copied beside the next step: an update waits until what it changes is copied.
 
-The tensors are copied in the order in which a step updates them, the chief's side counts them, and
-who updates takes from that count. In a step the forward pass and most of the backward pass lie
+The tensors are copied in the order in which a step updates them, who copies counts them, and who
+updates takes from that count. In a step the forward pass and most of the backward pass lie
 before the first update, so that there is rarely anything to wait for.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 
 from csrun.executable import Plan, state_layout
-
-
-@dataclass(frozen=True)
-class Held:
-    """The copying side. order: of the tensors. copied: so many more are; end: no more will be."""
-
-    order: tuple[str, ...]
-    copied: Callable[[int], None]
-    end: Callable[[], None]
+from csrun.executable.shards import Own
 
 
 class UpdateGate:
     """The updating side, one for all programs over a store. owner: the plan that it is laid out by.
 
-    Its tensors are numbered from 1 on, in the order of their copying.
+    Its tensors are numbered from 1 on, in the order of their copying; own: those of these groups.
     """
 
-    def __init__(self, owner: Plan) -> None:
-        self._numbers = {name: number for number, name in enumerate(copying_order(owner), 1)}
+    def __init__(self, owner: Plan, own: Own = None) -> None:
+        order = copying_order(owner, own)
+        self._numbers = {name: number for number, name in enumerate(order, 1)}
         self._copied = len(self._numbers)
         self._take: Callable[[], object] | None = None
 
-    def hold(self, take: Callable[[], object]) -> None:
-        """From here on nothing is copied yet; `take` waits for one more tensor."""
+    def hold(self, take: Callable[[], object]) -> int:
+        """From here on nothing is copied yet; `take` waits for one more tensor of so many."""
         self._take, self._copied = take, 0
+        return len(self._numbers)
 
     def last_of_groups(self, plan: Plan) -> list[int]:
         """For each group of a program the number of the tensor that is copied last of it."""
@@ -48,11 +41,14 @@ class UpdateGate:
             self._copied += 1
 
 
-def copying_order(plan: Plan) -> tuple[str, ...]:
-    """All tensors of the state by name, those first whose updates come first in a step."""
-    tensors = _tensors(plan)
+def copying_order(plan: Plan, own: Own = None) -> tuple[str, ...]:
+    """All tensors of the state by name, those first whose updates come first in a step.
+
+    own: of these groups alone
+    """
+    tensors, layout = _tensors(plan), state_layout(plan, own)
     first = chain.from_iterable(tensors[group] for group in plan.deliveries)
-    return tuple(dict.fromkeys(chain(first, state_layout(plan))))
+    return tuple(name for name in dict.fromkeys(chain(first, layout)) if name in layout)
 
 
 def _tensors(plan: Plan) -> list[list[str]]:

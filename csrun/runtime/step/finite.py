@@ -1,10 +1,10 @@
 """A state on its way into a checkpoint: looked at once, and refused if it is not finite.
 
-A piece is checked, summed and written while it is in the processor's cache; one of a store on
-another machine is sent once.
+A piece is checked, summed and written while it is in the processor's cache.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 
@@ -24,19 +24,29 @@ class NotFiniteError(Exception):
         self.name = name
 
 
-def finite(state: Mapping[str, Array]) -> dict[str, Blocks]:
+def finite(state: Mapping[str, Array | Blocks]) -> dict[str, Blocks]:
     """The tensors as a checkpoint takes them. What takes a piece raises NotFiniteError."""
-    return {
-        name: Blocks(array.shape, array.dtype, partial(_pieces, name, array))
-        for name, array in state.items()
-    }
+    return {name: _checked(name, tensor) for name, tensor in state.items()}
 
 
-def _pieces(name: str, array: Array) -> Iterator[Array]:
+def _checked(name: str, tensor: Array | Blocks) -> Blocks:
+    made = tensor if isinstance(tensor, Blocks) else _in_pieces(tensor)
+
+    def make() -> Iterator[Array]:
+        for piece in made.make():
+            if not (isfinite(piece.min()) and isfinite(piece.max())):
+                raise NotFiniteError(name)
+            yield piece
+
+    return replace(made, make=make)
+
+
+def _in_pieces(array: Array) -> Blocks:
+    return Blocks(array.shape, array.dtype, partial(_pieces, array))
+
+
+def _pieces(array: Array) -> Iterator[Array]:
     flat = array.reshape(-1)
     count = max(1, PIECE_BYTES // array.dtype.itemsize)
     for start in range(0, array.size, count):
-        piece = np.asarray(flat[start : start + count])
-        if not (isfinite(piece.min()) and isfinite(piece.max())):
-            raise NotFiniteError(name)
-        yield piece
+        yield np.asarray(flat[start : start + count])

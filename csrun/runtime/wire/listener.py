@@ -22,7 +22,7 @@ from csrun.runtime.wire.rendezvous import (
     SAME_CALLS,
     Endpoint,
     RunFolder,
-    bulk_name,
+    line_names,
     new_unix_name,
     require_own_account,
 )
@@ -73,7 +73,7 @@ class Listener:
         stored.write(folder.endpoint, endpoint, durable=False)
 
     def accept(self, expected: set[str]) -> dict[str, Channel]:
-        """Wait until all expected peers have joined, those of other machines with their bulk.
+        """Wait until all expected peers have joined, those of other machines with their lines.
 
         Raises: PeerLost when one of them has ended instead.
         """
@@ -206,16 +206,16 @@ class Listener:
 def _take_in(
     connection: socket.socket, name: str, missing: set[str], joined: dict[str, Channel]
 ) -> None:
-    """A peer, or the bulk of one that has come from another machine before."""
+    """A peer, or a line of one that has come from another machine before."""
     for channel in joined.values():
-        if isinstance(channel, TcpChannel) and name == bulk_name(channel.peer):
-            channel.bulk = connection
+        if isinstance(channel, TcpChannel) and (line := line_names(channel.peer).get(name)):
+            channel.lines[line] = connection
             return
     if connection.family == socket.AF_UNIX:
         joined[name] = UnixChannel(connection, name)
     else:
         joined[name] = TcpChannel(connection, name)
-        missing.add(bulk_name(name))
+        missing.update(line_names(name))
 
 
 def _unix_door(name: str) -> socket.socket:

@@ -31,7 +31,7 @@ from csrun.context.job import peer_name
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.tcp import TcpChannel, tune
+from csrun.runtime.wire.tcp import Line, TcpChannel, tune
 
 log = logging.getLogger("csrun")
 
@@ -82,9 +82,10 @@ def require_own_account(connection: socket.socket) -> None:
         raise PermissionError(errno.EACCES, f"the other end is of another account, uid {uid}")
 
 
-def bulk_name(peer: str) -> str:
-    """The name by which a peer's connection for raw data joins."""
-    return f"{peer}/bulk"
+def line_names(peer: str) -> dict[str, Line]:
+    """The lines of a peer on another machine, by the names by which they join."""
+    lines = tuple(Line) if peer.split()[0] == MEMORYX else (Line.BULK,)
+    return {f"{peer}/{line}": line for line in lines}
 
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; unix(7)
@@ -223,7 +224,8 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
             return UnixChannel(connection, CHIEF)
         channel = TcpChannel(connection, CHIEF)
         try:
-            channel.bulk = _proven(folder, bulk_name(me))
+            for name, line in line_names(me).items():
+                channel.lines[line] = _proven(folder, name)
         except BaseException:
             channel.close()
             raise

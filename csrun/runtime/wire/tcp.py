@@ -1,16 +1,23 @@
 """The channel between two machines: TCP, each message a frame.
 
-A peer on another machine has a second connection as well, its *bulk*, for raw data that the two
-sides know the size of: batches, weights, gradients. Machines of one job have the same byte order.
+A peer on another machine has other connections as well, its lines, for raw data that the two sides
+know the size of. Machines of one job have the same byte order.
+
+TCP has a checksum of 16 bits a packet, which network cards make and check. What else alters data, a
+card's own memory or a machine's, is told by a CRC-32 behind raw data.
 """
 
 import select
 import socket
-from collections.abc import Sequence
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 import numpy as np
 
 from csrun.base import framing
+from csrun.base.errors import CsrunError
 from csrun.executable.bind import Array
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
 from csrun.runtime.wire.shared import Overdue, StallWatch
@@ -18,25 +25,33 @@ from csrun.runtime.wire.shared import Overdue, StallWatch
 KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
+SUM = struct.Struct(">I")  # behind raw data
+PART_BYTES = 1 << 20  # summed while it is in the processor's cache, and sent or received
+
+
+class Line(StrEnum):
+    """What a connection for raw data is for."""
+
+    BULK = "bulk"  # batches, weights, gradients
+    STATE = "state"  # of MemoryX: the tensors of a checkpoint
 
 
 class TcpChannel(Channel):
-    """The channel to a peer on another machine; `bulk` is the connection for raw data."""
+    """The channel to a peer on another machine; it closes its lines, too."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         super().__init__(connection, peer)
-        self._bulk: socket.socket | None = None
+        self.lines: dict[Line, socket.socket] = {}
 
     @property
     def bulk(self) -> socket.socket:
-        """The connection for raw data; the channel closes it."""
-        if self._bulk is None:
-            raise ValueError(f"{self.peer} has no connection for raw data yet")
-        return self._bulk
+        """The line for batches, or for weights and gradients."""
+        return self._line(Line.BULK)
 
-    @bulk.setter
-    def bulk(self, connection: socket.socket) -> None:
-        self._bulk = connection
+    @property
+    def state(self) -> socket.socket:
+        """The line for the tensors of a checkpoint."""
+        return self._line(Line.STATE)
 
     def send_array(self, array: Array) -> None:
         """Send raw data that a message has told of; PeerLost when the peer is gone."""
@@ -56,10 +71,15 @@ class TcpChannel(Channel):
             raise self._lost() from error
 
     def close(self) -> None:
-        """Close this end of both connections."""
+        """Close this end of all connections."""
         super().close()
-        if self._bulk is not None:
-            self._bulk.close()
+        for connection in self.lines.values():
+            connection.close()
+
+    def _line(self, line: Line) -> socket.socket:
+        if line not in self.lines:
+            raise ValueError(f"{self.peer} has no connection for raw data ({line}) yet")
+        return self.lines[line]
 
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
         if descriptors:
@@ -99,6 +119,28 @@ def receive_into(
         if not received:
             raise ConnectionResetError("the connection has ended")
         memory = memory[received:]
+
+
+class DamagedTransferError(CsrunError):
+    """What has arrived is not what was sent."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} have arrived damaged: their checksum is not the sender's; a network card, a "
+            "switch or the memory of one of the two machines alters data: have them looked at; a "
+            "training that is started again resumes from its newest checkpoint"
+        )
+
+
+def send_summed(connection: socket.socket, parts: Iterable[memoryview]) -> None:
+    """Send raw data, a checksum behind it."""
+    crc32 = 0
+    for part in parts:
+        for start in range(0, len(part), PART_BYTES):
+            piece = part[start : start + PART_BYTES]
+            crc32 = zlib.crc32(piece, crc32)
+            connection.sendall(piece)
+    connection.sendall(SUM.pack(crc32))
 
 
 def _await(connection: socket.socket, overdue: Overdue) -> None:

@@ -26,6 +26,7 @@ from csrun.executable import state_layout
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.step.copying import UpdateGate, copying_order
+from csrun.runtime.wire import tcp
 
 LAST = 8
 EACH_ALONE = 1  # bytes of a group: each layer is one
@@ -73,17 +74,18 @@ def test_an_update_takes_what_it_waits_for_and_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "mode"),
+    ("way", "servers", "mode"),
     [
-        ("in process", PIPELINED),
-        ("memory 1", PIPELINED),
-        ("memory 1", STREAMING),
-        ("tcp 1", STREAMING),
+        ("in process", 1, PIPELINED),
+        ("memory 1", 1, PIPELINED),
+        ("memory 1", 1, STREAMING),
+        ("tcp 1", 1, STREAMING),
+        ("tcp 1", 2, STREAMING),
     ],
 )
 @networks
 def test_it_holds_the_state_of_its_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network, most, way: str, mode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network, most, way: str, servers: int, mode
 ) -> None:
     """The same steps in one process, one at a time, with nobody beside them, say what that is."""
     executable = compiled(network, tmp_path / "compiled", mode, most)
@@ -103,11 +105,12 @@ def test_it_holds_the_state_of_its_step(
         time.sleep(COPY_S)
         return crc32(*arguments)
 
-    monkeypatch.setattr(tensor_files, "zlib", SimpleNamespace(crc32=slowly))
+    for copying in (tensor_files, tcp):
+        monkeypatch.setattr(copying, "zlib", SimpleNamespace(crc32=slowly))
     folder = tmp_path / "model_dir"
     folder.mkdir()
     options = LoopOptions(folder, 0, LAST, 100, 1, LAST + 1, {}, 0.0, SETTINGS)
-    with opened(way, tmp_path, executable, [data(network)], first) as machine:
+    with opened(way, tmp_path, executable, [data(network)], first, servers=servers) as machine:
         Training(machine, options, None, lambda progress: None).run()
     assert checkpoints.kept_steps(folder) == tuple(range(LAST + 1))
     for step, state in enumerate(expected):

@@ -1,0 +1,205 @@
+"""A checkpoint of a MemoryX on another machine: its tensors are sent beside the steps, each once.
+
+They have a connection of their own, so that weights and gradients never stand behind them. The
+chief asks for one after the other, some ahead of what has come. A thread of MemoryX sends each as
+it was when updates were held back, and counts it for those that wait.
+"""
+
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import IntEnum
+from functools import partial
+
+import numpy as np
+
+from csrun.base.errors import PeerLost
+from csrun.executable import Plan, nbytes_of, state_layout
+from csrun.executable.bind import Array, Bytes
+from csrun.executable.shards import Own
+from csrun.records.tensor_files import Blocks
+from csrun.runtime.step.copying import UpdateGate, copying_order
+from csrun.runtime.step.finite import PIECE_BYTES
+from csrun.runtime.store.place import Store
+from csrun.runtime.wire.shared import Counter, Waiter, peer_overdue
+from csrun.runtime.wire.tcp import (
+    SUM,
+    DamagedTransferError,
+    TcpChannel,
+    raw,
+    receive_exactly,
+    receive_into,
+    send_summed,
+)
+
+ASK = struct.Struct(">Bqq")  # what; of a tensor, where its bytes begin, and how many they are
+HELD = b"\1"  # the answer to HOLD
+AHEAD_BYTES = 8 << 20  # asked for and not there: what a round trip carries at 10 GB/s takes less
+
+
+class Ask(IntEnum):
+    """What the chief asks for."""
+
+    HOLD = 0  # updates are to wait for what they change to be sent; answered by HELD
+    SEND = 1  # a tensor, and its checksum behind it
+    END = 2  # no more will be asked for: nobody waits
+
+
+class SentState:
+    """The chief's end: a checkpoint's tensors of one task, in the order of their copying."""
+
+    def __init__(self, plan: Plan, own: Own, channel: TcpChannel) -> None:
+        self._layout = state_layout(plan, own)
+        self._order = copying_order(plan, own)
+        self._connection, self._name = channel.state, channel.peer
+        self._overdue = peer_overdue(channel.peer, "send its weights")
+        self._to_ask: deque[str] = deque()
+        self._to_take: deque[str] = deque()
+        self._to_come_bytes = 0  # of what has been asked for
+        self._piece = np.empty(PIECE_BYTES, np.uint8)
+        self._sum = 0  # of the tensor that has come
+
+    def hold(self) -> dict[str, Blocks]:
+        """Have updates held back: the tensors, to be taken once each, in the order given.
+
+        Raises: PeerLost
+        """
+        self._send(Ask.HOLD)
+        for _ in self._pieces(self._to_come_bytes):  # of a checkpoint that was given up
+            pass
+        self._receive(np.empty(len(HELD), np.uint8))
+        self._to_ask, self._to_take = deque(self._order), deque(self._order)
+        return {name: self._tensor(name) for name in self._order}
+
+    def end(self) -> None:
+        """No more is taken."""
+        with suppress(PeerLost):
+            self._send(Ask.END)
+
+    def _tensor(self, name: str) -> Blocks:
+        _, shape, dtype = self._layout[name]
+        return Blocks(shape, np.dtype(dtype), partial(self._rows, name), self._check)
+
+    def _rows(self, name: str) -> Iterator[Array]:
+        if name != (turn := self._to_take.popleft()):
+            raise RuntimeError(f"{self._name}: {name} is taken before {turn}")
+        _, shape, dtype = self._layout[name]
+        self._ask_ahead()
+        for piece in self._pieces(nbytes_of(shape, dtype)):
+            yield piece.view(dtype)
+            self._ask_ahead()
+        behind = np.empty(SUM.size, np.uint8)
+        self._receive(behind)
+        self._to_come_bytes -= SUM.size
+        (self._sum,) = SUM.unpack(behind)
+
+    def _check(self, crc32: int) -> None:
+        if crc32 != self._sum:
+            raise DamagedTransferError(f"a checkpoint's tensors from {self._name}")
+
+    def _ask_ahead(self) -> None:
+        while self._to_ask and self._to_come_bytes < AHEAD_BYTES:
+            offset, shape, dtype = self._layout[self._to_ask.popleft()]
+            nbytes = nbytes_of(shape, dtype)
+            self._send(Ask.SEND, offset, nbytes)
+            self._to_come_bytes += nbytes + SUM.size
+
+    def _pieces(self, nbytes: int) -> Iterator[Bytes]:
+        """So many bytes as they come, all in the same memory."""
+        while nbytes:
+            piece = self._piece[:nbytes]
+            self._receive(piece)
+            nbytes -= piece.size
+            self._to_come_bytes -= piece.size
+            yield piece
+
+    def _send(self, ask: Ask, offset: int = 0, nbytes: int = 0) -> None:
+        try:
+            self._connection.sendall(ASK.pack(ask, offset, nbytes))
+        except OSError as error:
+            raise self._lost() from error
+
+    def _receive(self, array: Array) -> None:
+        try:
+            receive_into(self._connection, raw(array), self._overdue)
+        except OSError as error:
+            raise self._lost() from error
+
+    def _lost(self) -> PeerLost:
+        return PeerLost(f"lost the connection to {self._name}", self._name)
+
+
+class StateSender:
+    """MemoryX's end, a thread: sends what the chief asks for, beside the updates.
+
+    gate: that of the updates, which nobody else holds
+    """
+
+    def __init__(self, control: TcpChannel, store: Store, gate: UpdateGate) -> None:
+        self._control, self._connection = control, control.state
+        self._store, self._gate = store, gate
+        self._sent = Counter.create()  # of the checkpoint that was begun last
+        self._left = 0  # tensors of it that are still to be sent
+        self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; the channel closes the connection."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._sent.close()
+
+    def _serve(self) -> None:
+        """Until the connection ends; what has become of it is the chief's to say."""
+        try:
+            while True:
+                self._obey(*ASK.unpack(receive_exactly(self._connection, ASK.size)))
+        except OSError:
+            pass
+        finally:
+            self._count(self._left)
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _obey(self, ask: int, offset: int, nbytes: int) -> None:
+        match Ask(ask):
+            case Ask.HOLD:
+                self._hold()
+                self._connection.sendall(HELD)
+            case Ask.SEND:
+                send_summed(self._connection, self._parts(range(offset, offset + nbytes)))
+                self._count(1)
+            case Ask.END:
+                self._count(self._left)
+
+    def _hold(self) -> None:
+        """Between two orders: the chief gives none until it has the answer."""
+        self._sent.close()
+        self._sent = Counter.create()
+        self._left = self._gate.hold(Waiter(self._sent, self._control).take)
+
+    def _parts(self, tensor: range) -> Iterator[memoryview]:
+        for start in range(tensor.start, tensor.stop, PIECE_BYTES):
+            part = range(start, min(start + PIECE_BYTES, tensor.stop))
+            yield raw(bytes_at(self._store, part.start, len(part)))
+            self._store.pages.let_go(part)
+
+    def _count(self, tensors: int) -> None:
+        self._left -= tensors
+        if tensors:
+            self._sent.raise_by(tensors)
+
+
+def bytes_at(store: Store, offset_bytes: int, nbytes: int) -> Bytes:
+    """A part of a store that the chief asks for.
+
+    Raises: RuntimeError for one that is not in it
+    """
+    memory, end = store.memory.bytes, offset_bytes + nbytes
+    if not 0 <= offset_bytes <= end <= len(memory):
+        raise RuntimeError(f"chief: asks for bytes {offset_bytes} to {end} of the store")
+    return memory[offset_bytes:end]
