@@ -20,7 +20,7 @@ from csrun.runtime.store.tensors import StoredTensor
 from csrun.runtime.wire import rendezvous, shared
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
-from csrun.runtime.wire.tcp import TcpChannel
+from csrun.runtime.wire.tcp import TcpChannel, summed
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 HOSTS = (Host("node1", "127.0.0.1"), Host("node2", "127.0.0.1"))
@@ -173,7 +173,9 @@ def test_a_wafer_that_is_silent(tmp_path, lines, hung, monkeypatch):
 
 def test_a_memoryx_that_does_not_send_its_weights(lines, hung):
     mine, its = socket.socketpair()
-    threading.Thread(target=lambda: (hung.wait(30), its.sendall(bytes(8))), daemon=True).start()
+    threading.Thread(
+        target=lambda: (hung.wait(30), its.sendall(summed(bytes(8)))), daemon=True
+    ).start()
     port, place = ChannelPort(TcpChannel(mine, "memoryx")), TensorPlace(0, (2,), "float32")
     tensor = StoredTensor(port, place)
     with mine, its:

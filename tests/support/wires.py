@@ -54,6 +54,7 @@ def _pass_on(source: socket.socket, sink: socket.socket, byte: int | None) -> No
                 data[byte - passed] ^= 0x10
             passed += len(data)
             sink.sendall(data)
+    with suppress(OSError):
         sink.shutdown(socket.SHUT_RDWR)
 
 

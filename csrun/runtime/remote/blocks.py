@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from csrun.executable.bind import Array, Bytes
 from csrun.executable.plan import PREFETCH_BYTES
-from csrun.runtime.wire.tcp import raw, receive_exactly, receive_into
+from csrun.runtime.wire.tcp import raw, receive_few, receive_summed, send_summed, summed
 
 BLOCK = 4096  # bytes: about a row of an embedding
 WORTH = 2  # in blocks if no more than a half of them has values
 WHOLE, IN_BLOCKS = b"\0", b"\1"
+SENT = "gradients"
 
 
 class GradientsOut:
@@ -32,27 +33,28 @@ class GradientsOut:
         found = None if group in self._whole or len(data) < PREFETCH_BYTES else _with_values(data)
         if found is None or WORTH * np.count_nonzero(found) > len(found):
             self._whole.add(group)
-            self._connection.sendall(WHOLE)
-            self._connection.sendall(raw(data))
+            self._connection.sendall(summed(WHOLE))
+            send_summed(self._connection, [raw(data)])
             return
-        self._connection.sendall(IN_BLOCKS + np.packbits(found).tobytes())
-        for part in _parts(data, found):
-            self._connection.sendall(raw(part))
+        self._connection.sendall(summed(IN_BLOCKS) + summed(np.packbits(found).tobytes()))
+        send_summed(self._connection, map(raw, _parts(data, found)))
 
 
 def receive_gradients(connection: socket.socket, gradients: Array) -> None:
-    """Fill a flat array with what a `GradientsOut` sends."""
+    """Fill a flat array with what a `GradientsOut` sends.
+
+    Raises: DamagedTransferError
+    """
     data = gradients.view(np.uint8)
-    if receive_exactly(connection, 1) == WHOLE:
-        receive_into(connection, raw(data))
+    if receive_few(connection, 1, SENT) == WHOLE:
+        receive_summed(connection, [raw(data)], SENT)
         return
     count = _blocks(data)
-    bits = np.frombuffer(receive_exactly(connection, -(-count // 8)), np.uint8)
+    bits = np.frombuffer(receive_few(connection, -(-count // 8), SENT), np.uint8)
     found = np.unpackbits(bits, count=count).astype(bool)
     for part in _parts(data, ~found):
         part.fill(0)
-    for part in _parts(data, found):
-        receive_into(connection, raw(part))
+    receive_summed(connection, map(raw, _parts(data, found)), SENT)
 
 
 def _blocks(data: Bytes) -> int:

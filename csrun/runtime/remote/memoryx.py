@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from csrun.executable import Executable, Runtime, Step, flat_views, load
+from csrun.executable.bind import Bytes
 from csrun.runtime.remote.blocks import receive_gradients
-from csrun.runtime.remote.state import StateSender, bytes_at
-from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, Order
+from csrun.runtime.remote.state import StateSender
+from csrun.runtime.remote.store import NUMBER, ORDER, ORDERS, SETTLED, Order
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
@@ -22,7 +23,7 @@ from csrun.runtime.store.place import Part, Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.shared import Interrupted
-from csrun.runtime.wire.tcp import TcpChannel, raw, receive_exactly
+from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed, summed
 
 
 def serve_remote(
@@ -35,7 +36,7 @@ def serve_remote(
     with (
         closing(UpdateThreads(own_threads())) as threads,
         closing(make_store(plan, request.settings, request.checkpoints, part)) as store,
-        closing(StateSender(control, store, gate)),
+        closing(StateSender(control, plan, store, gate)),
     ):
         control.send(messages.StoreReady(store.nbytes, store.disk))
         served = _RemoteStore(control, executable, request, store, part, threads, gate)
@@ -61,7 +62,7 @@ class _RemoteStore:
         self._threads, self._part, self._gate = threads, part, gate
         self._control = control
         self._wafer = control.bulk
-        self._store = store
+        self._store, self._bytes = store, store.memory.bytes
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
         self._turn = _Served(executable, store, self._runtime, part, threads, gate)
@@ -94,10 +95,10 @@ class _RemoteStore:
             case messages.Stop(results):
                 return results
             case messages.ReadState(offset, nbytes):
-                self._control.send_array(bytes_at(self._store, offset, nbytes))
+                self._control.send_array(self._bytes_at(offset, nbytes))
                 self._store.pages.let_go(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
-                self._control.receive_array(bytes_at(self._store, offset, nbytes))
+                self._control.receive_array(self._bytes_at(offset, nbytes))
                 self._store.pages.write_back(range(offset, offset + nbytes))
                 self._control.send(messages.StateWritten())
             case messages.InitializeStore():
@@ -118,13 +119,18 @@ class _RemoteStore:
                 raise RuntimeError(f"chief: expected Stop, got {type(message).__name__}")
         return None
 
+    def _bytes_at(self, offset: int, nbytes: int) -> Bytes:
+        if not 0 <= offset <= offset + nbytes <= len(self._bytes):
+            raise RuntimeError(f"chief: asks for bytes {offset} to {offset + nbytes} of the store")
+        return self._bytes[offset : offset + nbytes]
+
     def _obey_wafer(self) -> None:
-        order, group, step, _ = ORDER.unpack(receive_exactly(self._wafer, ORDER.size))
+        order, group, step, _ = ORDER.unpack(receive_few(self._wafer, ORDER.size, ORDERS))
         turn = self._turn
         match Order(order):
             case Order.FETCH:
                 turn.pages.fetch_weights(group)
-                self._wafer.sendall(raw(turn.flat[f"weights/{group}"]))
+                send_summed(self._wafer, [raw(turn.flat[f"weights/{group}"])])
                 turn.pages.has_read(group, is_updated_next=False)
             case Order.GRADIENTS:
                 receive_gradients(self._wafer, turn.flat[f"gradients/{group}"])
@@ -134,17 +140,17 @@ class _RemoteStore:
             case Order.SQUARES:
                 measured, squares = turn.updates.measured(), turn.squares
                 squares[: len(measured)] = measured
-                self._wafer.sendall(raw(squares))
+                send_summed(self._wafer, [raw(squares)])
             case Order.TOTAL:
-                (total,) = NUMBER.unpack(receive_exactly(self._wafer, NUMBER.size))
+                (total,) = NUMBER.unpack(receive_few(self._wafer, NUMBER.size, ORDERS))
                 if self._is_applied:
                     applied(turn.updates, total, self._step, self._recorder)
             case Order.LOSS:
-                loss = receive_exactly(self._wafer, NUMBER.size)
+                loss = receive_few(self._wafer, NUMBER.size, ORDERS)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
-                self._wafer.sendall(loss)
+                self._wafer.sendall(summed(loss))
             case Order.SETTLE:
-                self._wafer.sendall(raw(SETTLED))
+                send_summed(self._wafer, [raw(SETTLED)])
             case Order.TURN:
                 self._turn = self._programs[group]
 

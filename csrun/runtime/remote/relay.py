@@ -7,6 +7,7 @@ the order of the children, whichever comes first. What is answered goes down to 
 
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,10 +17,10 @@ import numpy as np
 
 from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import GradientsOut, receive_gradients
-from csrun.runtime.remote.store import NUMBER, ORDER, Order
+from csrun.runtime.remote.store import NUMBER, ORDER, ORDERS, Order
 from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.wire.shared import Counter
-from csrun.runtime.wire.tcp import raw, receive_exactly, receive_into
+from csrun.runtime.wire.tcp import SUM, raw, receive_few, receive_into, summed
 
 PART_BYTES = 1 << 20  # of weights: one is sent down while the next one comes
 
@@ -74,7 +75,7 @@ class Relay:
 
     def _send_up(self) -> None:
         while True:
-            head = self._same([receive_exactly(child, ORDER.size) for child in self._children])
+            head = self._same(self._words(ORDER))
             order, group, step, nbytes = ORDER.unpack(head)
             match Order(order):
                 case Order.GRADIENTS:
@@ -82,22 +83,23 @@ class Relay:
                     gradients = self._sum(nbytes)
                     if began_ns is not None:
                         self.recorder.add(Kind.GRADIENTS, group, began_ns)
-                    self._parent.sendall(head)
+                    self._parent.sendall(summed(head))
                     self._summed.send(group, gradients)
                 case Order.LOSS:
-                    loss = sum(NUMBER.unpack(number)[0] for number in self._numbers())
-                    self._parent.sendall(head + NUMBER.pack(loss))
+                    loss = sum(NUMBER.unpack(number)[0] for number in self._words(NUMBER))
+                    self._parent.sendall(summed(head) + summed(NUMBER.pack(loss)))
                     self._answers.put(nbytes)
                 case Order.TOTAL:
-                    self._parent.sendall(head + self._same(self._numbers()))
+                    total = self._same(self._words(NUMBER))
+                    self._parent.sendall(summed(head) + summed(total))
                 case Order.TURN:
-                    self._parent.sendall(head)
+                    self._parent.sendall(summed(head))
                 case Order.FETCH | Order.SETTLE | Order.SQUARES:
-                    self._parent.sendall(head)
+                    self._parent.sendall(summed(head))
                     self._answers.put(nbytes)
 
-    def _numbers(self) -> list[bytes]:
-        return [receive_exactly(child, NUMBER.size) for child in self._children]
+    def _words(self, kind: struct.Struct) -> list[bytes]:
+        return [receive_few(child, kind.size, ORDERS) for child in self._children]
 
     def _sum(self, nbytes: int) -> Array:
         """That of all children's gradients, which takes the place of the first one's."""
@@ -116,8 +118,10 @@ class Relay:
         return [place[:count] for place in self._places]
 
     def _send_down(self) -> None:
+        """With their checksums, at which the wafers look."""
         place = np.empty(PART_BYTES, np.uint8)
-        while (left := self._answers.get()) is not None:
+        while (nbytes := self._answers.get()) is not None:
+            left = nbytes + SUM.size
             while left:
                 part = raw(place[: min(left, PART_BYTES)])
                 receive_into(self._parent, part)

@@ -8,6 +8,7 @@ it was when updates were held back, and counts it for those that wait.
 import socket
 import struct
 import threading
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,8 +18,8 @@ from functools import partial
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable import Plan, nbytes_of, state_layout
-from csrun.executable.bind import Array, Bytes
+from csrun.executable import Plan, state_layout
+from csrun.executable.bind import Array, Bytes, TensorPlace
 from csrun.executable.shards import Own
 from csrun.records.tensor_files import Blocks
 from csrun.runtime.step.copying import UpdateGate, copying_order
@@ -30,12 +31,12 @@ from csrun.runtime.wire.tcp import (
     DamagedTransferError,
     TcpChannel,
     raw,
-    receive_exactly,
+    receive_few,
     receive_into,
-    send_summed,
+    summed,
 )
 
-ASK = struct.Struct(">Bqq")  # what; of a tensor, where its bytes begin, and how many they are
+ASK = struct.Struct(">BI")  # what, and about which tensor, by its number in their order
 HELD = b"\1"  # the answer to HOLD
 AHEAD_BYTES = 8 << 20  # asked for and not there: what a round trip carries at 10 GB/s takes less
 
@@ -56,7 +57,7 @@ class SentState:
         self._order = copying_order(plan, own)
         self._connection, self._name = channel.state, channel.peer
         self._overdue = peer_overdue(channel.peer, "send its weights")
-        self._to_ask: deque[str] = deque()
+        self._to_ask: deque[int] = deque()
         self._to_take: deque[str] = deque()
         self._to_come_bytes = 0  # of what has been asked for
         self._piece = np.empty(PIECE_BYTES, np.uint8)
@@ -71,7 +72,7 @@ class SentState:
         for _ in self._pieces(self._to_come_bytes):  # of a checkpoint that was given up
             pass
         self._receive(np.empty(len(HELD), np.uint8))
-        self._to_ask, self._to_take = deque(self._order), deque(self._order)
+        self._to_ask, self._to_take = deque(range(len(self._order))), deque(self._order)
         return {name: self._tensor(name) for name in self._order}
 
     def end(self) -> None:
@@ -80,21 +81,21 @@ class SentState:
             self._send(Ask.END)
 
     def _tensor(self, name: str) -> Blocks:
-        _, shape, dtype = self._layout[name]
-        return Blocks(shape, np.dtype(dtype), partial(self._rows, name), self._check)
+        place = self._layout[name]
+        return Blocks(place.shape, np.dtype(place.dtype), partial(self._rows, name), self._check)
 
     def _rows(self, name: str) -> Iterator[Array]:
         if name != (turn := self._to_take.popleft()):
             raise RuntimeError(f"{self._name}: {name} is taken before {turn}")
-        _, shape, dtype = self._layout[name]
+        place = self._layout[name]
         self._ask_ahead()
-        for piece in self._pieces(nbytes_of(shape, dtype)):
-            yield piece.view(dtype)
+        for piece in self._pieces(place.nbytes):
+            yield piece.view(place.dtype)
             self._ask_ahead()
         behind = np.empty(SUM.size, np.uint8)
         self._receive(behind)
         self._to_come_bytes -= SUM.size
-        (self._sum,) = SUM.unpack(behind)
+        (self._sum,) = SUM.unpack(raw(behind))
 
     def _check(self, crc32: int) -> None:
         if crc32 != self._sum:
@@ -102,10 +103,9 @@ class SentState:
 
     def _ask_ahead(self) -> None:
         while self._to_ask and self._to_come_bytes < AHEAD_BYTES:
-            offset, shape, dtype = self._layout[self._to_ask.popleft()]
-            nbytes = nbytes_of(shape, dtype)
-            self._send(Ask.SEND, offset, nbytes)
-            self._to_come_bytes += nbytes + SUM.size
+            tensor = self._to_ask.popleft()
+            self._send(Ask.SEND, tensor)
+            self._to_come_bytes += self._layout[self._order[tensor]].nbytes + SUM.size
 
     def _pieces(self, nbytes: int) -> Iterator[Bytes]:
         """So many bytes as they come, all in the same memory."""
@@ -116,9 +116,9 @@ class SentState:
             self._to_come_bytes -= piece.size
             yield piece
 
-    def _send(self, ask: Ask, offset: int = 0, nbytes: int = 0) -> None:
+    def _send(self, ask: Ask, tensor: int = 0) -> None:
         try:
-            self._connection.sendall(ASK.pack(ask, offset, nbytes))
+            self._connection.sendall(summed(ASK.pack(ask, tensor)))
         except OSError as error:
             raise self._lost() from error
 
@@ -135,12 +135,14 @@ class SentState:
 class StateSender:
     """MemoryX's end, a thread: sends what the chief asks for, beside the updates.
 
-    gate: that of the updates, which nobody else holds
+    plan: that the store is laid out by; gate: that of the updates, which nobody else holds
     """
 
-    def __init__(self, control: TcpChannel, store: Store, gate: UpdateGate) -> None:
+    def __init__(self, control: TcpChannel, plan: Plan, store: Store, gate: UpdateGate) -> None:
         self._control, self._connection = control, control.state
         self._store, self._gate = store, gate
+        layout = state_layout(plan, store.own)
+        self._places = [layout[name] for name in copying_order(plan, store.own)]
         self._sent = Counter.create()  # of the checkpoint that was begun last
         self._left = 0  # tensors of it that are still to be sent
         self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
@@ -157,7 +159,7 @@ class StateSender:
         """Until the connection ends; what has become of it is the chief's to say."""
         try:
             while True:
-                self._obey(*ASK.unpack(receive_exactly(self._connection, ASK.size)))
+                self._obey(*ASK.unpack(receive_few(self._connection, ASK.size, "orders")))
         except OSError:
             pass
         finally:
@@ -165,13 +167,13 @@ class StateSender:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _obey(self, ask: int, offset: int, nbytes: int) -> None:
+    def _obey(self, ask: int, tensor: int) -> None:
         match Ask(ask):
             case Ask.HOLD:
                 self._hold()
                 self._connection.sendall(HELD)
             case Ask.SEND:
-                send_summed(self._connection, self._parts(range(offset, offset + nbytes)))
+                self._send(self._places[tensor])
                 self._count(1)
             case Ask.END:
                 self._count(self._left)
@@ -182,24 +184,28 @@ class StateSender:
         self._sent = Counter.create()
         self._left = self._gate.hold(Waiter(self._sent, self._control).take)
 
-    def _parts(self, tensor: range) -> Iterator[memoryview]:
-        for start in range(tensor.start, tensor.stop, PIECE_BYTES):
-            part = range(start, min(start + PIECE_BYTES, tensor.stop))
-            yield raw(bytes_at(self._store, part.start, len(part)))
-            self._store.pages.let_go(part)
+    def _send(self, place: TensorPlace) -> None:
+        crc32 = 0  # that of the manifest: the chief makes no other
+        for piece in self._pieces(place):
+            crc32 = zlib.crc32(piece, crc32)
+            self._connection.sendall(piece)
+        self._connection.sendall(SUM.pack(crc32))
+
+    def _pieces(self, place: TensorPlace) -> Iterator[memoryview]:
+        tensor, pages = place.view(self._store.memory.bytes), self._store.pages
+        first, end = place.offset_bytes, place.offset_bytes + place.nbytes
+        if place.is_turned:
+            rows = max(1, PIECE_BYTES // tensor[0].nbytes)
+            for row in range(0, len(tensor), rows):
+                yield raw(np.ascontiguousarray(tensor[row : row + rows]))
+            pages.let_go(range(first, end))
+            return
+        for start in range(first, end, PIECE_BYTES):
+            part = range(start, min(start + PIECE_BYTES, end))
+            yield self._store.memory.bytes[part.start : part.stop].data
+            pages.let_go(part)
 
     def _count(self, tensors: int) -> None:
         self._left -= tensors
         if tensors:
             self._sent.raise_by(tensors)
-
-
-def bytes_at(store: Store, offset_bytes: int, nbytes: int) -> Bytes:
-    """A part of a store that the chief asks for.
-
-    Raises: RuntimeError for one that is not in it
-    """
-    memory, end = store.memory.bytes, offset_bytes + nbytes
-    if not 0 <= offset_bytes <= end <= len(memory):
-        raise RuntimeError(f"chief: asks for bytes {offset_bytes} to {end} of the store")
-    return memory[offset_bytes:end]

@@ -21,11 +21,18 @@ from csrun.runtime.remote.blocks import GradientsOut
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
 from csrun.runtime.wire.rendezvous import MEMORYX
 from csrun.runtime.wire.shared import Counter, peer_overdue
-from csrun.runtime.wire.tcp import TcpChannel, raw, receive_into
+from csrun.runtime.wire.tcp import (
+    DamagedTransferError,
+    TcpChannel,
+    raw,
+    receive_summed,
+    summed,
+)
 
 # What, the group or program it is about, the step; the bytes of its answer, or of what it brings.
 ORDER = struct.Struct(">BIqq")
 NUMBER = struct.Struct(">d")  # behind it
+ORDERS = "orders"  # as one reads of damaged ones
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 
@@ -55,7 +62,7 @@ class StoreLink:
         self._connection, self._name = connection, name
         self._gradients = GradientsOut(connection)
         self.arrived, self.sent = Counter.create(), Counter.create()
-        self._error: OSError | None = None
+        self._error: OSError | DamagedTransferError | None = None
         self._outgoing: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._threads = [
@@ -71,12 +78,12 @@ class StoreLink:
 
     def ask(self, order: Order, group: int, answer: Array, number: bytes = b"") -> None:
         """Give an order whose answer comes in its turn; a number may go with it."""
-        self._send_order(ORDER.pack(order, group, 0, answer.nbytes) + number)
+        self._send_order(ORDER.pack(order, group, 0, answer.nbytes), number)
         self._incoming.put(raw(answer))
 
     def send_total(self, squares: float) -> None:
         """Order the update of all groups, whose gradients have this sum of squares."""
-        self._send_order(ORDER.pack(Order.TOTAL, 0, 0, 0) + NUMBER.pack(squares))
+        self._send_order(ORDER.pack(Order.TOTAL, 0, 0, 0), NUMBER.pack(squares))
 
     def send_gradients(
         self, group: int, step: int, gradients: Array, sent: Callable[[], None]
@@ -84,7 +91,8 @@ class StoreLink:
         """Order an update; `sent` is called in the sending thread once they may change."""
 
         def send() -> None:
-            self._connection.sendall(ORDER.pack(Order.GRADIENTS, group, step, gradients.nbytes))
+            order = ORDER.pack(Order.GRADIENTS, group, step, gradients.nbytes)
+            self._connection.sendall(summed(order))
             self._gradients.send(group, gradients)
             sent()
             self.sent.raise_by()
@@ -92,7 +100,9 @@ class StoreLink:
         self._outgoing.put(send)
 
     def check(self) -> None:
-        """Raises: PeerLost when MemoryX is lost."""
+        """Raises: PeerLost when MemoryX is lost, DamagedTransferError for what comes from it."""
+        if isinstance(self._error, DamagedTransferError):
+            raise self._error
         if self._error is not None:
             raise PeerLost(f"lost the connection to {self._name}", self._name) from self._error
 
@@ -108,8 +118,9 @@ class StoreLink:
         self.arrived.close()
         self.sent.close()
 
-    def _send_order(self, order: bytes) -> None:
-        self._outgoing.put(partial(self._connection.sendall, order))
+    def _send_order(self, order: bytes, number: bytes = b"") -> None:
+        words = summed(order) + (summed(number) if number else b"")
+        self._outgoing.put(partial(self._connection.sendall, words))
 
     def _send(self) -> None:
         while (send := self._outgoing.get()) is not None:
@@ -121,13 +132,13 @@ class StoreLink:
     def _receive(self) -> None:
         while (memory := self._incoming.get()) is not None:
             try:
-                receive_into(self._connection, memory)
+                receive_summed(self._connection, [memory], f"weights from {self._name}")
                 self.arrived.raise_by()
-            except OSError as error:
+            except (OSError, DamagedTransferError) as error:
                 self._lose(error)
 
-    def _lose(self, error: OSError) -> None:
-        self._error = error
+    def _lose(self, error: OSError | DamagedTransferError) -> None:
+        self._error = self._error or error
         self.arrived.raise_by()
         self.sent.raise_by()
 

@@ -25,6 +25,7 @@ from csrun.runtime.wire import messages
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of, ring_slots_for
 from csrun.runtime.wire.shared import Counter, SharedMemory
+from csrun.runtime.wire.tcp import TcpChannel
 
 LOCAL_DESCRIPTORS = 1  # of a streamer in the chief: its channel
 REMOTE_DESCRIPTORS = 2  # channel and bulk

@@ -39,7 +39,7 @@ from csrun.runtime.wire.messages import (
 )
 from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
 from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, Mail, Waiter
-from csrun.runtime.wire.tcp import TcpChannel
+from csrun.runtime.wire.tcp import Line, TcpChannel
 
 
 def serve(control: Channel, folder: RunFolder | None = None) -> Results:
@@ -73,7 +73,7 @@ def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) 
         raise RuntimeError("chief: JoinSwarmX is for a MemoryX on a machine of its own")
     with closing(join_swarmx(folder, order.task, order.me, order.me)) as joined:
         control.bulk.close()
-        control.bulk = joined.bulk.dup()
+        control.lines[Line.BULK] = joined.bulk.dup()
 
 
 class _Updating:

@@ -84,7 +84,8 @@ def require_own_account(connection: socket.socket) -> None:
 
 def line_names(peer: str) -> dict[str, Line]:
     """The lines of a peer on another machine, by the names by which they join."""
-    lines = tuple(Line) if peer.split()[0] == MEMORYX else (Line.BULK,)
+    has_store = peer.split()[0] == MEMORYX and "/" not in peer  # and is not a SwarmX task's lane
+    lines = tuple(Line) if has_store else (Line.BULK,)
     return {f"{peer}/{line}": line for line in lines}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.blocks import BLOCK, GradientsOut, receive_gradients
+from csrun.runtime.wire.tcp import SUM
 
 ROWS, WIDTH = 3000, 800  # 9.6 MB, and no whole number of blocks
 
@@ -54,7 +55,7 @@ def test_of_a_table_the_rows_of_the_batch_travel(rows):
     (found,), (count,) = passed(sent)
     np.testing.assert_array_equal(found.view(np.uint32), sent.view(np.uint32))
     blocks = -(-sent.nbytes // BLOCK)
-    assert count <= len(rows) * (4 * WIDTH + 2 * BLOCK) + blocks // 8 + 2
+    assert count <= len(rows) * (4 * WIDTH + 2 * BLOCK) + blocks // 8 + 2 + 3 * SUM.size
 
 
 def test_a_negative_zero_is_a_value():
@@ -70,11 +71,11 @@ def test_what_has_values_everywhere_travels_as_a_whole_from_then_on():
     found, counts = passed(*sent)
     for array, there in zip(found, sent, strict=True):
         np.testing.assert_array_equal(array, there)
-    assert counts == [dense.nbytes + 1] * 3
+    assert counts == [dense.nbytes + 1 + 2 * SUM.size] * 3
 
 
 def test_a_small_group_is_not_looked_at():
     sent = np.zeros(PREFETCH_BYTES // 4 - 1, np.float32)
     (found,), (count,) = passed(sent)
     assert not found.any()
-    assert count == sent.nbytes + 1
+    assert count == sent.nbytes + 1 + 2 * SUM.size

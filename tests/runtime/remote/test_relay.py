@@ -15,7 +15,7 @@ from csrun.runtime.remote.relay import PART_BYTES, Relay
 from csrun.runtime.remote.store import NUMBER, ORDER, Order
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.wire.shared import Counter
-from csrun.runtime.wire.tcp import receive_exactly
+from csrun.runtime.wire.tcp import receive_few, summed
 
 WAIT_S = 120
 
@@ -43,12 +43,12 @@ def between():
 
 
 def head(order, group=0, step=0, nbytes=0):
-    return ORDER.pack(order, group, step, nbytes)
+    return summed(ORDER.pack(order, group, step, nbytes))
 
 
 def received(above):
     """The next order that MemoryX gets: what it is, and about which group."""
-    order, group, _, nbytes = ORDER.unpack(receive_exactly(above, ORDER.size))
+    order, group, _, nbytes = ORDER.unpack(receive_few(above, ORDER.size, "orders"))
     return Order(order), group, nbytes
 
 
@@ -99,13 +99,13 @@ def test_an_answer_goes_to_all_that_have_asked_once(between):
     found = {}
 
     def take(number, child):
-        found[number] = [receive_exactly(child, size) for size in sizes]
+        found[number] = [receive_few(child, size, "answers") for size in sizes]
 
     threads = [threading.Thread(target=take, args=each) for each in enumerate(around.below)]
     for thread in threads:
         thread.start()
     for answer in answers:
-        around.above.sendall(answer)
+        around.above.sendall(summed(answer))
     for thread in threads:
         thread.join(WAIT_S)
     assert found == dict.fromkeys(range(3), answers)
@@ -117,12 +117,13 @@ def test_an_answer_goes_to_all_that_have_asked_once(between):
 def test_the_parts_of_a_loss_go_up_as_their_sum(between, losses, whole):
     around = between(2)
     for child, loss in zip(around.below, losses, strict=True):
-        child.sendall(head(Order.LOSS, nbytes=NUMBER.size) + NUMBER.pack(loss))
+        child.sendall(head(Order.LOSS, nbytes=NUMBER.size) + summed(NUMBER.pack(loss)))
     assert received(around.above) == (Order.LOSS, 0, NUMBER.size)
-    told = receive_exactly(around.above, NUMBER.size)
+    told = receive_few(around.above, NUMBER.size, "a loss")
     np.testing.assert_equal(NUMBER.unpack(told)[0], whole)
-    around.above.sendall(told)
-    assert [receive_exactly(child, NUMBER.size) for child in around.below] == [told, told]
+    around.above.sendall(summed(told))
+    found = [receive_few(child, NUMBER.size, "a loss") for child in around.below]
+    assert found == [told, told]
 
 
 def test_wafers_that_differ_end_the_relay_with_a_word(between):

@@ -38,7 +38,7 @@ def connected(folder, altered=None):
                 channel.lines[Line.STATE] = line
         store = stack.enter_context(closing(make_store(plan, RunSettings())))
         gate = UpdateGate(plan)
-        stack.enter_context(closing(StateSender(control, store, gate)))
+        stack.enter_context(closing(StateSender(control, plan, store, gate)))
         state = state_views(plan, store.memory.bytes)
         for number, tensor in enumerate(state.values()):
             tensor[...] = number + np.arange(tensor.size).reshape(tensor.shape)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.handmade import RATE, make
 from support.programs import ArrayData, Network, TiedNetwork, options_of, step_of
-from support.wires import tcp_channel_pair
+from support.wires import altering_pair, tcp_channel_pair
 
 from csrun import nn
 from csrun.base.errors import PeerLost
@@ -17,7 +17,7 @@ from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
-from csrun.runtime.remote.store import ChannelPort, StoreLink
+from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.roles.cpu import CpuMachine
@@ -27,6 +27,7 @@ from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, RunSettings, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
+from csrun.runtime.wire.tcp import SUM, DamagedTransferError, Line
 
 
 @pytest.fixture
@@ -37,8 +38,11 @@ def afar(tmp_path):
 
 
 @contextmanager
-def connected(executable):
-    """The same for any Executable."""
+def connected(executable, sender=None, altered=0, errors=None):
+    """The same for any Executable.
+
+    sender: memoryx or wafer, if a byte of what that sends is altered. errors: what MemoryX ends by.
+    """
     plan = executable.plan
     chief, control = tcp_channel_pair("memoryx", "chief")
     wafer_chief, wafer_control = channel_pair("wafer", "chief")
@@ -46,7 +50,12 @@ def connected(executable):
     with ExitStack() as stack:
         for end in (control, wafer_chief, wafer_control):
             stack.enter_context(closing(end))
-        thread = threading.Thread(target=_serve, args=(control,))
+        if sender is not None:
+            ends = (chief, control) if sender == "memoryx" else (control, chief)
+            for channel, end in zip(ends, stack.enter_context(altering_pair(altered)), strict=True):
+                channel.bulk.close()
+                channel.lines[Line.BULK] = end
+        thread = threading.Thread(target=_serve, args=(control, [] if errors is None else errors))
         thread.start()
         stack.callback(thread.join)
         stack.enter_context(closing(chief))
@@ -60,10 +69,11 @@ def connected(executable):
         yield plan, weights, arena, memory, stored_state(plan, ChannelPort(chief)), chief
 
 
-def _serve(control) -> None:
+def _serve(control, errors) -> None:
     try:
         memoryx.serve(control)
-    except (PeerLost, RuntimeError):
+    except (PeerLost, RuntimeError, DamagedTransferError) as error:
+        errors.append(error)
         control.close()
 
 
@@ -197,6 +207,34 @@ def test_a_lost_memoryx_is_peer_lost(afar):
         for _ in range(100):
             weights.enter(0)
             weights.deliver(0, Step())
+
+
+@pytest.mark.parametrize("byte", [5, 96, 105], ids=["a value", "a sum", "another value"])
+def test_altered_weights_are_not_computed_with(tmp_path, byte):
+    """The first group has 96 bytes."""
+    executable = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)
+    with connected(executable, "memoryx", byte) as (_, weights, *_, chief):
+        with pytest.raises(DamagedTransferError, match="weights from memoryx have arrived damaged"):
+            for visit in (0, 1):
+                weights.enter(visit)
+        chief.send(Stop({}))
+
+
+ORDERS_BYTES = 4 * (ORDER.size + SUM.size)  # a fetch or two, gradients; their bytes are more
+
+
+@pytest.mark.parametrize(("byte", "what"), [(3, "orders"), (ORDERS_BYTES, "gradients")])
+def test_altered_gradients_are_no_update(tmp_path, byte, what):
+    executable, errors = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING), []
+    with (
+        connected(executable, "wafer", byte, errors) as (_, weights, *_),
+        pytest.raises(PeerLost, match="memoryx"),
+    ):
+        for _ in range(100):
+            weights.enter(0)
+            weights.deliver(0, Step())
+    (error,) = errors
+    assert str(error).startswith(f"{what} have arrived damaged: ")
 
 
 def test_the_chief_may_not_reach_beyond_the_store(afar):

@@ -24,9 +24,9 @@ from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.executable import state_layout
 from csrun.records import checkpoints, tensor_files
+from csrun.runtime.remote import state as state_afar
 from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.step.copying import UpdateGate, copying_order
-from csrun.runtime.wire import tcp
 
 LAST = 8
 EACH_ALONE = 1  # bytes of a group: each layer is one
@@ -105,7 +105,7 @@ def test_it_holds_the_state_of_its_step(
         time.sleep(COPY_S)
         return crc32(*arguments)
 
-    for copying in (tensor_files, tcp):
+    for copying in (tensor_files, state_afar):
         monkeypatch.setattr(copying, "zlib", SimpleNamespace(crc32=slowly))
     folder = tmp_path / "model_dir"
     folder.mkdir()

@@ -18,6 +18,7 @@ from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
 from csrun.runtime.wire.messages import MOST, Primed, RingReady, RunSettings, Stop
 from csrun.runtime.wire.shared import SharedMemory
+from csrun.runtime.wire.tcp import ROW_BYTES, checksum
 
 
 def test_messages_keep_their_borders_and_descriptors():
@@ -155,6 +156,22 @@ def test_words_of_the_challenge_come_in_any_pieces():
         left.bulk.sendall(b"\0\5hello and what comes after it")
         assert frames.receive_whole() == b"hello"
         assert right.bulk.recv(100) == b" and what comes after it"
+
+
+@pytest.mark.parametrize("length", [1, 17, ROW_BYTES, 3 * ROW_BYTES + 5])
+def test_a_checksum_is_another_one_of_what_is_altered(length):
+    data = np.random.default_rng(length).integers(0, 256, length, np.uint8)
+    whole = checksum(data.data)
+    for place in {0, length // 2, length - 1}:
+        for bit in range(8):
+            data[place] ^= 1 << bit
+            assert checksum(data.data) != whole
+            data[place] ^= 1 << bit
+    assert checksum(data[ROW_BYTES:].data, checksum(data[:ROW_BYTES].data)) == whole
+    if length > 2 * ROW_BYTES:
+        first, second = data[:ROW_BYTES].copy(), data[ROW_BYTES : 2 * ROW_BYTES].copy()
+        data[:ROW_BYTES], data[ROW_BYTES : 2 * ROW_BYTES] = second, first
+        assert checksum(data.data) != whole
 
 
 @pytest.mark.parametrize("name", ["trace_steps", "weight_store_memory", "seed"])
