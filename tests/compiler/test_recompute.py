@@ -1,11 +1,11 @@
 """Recomputation: less memory, the same bits, and weights that come once more."""
 
 from dataclasses import dataclass
+from math import prod
 
-import msgspec
 import numpy as np
 import pytest
-from support.programs import SYSTEM, Machine, options_of
+from support.programs import ArrayData, Machine, options_of, system_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
@@ -19,6 +19,8 @@ from csrun.compiler.memory_plan import lives, place
 from csrun.compiler.visits import Function
 from csrun.executable import Group, Visit
 from csrun.nn.tracer import Tracer
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.wire.messages import RunSettings
 
 STREAMING = ExecutionMode.WEIGHT_STREAMING
 B, T, D, BLOCKS, CLASSES = 4, 6, 8, 3, 7
@@ -29,9 +31,10 @@ def block(x, dropout=0.3):
     """Attention and a feed-forward network, with all that writes over what it has read."""
     h = nn.LayerNorm(name="norm")(x)
     with nn.scope("attn"):
-        q, k, v = (nn.reshape(nn.Dense(D, name=name)(h), (B, 1, T, D)) for name in "qkv")
+        heads = (x.shape[0], 1, T, D)
+        q, k, v = (nn.reshape(nn.Dense(D, name=name)(h), heads) for name in "qkv")
         attended = nn.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + nn.Dropout(dropout)(nn.reshape(attended, (B, T, D)))
+        x = x + nn.Dropout(dropout)(nn.reshape(attended, x.shape))
     with nn.scope("mlp"):
         up = nn.Dense(4 * D, "gelu_tanh", name="up")(nn.LayerNorm(name="norm")(x))
         return nn.relu(x + nn.Dropout(dropout)(nn.Dense(D, name="down")(up)))
@@ -43,33 +46,25 @@ def normalized(x):
     return x + nn.Dense(D, "gelu", name="down")(nn.BatchNorm(name="norm")(wide))
 
 
-def network(each=block, optimizer=None):
+def network(each=block, optimizer=None, samples=B, classes=CLASSES):
     with Tracer("float32") as tracer:
-        tokens = tracer.input("features", (B, T), "int32")
-        labels = tracer.input("labels", (B, T), "int32")
-        x = nn.Embedding(CLASSES, D, name="table")(tokens)
+        tokens = tracer.input("features", (samples, T), "int32")
+        labels = tracer.input("labels", (samples, T), "int32")
+        x = nn.Embedding(classes, D, name="table")(tokens)
         for number in range(BLOCKS):
             with nn.scope("h"), nn.scope(number):
                 x = each(x)
-        loss = nn.softmax_cross_entropy(nn.Dense(CLASSES, name="head")(x), labels)
+        loss = nn.softmax_cross_entropy(nn.Dense(classes, name="head")(x), labels)
         optimizer = optimizer or nn.AdamW(0.01, clip_norm=1.0)
         return tracer.finish(RunMode.TRAIN, loss, optimizer.minimize(loss), [])
 
 
-def batches():
+def batches(classes=CLASSES):
     random = np.random.default_rng(2)
     for _ in range(STEPS):
-        tokens, labels = random.integers(0, CLASSES, (2, B, T)).astype(np.int32)
+        tokens, labels = random.integers(0, classes, (2, B, T)).astype(np.int32)
         labels[-1, 2:] = IGNORE_INDEX
         yield tokens, labels
-
-
-def system_of(nbytes):
-    """A system of so many bytes at least."""
-    rows = nbytes // 1024
-    return msgspec.structs.replace(
-        SYSTEM, fabric_width=1, fabric_height=rows, usable_cores=rows, sram_kb_per_core=1
-    )
 
 
 def compiled(root, module, **options):
@@ -105,6 +100,30 @@ def test_a_plan_that_does_not_fit_takes_less_and_has_the_same_bits(tmp_path):
     assert_same(trained(again), trained(whole))
     report = (again.directory / "compile_report.txt").read_text()
     assert f"Of {len(again.plan.recomputed)} segments the forward pass is computed again" in report
+
+
+def test_micro_batches_of_it_and_matrices_in_parts_have_the_bits_of_a_large_wafer(tmp_path):
+    """The table, the kernels of a block, and the head, whose logits are never there whole."""
+    classes, cut = 61, {"micro_batches": 2, "max_group_bytes": 512}
+    module = network(samples=B // 2, classes=classes)
+    large = compiled(tmp_path, module.clone(), **cut)
+    small = system_of(large.plan.arena_bytes * 3 // 4)
+    again = compiled(tmp_path, module, system=small, recompute=True, **cut)
+    assert again.plan.recomputed
+    assert again.plan.arena_bytes <= small.sram_bytes
+    assert max(prod(buffer.shape) for buffer in again.plan.buffers) < B // 2 * T * classes
+    parts = {p.part.tensor for p in again.plan.parameters if p.part is not None}
+    assert parts >= {"table/embeddings", "h/0/mlp/up/kernel", "head/kernel"}
+    data = ArrayData([*batches(classes)])
+    machines = [CpuMachine(each, data, RunSettings(seed=3), 0) for each in (again, large)]
+    ours, theirs = (_run(machine) for machine in machines)
+    assert_same(ours, theirs)
+
+
+def _run(machine):
+    machine.initialize()
+    machine.run(0, STEPS)
+    return [machine.result(i, i).loss for i in range(STEPS)], machine.state
 
 
 def test_what_fits_is_computed_once(tmp_path):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from csrun import nn
@@ -18,9 +19,18 @@ from csrun.executable import Executable, LabelRange, Plan, Runtime, Step, state_
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import initialize
+from csrun.site import System
 from csrun.site import load as load_site
 
 SYSTEM = load_site("local").systems[0]
+
+
+def system_of(nbytes: int) -> System:
+    """A system of so many bytes, in whole KiB."""
+    rows = nbytes // 1024
+    return msgspec.structs.replace(
+        SYSTEM, fabric_width=1, fabric_height=rows, usable_cores=rows, sram_kb_per_core=1
+    )
 
 
 def options_of(

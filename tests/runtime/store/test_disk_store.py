@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from support.programs import ArrayData, Network, TiedNetwork, options_of
+from support.programs import ArrayData, Network, TiedNetwork, options_of, system_of
 from support.roles import Peers, fed_by
 
 from csrun import nn
@@ -147,6 +147,28 @@ def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, w
         np.testing.assert_array_equal(on_disk[name], array, err_msg=name)
     where = rf"Weight store: [0-9.]+ [MK]B on disk in {re.escape(str(disk))}, up to [0-9.]+ "
     assert any(re.match(where, line) for line in said), said
+
+
+@pytest.mark.parametrize("wire", ["memory", "tcp"])
+def test_all_that_makes_a_model_fit_has_the_bits_of_a_large_wafer(tmp_path, disk, wire):
+    """Micro-batches, recomputation and kernels in parts, from two stores on disk."""
+    sizes = (96, 384, 96, 384, 96, 384, 10)
+    network = Network(sizes, batch=128, optimizer=OPTIMIZERS["clipped"], dropout=0.2)
+    half, cut = replace(network, batch=64), {"micro_batches": 2, "max_group_bytes": 1 << 16}
+    options = options_of(STREAMING, group_bytes=1, **cut)
+    large = compile_model(half.trace(), tmp_path, options).executable
+    small = system_of(large.plan.arena_bytes * 3 // 4)
+    options = options_of(STREAMING, group_bytes=1, recompute=True, system=small, **cut)
+    executable = compile_model(half.trace(), tmp_path, options).executable
+    assert executable.plan.recomputed
+    assert not large.plan.recomputed
+    data, seeded = ArrayData(network.batches(STEPS)), RunSettings(seed=SEED)
+    losses, state = run(CpuMachine(large, data, seeded, 0))
+    settings = settings_of(disk, executable.plan, least_of(executable.plan, 2))
+    (found, on_disk), _ = in_job(tmp_path, network, executable, settings, wire, servers=2)
+    assert found == losses
+    for name, array in state.items():
+        np.testing.assert_array_equal(on_disk[name], array, err_msg=name)
 
 
 def test_tasks_that_have_nothing_to_do_are_told_of(tmp_path):
