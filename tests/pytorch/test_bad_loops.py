@@ -105,6 +105,24 @@ def another_gradient_later(script, number, x, y):
     script.optimizer.step()
 
 
+def a_gradient_of_the_weights_alone(script, number, x, y):
+    script.loss(x, y).backward()
+    if number == 6:
+        weight = script.model.outer.weight
+        weight.grad = None
+        weight.square().sum().backward()
+    script.optimizer.step()  # here
+
+
+def frozen_behind_the_batch(script, number, x, y):
+    if number == 6:
+        script.model.inner.weight.requires_grad_(requires_grad=False)
+    script.optimizer.zero_grad()
+    loss = script.criterion(script.model(x), y)  # here
+    loss.backward()
+    script.optimizer.step()
+
+
 @pytest.mark.parametrize("step", [plain, keeps_the_graph, reads_before_the_step])
 def test_a_loop_that_only_looks_wrong_is_pytorchs(tmp_path, step):
     ours, theirs = Script(), Script()
@@ -123,9 +141,11 @@ def test_a_loop_that_only_looks_wrong_is_pytorchs(tmp_path, step):
     [
         (two_backwards_later, r"backward\(\) must be called once for each batch"),
         (another_gradient_later, r"backward\(\) takes no gradient"),
+        (a_gradient_of_the_weights_alone, "the gradient of outer.weight must come from this"),
+        (frozen_behind_the_batch, r".* or requires_grad, is another than it was at the batch"),
     ],
 )
-def test_a_backward_that_is_another_one_in_step_six_is_refused(tmp_path, step, said):
+def test_gradients_that_are_others_in_step_six_are_refused(tmp_path, step, said):
     script, place = Script(), PLACE.format(line=line_of(step))
     with pytest.raises(UsageError, match=place + said), script.session(tmp_path):
         script.loop(step)

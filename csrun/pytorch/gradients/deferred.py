@@ -19,6 +19,7 @@ from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.loop_shape import is_write
+from csrun.pytorch.loop.parameter_sets import ParameterSets
 from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, Token, leaves_of
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Gradients:
         model: torch.nn.Module,
         optimized: Iterable[torch.Tensor],
         name_of: Callable[[Any], str | None],
+        sets: ParameterSets,
     ) -> None:
         self._name_of, self._optimized = name_of, set(map(id, optimized))
         self._parameters = dict(model.named_parameters())
@@ -121,6 +123,7 @@ class Gradients:
         self._all: list[tuple[Parameter, Gradient]] = []
         self._owners: list[Parameter] = []  # of these, each, in two lists
         self._theirs: list[Gradient] = []
+        self._sets, self._seen = sets, -1
         self._is_cleared = True
         self._zeroed: set[str] = set()
         self.is_open = False  # between backward() and optimizer.step()
@@ -140,6 +143,7 @@ class Gradients:
                 parameter = self._parameters[name]
                 self._made[name] = (parameter, Gradient(parameter, self, name))
         self._names, self._all = names, [self._made[name] for name in names]
+        self._seen = -1
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
     def begin(self, names: Mapping[str, Any], step: StepValues) -> None:
@@ -158,8 +162,13 @@ class Gradients:
         self._edits.begin(step)
 
     def _are_in_place(self) -> bool:
-        """Whether each is its parameter's. Asked in each step: no line of Python for one."""
-        return all(map(is_, map(_GRAD, self._owners), self._theirs))
+        """Whether each is its parameter's."""
+        if self._sets.is_as(self._seen):
+            return True
+        now = self._sets.count
+        found = all(map(is_, map(_GRAD, self._owners), self._theirs))
+        self._seen = now if found else -1
+        return found
 
     def require_cleared(self) -> None:
         """Raises: UsageError where `backward()` would add to gradients that are there"""

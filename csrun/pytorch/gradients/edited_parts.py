@@ -39,14 +39,12 @@ class EditedParts:
         """
         first = self._first.get(part, part)
         forms = self._forms.setdefault(first, [])
-        place = next((n for n, (kept, _) in enumerate(forms) if kept is edits), None)
-        if place is None:
-            place = next((n for n, (kept, _) in enumerate(forms) if kept.is_same(edits)), None)
+        if forms and forms[0][0] is edits:  # as in the step before
+            return forms[0][1]
+        place = next((n for n, (kept, _) in enumerate(forms) if kept.is_same(edits)), None)
         if place is not None:
-            found = forms[place][1]
-            if place or forms[0][0] is not edits:
-                del forms[place]
-                forms.insert(0, (edits, found))
+            found = forms.pop(place)[1]
+            forms.insert(0, (edits, found))
             return found
         if len(forms) == MOST_FORMS:
             raise UsageError(

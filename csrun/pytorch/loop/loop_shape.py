@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
 from csrun.pytorch.loop.given_tensors import Given
-from csrun.pytorch.loop.tokens import Owner, Slot, StepValues, Token
+from csrun.pytorch.loop.tokens import Owner, Slot, StepValues, Token, token_of
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.
@@ -126,18 +126,22 @@ class Expected:
         if name != self.name or len(given) != len(self.operands) or how != self.how:
             return False
         for operand, argument in zip(self.operands, given, strict=True):
+            if operand is argument:
+                continue
             if isinstance(argument, Token):
                 if argument.slot is not operand:
                     return False
-            elif operand is not argument and not _is_equal(operand, argument):
+            elif not _is_equal(operand, argument):
                 return False
         return True
 
     def tokens(self, owner: Owner, step: StepValues) -> Any:
         """Its results in a step."""
         if self.is_one:
-            return Token(owner, step, self.results)
-        return tree_map(lambda r: Token(owner, step, r) if isinstance(r, Slot) else r, self.results)
+            return token_of(owner, step, self.results)
+        return tree_map(
+            lambda r: token_of(owner, step, r) if isinstance(r, Slot) else r, self.results
+        )
 
 
 def _is_equal(operand: Any, argument: Any) -> bool:
@@ -237,7 +241,7 @@ class LoopShape:
 
     def tokens_of_batch(self, owner: Owner, step: StepValues) -> Any:
         """The batch of a step."""
-        made = [Token(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
+        made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
         return made if self._is_list else self._spec.unflatten(made)
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import wraps
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any, Self
 
 import torch
@@ -17,31 +17,21 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.loop.loop_shape import name_of
+from csrun.pytorch.loop.parameter_sets import ParameterSets
 from csrun.pytorch.loop.tokens import Numbers, leaves_of
 from csrun.pytorch.weights.given_back import require_memory
 
-_TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 _MEMORY = torch.Tensor.data_ptr
+LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
 #: Methods that read numbers by no operator that a mode sees.
 _READS = ("tolist", "__repr__", "__reduce_ex__")
-
-
-class Modes:
-    """What a loop may switch in a model: train() and eval() of its modules, requires_grad."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._modules, self._parameters = list(model.modules()), list(model.parameters())
-
-    def __call__(self) -> tuple[bool, ...]:
-        """As they are now."""
-        return (*map(_TRAINS, self._modules), *map(_REQUIRES_GRAD, self._parameters))
 
 
 class ParameterWatch(TorchDispatchMode):
     """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
 
     What writes into them is refused, as the store would not have it. is_apart: whether the store
-    has taken them over. give_back: has them be as the store is.
+    has taken them over. give_back: has them be as the store is. sets: of Parameters in the block.
     """
 
     def __init__(
@@ -53,10 +43,12 @@ class ParameterWatch(TorchDispatchMode):
         super().__init__()
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
         self._open = ExitStack()
+        self.sets, self._seen, self._steps = ParameterSets(model), -1, 0
         self._learn()
 
     def __enter__(self) -> Self:
         super().__enter__()
+        self._open.enter_context(self.sets.counted())
         for name in _READS:
             self._open.callback(_put_back, name, torch.Tensor.__dict__.get(name))
             setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))
@@ -97,11 +89,18 @@ class ParameterWatch(TorchDispatchMode):
         """The block's first step begins: what the script has put into the model is in it."""
         self._learn()
 
-    def require_in_place(self) -> None:
-        """Asked in each step: no line of Python for one.
+    def look(self) -> None:
+        """A step begins: are they in place? Asked where something was set, and now and then.
 
-        Raises: UsageError where a tensor of the model is another one, or lies in another memory
+        Raises: UsageError as `require_in_place`
         """
+        self._steps += 1
+        if self._steps >= LOOK_EVERY or not self.sets.is_as(self._seen):
+            self.require_in_place()
+
+    def require_in_place(self) -> None:
+        """Raises: UsageError where a tensor of the model is another one, or in another memory"""
+        self._seen, self._steps = self.sets.count, 0
         now: list[Any] = list(map(dict.get, self._owners, self._keys))
         if all(map(is_, now, self._tensors)) and list(map(_MEMORY, now)) == self._places:
             return

@@ -14,7 +14,8 @@ from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.loop.known_parts import KnownParts
 from csrun.pytorch.loop.later import later, now
 from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
-from csrun.pytorch.loop.parameter_watch import Modes, ParameterWatch, WeightCalls
+from csrun.pytorch.loop.parameter_sets import Modes
+from csrun.pytorch.loop.parameter_watch import ParameterWatch, WeightCalls
 from csrun.pytorch.loop.reading import Reading
 from csrun.pytorch.loop.recheck import Rechecks
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep, Step
@@ -50,13 +51,14 @@ class SessionLoop:
     ) -> None:
         self._run, self._model, self._optimization = run, model, optimization
         self._forward = forward
-        self._modes, self._trainable = Modes(model), list(model.parameters())
+        self._trainable = list(model.parameters())
         self._parts = KnownParts(run, (line, optimization is not None), model)
         self._step: Step | None = None
         self._has_begun = self._is_over = False
         self.watch = ParameterWatch(model, lambda: self._is_apart, self.give_back)
+        self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
-        self._gradients = Gradients(model, trained, self.watch.name_of)
+        self._gradients = Gradients(model, trained, self.watch.name_of, self.watch.sets)
         self._reading = Reading(self, run)
         self._rechecks = Rechecks(model, run.run.config.save_checkpoints_steps, run.replay)
         self._weight_calls = WeightCalls(self._called)
@@ -118,7 +120,7 @@ class SessionLoop:
             run.take_users_values()
             self.watch.begin()
             self._has_begun = True
-        self.watch.require_in_place()
+        self.watch.look()
         key = (loader, rows, self._modes())
         part = self._parts.at(*key)
         values = StepValues(run.count, batch=partial(loader.batches.__getitem__, number))
@@ -128,6 +130,7 @@ class SessionLoop:
             if part.shape.takes_weights:
                 self._weight_calls.begin()
             return part.shape.tokens_of_batch(self, step.values)
+        self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
         draw = Draw(run.run.config.seed, run.replay.step)

@@ -166,12 +166,14 @@ class ScriptMachine:
                 self.machine.close(results)
 
 
-def keep_results(part: Part, program: Program, steps: list[Queued]) -> None:
+def keep_results(
+    part: Part, program: Program, steps: Sequence[Queued], losses: Sequence[float]
+) -> None:
     """Give steps that were run what came of them: of those of a training what is wanted.
 
     The last one may be read yet, and has all.
     """
-    for step, loss in zip(steps, program.losses(len(steps)), strict=True):
+    for step, loss in zip(steps, losses, strict=True):
         step.values.loss, step.values.is_over = loss, True
     for slot, step in enumerate(steps):
         is_wanted = not part.trains or step is steps[-1] or step.values.wanted()

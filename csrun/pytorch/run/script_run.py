@@ -305,7 +305,7 @@ class ScriptRun:
             done = orders.give(self._evaluated, (), len(steps) - at)
             if not done.done:
                 raise CsrunError(f"the data ended at batch {steps[at].batch}, the loop goes on")
-            keep_results(part, program, steps[at : at + done.done])
+            keep_results(part, program, steps[at : at + done.done], program.losses(done.done))
             at += done.done
             self._evaluated += done.done
 
@@ -322,8 +322,9 @@ class ScriptRun:
         """Have what came of training steps, before a signal that asks to end can do so."""
         assert self._running is not None, "they were taken"
         part, program, steps = self._running
-        self.replay.keep_losses(first, program.losses(count))
-        keep_results(part, program, steps[:count])
+        losses = program.losses(count)
+        self.replay.keep_losses(first, losses)
+        keep_results(part, program, steps[:count], losses)
 
     def summarize(self, name: str, value: float) -> None:
         """Write a number into the events, at the training's step; once, if the step is replayed.

@@ -100,7 +100,8 @@ class ResultSlots:
 
     def header(self, slot: int) -> list[float]:
         """One step's loss's sum, its count, and rows."""
-        return list(map(float, self._headers[slot]))
+        found: list[float] = self._headers[slot].tolist()
+        return found
 
     def arrays(self, slot: int) -> list[Array]:
         """One step's outputs: of each the arrays of its minibatches.
