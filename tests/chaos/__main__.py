@@ -6,10 +6,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 from chaos import disks
-from chaos.configurations import CONFIGURATIONS, undisturbed
+from chaos.configurations import CONFIGURATIONS, Configuration, undisturbed
 from chaos.figures import Row, table
 from chaos.rounds import Round, kill_round
 from support.testbed import IS_INSTALLED, Testbed, new_testbed
@@ -40,7 +41,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=100, help="processes to kill, at least")
     parser.add_argument("--disks", type=int, default=16, help="rounds on a failing disk")
     parser.add_argument("--seed", default="1", help="of all that is drawn")
-    parser.add_argument("--only", help="configurations, e.g. tcp,slurm,disk")
+    parser.add_argument("--only", help=f"some of {','.join((*CONFIGURATIONS, DISK))}")
     parser.add_argument(
         "--again", type=lambda text: text.split(":", 1), help="one round, as it was printed"
     )
@@ -49,7 +50,8 @@ def _arguments() -> argparse.Namespace:
 
 def _rounds(given: argparse.Namespace, rows: dict[str, Row]) -> Iterator[tuple[str, str]]:
     """The configurations in turn, until so many kills have come; then the disks."""
-    there = [*CONFIGURATIONS] if IS_INSTALLED else [n for n in CONFIGURATIONS if n != "slurm"]
+    is_there = {"slurm": IS_INSTALLED, "torch": find_spec("torch") is not None}
+    there = [name for name in CONFIGURATIONS if is_there.get(name, True)]
     wanted = given.only.split(",") if given.only else [*there, DISK]
     names, number = [name for name in wanted if name != DISK], 0
     while names and sum(row.disturbed for row in rows.values()) < given.kills:
@@ -64,7 +66,7 @@ class Bench:
 
     def __init__(self, folder: Path, resources: ExitStack) -> None:
         self._folder, self._resources = folder, resources
-        self._reference = undisturbed(folder / "undisturbed")
+        self._references: dict[str, bytes] = {}
         self._cluster: Testbed | None = None
         self._library: Path | None = None
 
@@ -72,12 +74,22 @@ class Bench:
         """One round."""
         if name == DISK:
             self._library = self._library or disks.compiled(self._folder)
-            return disks.disk_round(self._folder, seed, self._reference, self._library)
+            reference = self._reference(CONFIGURATIONS["streaming"])
+            return disks.disk_round(self._folder, seed, reference, self._library)
         if name == "slurm" and self._cluster is None:
             self._cluster = new_testbed()
             self._resources.callback(self._cluster.stop)
             self._cluster.start()
-        return kill_round(self._folder, name, seed, self._reference, self._cluster)
+        reference = self._reference(CONFIGURATIONS[name])
+        return kill_round(self._folder, name, seed, reference, self._cluster)
+
+    def _reference(self, configuration: Configuration) -> bytes:
+        """The bytes that nobody has disturbed."""
+        key = configuration.reference
+        if key not in self._references:
+            folder = self._folder / f"undisturbed-{len(self._references)}"
+            self._references[key] = undisturbed(folder, configuration)
+        return self._references[key]
 
 
 if __name__ == "__main__":

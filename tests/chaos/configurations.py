@@ -1,26 +1,47 @@
 """What is disturbed: the same short training, started in different ways."""
 
+import os
+import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from support.fc_mnist import RUN, FcMnist
-from support.sites import separate_site
+import yaml
+from support.fc_mnist import FOLDER, RUN, FcMnist
+from support.sites import SHIPPED, separate_site
 from support.testbed import Testbed, site_file
 
 GOAL = 1200  # steps: a few seconds of training
 EVERY = 20  # steps between two checkpoints: so that many a kill comes while one is written
 PER_NODE = ("--tasks-per-node", "2", "--cpus-per-task", "1")
+RUN_TORCH = str(FOLDER / "run_torch.py")
+SMALL = {"usable_cores": 48, "sram_kb_per_core": 1}  # a batch has no room, nor has a first kernel
+CUT = {
+    "model__hidden_sizes": [50] * 8,
+    "runconfig__micro_batch_size": 16,
+    "runconfig__max_group_bytes": 8192,
+}
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to start the training. streamers: the ranks of those."""
+    """A way to start the training. streamers, memoryx: the ranks of those.
+
+    wafers: how their logs' names begin. options: in params.yaml, beside what all have. is_own: its
+    bits are those of as many systems, so that a job is what it is compared with.
+    """
 
     name: str
     interpreter: str
     layout: tuple[str, ...]
     streamers: tuple[int, ...]
+    memoryx: tuple[int, ...] = (1,)
+    wafers: tuple[str, ...] = ("wafer",)
+    script: str = RUN
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_own: bool = False
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -29,13 +50,30 @@ class Configuration:
         server = () if self.name == "slurm" else ("forkserver",)
         return "launcher", *server, "chief", *streaming, "streamer", "wafer"
 
+    def logs_of(self, role: str) -> tuple[str, ...]:
+        """How the names of the logs begin of those who play a role."""
+        ranks = {"chief": (0,), "memoryx": self.memoryx, "streamer": self.streamers}.get(role, ())
+        return tuple(f"rank-{rank:05}" for rank in ranks) or (
+            self.wafers if role == "wafer" else (role,)
+        )
+
     @property
     def stores(self) -> tuple[str | None, ...]:
-        """Where the weights may lie."""
-        return ("memory", "disk") if self.interpreter == "python-ws" else (None,)
+        """Where the weights may lie; run_torch.py does not say."""
+        is_told = self.interpreter == "python-ws" and self.script == RUN
+        return ("memory", "disk") if is_told else (None,)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return "--params", "params.yaml", "--mode", "train", "--model_dir", "model_dir"
 
     def command(self) -> tuple[str, ...]:
-        return *self.layout, self.interpreter, RUN, "--params", "params.yaml", "--mode", "train"
+        return *self.layout, self.interpreter, self.script, *self.arguments
+
+    @property
+    def reference(self) -> str:
+        """What it is compared with; that of all that train alike is one."""
+        return f"{self.name if self.is_own else ''} {self.script} {sorted(self.options.items())}"
 
 
 CONFIGURATIONS = {
@@ -49,6 +87,37 @@ CONFIGURATIONS = {
             ("--site", "separate.yaml", "--total-nodes", "4", *PER_NODE),
             (2, 3, 4, 5),
         ),
+        Configuration(
+            "servers",
+            "python-ws",
+            ("--total-nodes", "4", *PER_NODE, "--num-wgt-servers", "2"),
+            (3, 4),
+            memoryx=(1, 2),
+            options=CUT,
+        ),
+        Configuration(
+            "systems",
+            "python-ws",
+            ("--site", "streaming-8", "--total-nodes", "3", *PER_NODE),
+            (2, 3),
+            wafers=("wafer-cs2-01", "wafer-cs2-02"),
+            options={"runconfig__num_csx": 2},
+            is_own=True,
+        ),
+        Configuration(
+            "parts",
+            "python-ws",
+            ("--site", "small.yaml", "--total-nodes", "3", *PER_NODE),
+            (2, 3),
+            options=CUT,
+        ),
+        Configuration(
+            "torch",
+            "python-ws",
+            ("--total-nodes", "3", *PER_NODE),
+            (2, 3),
+            script=RUN_TORCH,
+        ),
         Configuration("slurm", "python-ws", ("--total-nodes", "3", *PER_NODE), (2, 3)),
     )
 }
@@ -56,34 +125,51 @@ CONFIGURATIONS = {
 
 def place_of(
     folder: Path,
-    name: str,
-    cluster: Testbed | None,
+    configuration: Configuration,
+    cluster: Testbed | None = None,
     variables: tuple[tuple[str, str], ...] = (),
     store: str | None = None,
 ) -> FcMnist:
     """A folder in which the training can be started; `cluster` is Slurm's, `store` MemoryX's."""
     folder.mkdir()
     place = FcMnist(folder, variables=variables)
-    if name == "slurm" and cluster is not None:
+    if configuration.name == "slurm" and cluster is not None:
         conf = ("SLURM_CONF", str(cluster.conf))
         place = FcMnist(folder, site=site_file(folder, "slurm"), variables=(*variables, conf))
     separate_site(folder)
-    place.configure(
-        train_input__batch_size=32,
-        model__hidden_sizes=[10],
-        runconfig__max_steps=GOAL,
-        runconfig__save_checkpoints_steps=EVERY,
-        runconfig__keep_checkpoint_max=2,
-        runconfig__log_steps=100,
-        runconfig__weight_store=store,
-    )
+    _small_site(folder)
+    options = {
+        "train_input__batch_size": 32,
+        "model__hidden_sizes": [10],
+        "runconfig__max_steps": GOAL,
+        "runconfig__save_checkpoints_steps": EVERY,
+        "runconfig__keep_checkpoint_max": 2,
+        "runconfig__log_steps": 100,
+        "runconfig__weight_store": store,
+        **configuration.options,
+    }
+    place.configure(**options)
     return place
 
 
-def undisturbed(folder: Path) -> bytes:
-    """The last checkpoint of the training that nobody disturbs, in one process."""
-    place = place_of(folder, "cpu", None)
-    done = place.cpu("--mode", "train")
+def _small_site(folder: Path) -> None:
+    """The shipped site with wafers that need all that makes a model fit."""
+    site = yaml.safe_load(SHIPPED.read_text())
+    site["systems"] = [{**system, **SMALL} for system in site["systems"]]
+    (folder / "small.yaml").write_text(yaml.safe_dump(site))
+
+
+def undisturbed(folder: Path, configuration: Configuration) -> bytes:
+    """The last checkpoint of the training that nobody disturbs, in one process if it may be."""
+    place = place_of(folder, configuration)
+    if configuration.is_own:
+        command = [sys.executable, "-m", "csrun.cli.csrun_wse", *configuration.command()]
+    else:
+        command = [sys.executable, configuration.script, *configuration.arguments]
+    state = {"CSRUN_STATE_DIR": str(folder / "state")}
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **state}, capture_output=True, text=True
+    )
     if done.returncode:
         sys.exit(f"the undisturbed training failed:\n{done.stderr}")
     return place.checkpoint(GOAL).read_bytes()

@@ -36,7 +36,7 @@ def disk_round(folder: Path, seed: str, reference: bytes, library: Path) -> Roun
     configuration = CONFIGURATIONS[chance.choice(("streaming", "pipelined"))]
     number, for_good = chance.choice(list(ERRORS)), chance.choice("01")
     call = chance.randint(1, MOST_CALLS)
-    sound = place_of(folder / f"disk-{seed}", configuration.name, None)
+    sound = place_of(folder / f"disk-{seed}", configuration)
     variables = {
         "LD_PRELOAD": str(library),
         "CHAOS_FOLDER": os.path.realpath(sound.model_dir),

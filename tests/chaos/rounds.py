@@ -75,7 +75,7 @@ def kill_round(
     found = Round(f"scripts/chaos --again {name}:{seed}")
     configuration, chance = CONFIGURATIONS[name], random.Random(f"{name} {seed}")
     store = chance.choice(configuration.stores)
-    place = place_of(folder / f"{name}-{seed}", name, cluster, store=store)
+    place = place_of(folder / f"{name}-{seed}", configuration, cluster, store=store)
     shared_memory = set(os.listdir("/dev/shm"))
     for _ in range(KILLS):
         if place.checkpoint(GOAL).exists():
@@ -102,9 +102,9 @@ def _disturbed(
     place: FcMnist, configuration: Configuration, kill: Kill, chance: random.Random
 ) -> tuple[Ended, bool]:
     """A run with this kill; false when the run was over before."""
-    number = chance.choice(configuration.streamers)
+    log = chance.choice(configuration.logs_of(kill.role))
     with place.start(*configuration.command()) as launcher:
-        pid = _born(place, launcher, kill.role, number)
+        pid = launcher.pid if kill.role == "launcher" else _born(place, launcher, log)
         came = False
         if pid is not None:
             time.sleep(kill.after_s)
@@ -130,18 +130,12 @@ def _send(pid: int, signum: signal.Signals) -> bool:
     return True
 
 
-def _born(
-    place: FcMnist, launcher: "subprocess.Popen[str]", role: str, streamer: int
-) -> int | None:
-    """The process of a role as soon as there is one; None when the run is over before."""
-    if role == "launcher":
-        return launcher.pid
-    logs = {"chief": "rank-00000", "memoryx": "rank-00001", "streamer": f"rank-{streamer:05}"}
-    wanted = logs.get(role, role)
+def _born(place: FcMnist, launcher: "subprocess.Popen[str]", log: str) -> int | None:
+    """The process that writes a log as soon as there is one; None when the run is over before."""
     found: list[int] = []
 
     def is_there() -> bool:
-        found[:] = [pid for name, pid in writers(place.path) if name.startswith(wanted)]
+        found[:] = [pid for name, pid in writers(place.path) if name.startswith(log)]
         return bool(found) or launcher.poll() is not None
 
     _wait(is_there, BORN_S)
