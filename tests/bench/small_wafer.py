@@ -3,9 +3,10 @@
 Both are jobs of three nodes with the store on disk: 660 M weights by AdamW, from their first values
 to a checkpoint. Their checkpoints must have the same sums, tensor by tensor. The step beside the
 other's, and the arena of the small wafer, looked at twice a second, beside what its plan says and
-what it has. It needs 25 GB of disk.
+what it has. It needs 25 GB of disk. Of a batch that does not fit micro-batches of one sample are
+computed on both, and on the small one activations are made again.
 
-    small_wafer.py [WIDTH LAYERS HEADS LENGTH]
+    small_wafer.py [WIDTH LAYERS HEADS LENGTH [BATCH]]
 """
 
 import json
@@ -28,7 +29,8 @@ from result import Result
 from streaming import ADAMW, GIB, IN_STEPS, MODELS
 
 SITE = Path(__file__).parents[2] / "site_configs" / "local.yaml"
-WIDTH, LAYERS, HEADS, LENGTH = 1280, 32, 20, 16  # activations of 16 tokens fit; of more they do not
+#: Of 16 tokens all activations fit; of more they do not.
+WIDTH, LAYERS, HEADS, LENGTH, BATCH = 1280, 32, 20, 16, 1
 VOCABULARY, STEPS = 50257, 2
 CORES, KB_PER_CORE, SHARE = 1280, 50, 8
 SRAM = CORES * KB_PER_CORE * 1024
@@ -47,8 +49,8 @@ def small_site(folder: Path) -> Path:
 
 
 def params(folder: Path, sizes: list[int], **runconfig: Any) -> dict[str, Any]:
-    width, layers, heads, length = sizes
-    data = {"file": str(folder / "train.bin"), "batch_size": 1}
+    width, layers, heads, length, batch = sizes
+    data = {"file": str(folder / "train.bin"), "batch_size": batch}
     return {
         "train_input": {**data, "shuffle_seed": 1},
         "eval_input": data,
@@ -64,6 +66,7 @@ def params(folder: Path, sizes: list[int], **runconfig: Any) -> dict[str, Any]:
         "runconfig": {
             "model_dir": "model_dir",
             "max_steps": STEPS,
+            "micro_batch_size": 1,
             "save_initial_checkpoint": False,
             "keep_checkpoint_max": 1,
             "weight_store": "disk",
@@ -88,7 +91,8 @@ def trained(sizes: list[int], is_small: bool) -> Trained:
     """A job of two steps, on the small wafer, or on a CS-2 that is told to cut alike."""
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as name:
         folder = Path(name)
-        tokens = np.random.default_rng(1).integers(0, VOCABULARY, 64 * sizes[3] + 1)
+        samples = 64 * sizes[4]
+        tokens = np.random.default_rng(1).integers(0, VOCABULARY, samples * sizes[3] + 1)
         tokens.astype(np.uint16).tofile(folder / "train.bin")
         told = {} if is_small else {"max_group_bytes": SRAM // SHARE}
         text = msgspec.yaml.encode(params(folder, sizes, **told))
@@ -138,11 +142,14 @@ def open_files(pid: int) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sizes = [int(text) for text in sys.argv[1:]] or [WIDTH, LAYERS, HEADS, LENGTH]
+    given = [int(text) for text in sys.argv[1:]]
+    sizes = [*given, *[WIDTH, LAYERS, HEADS, LENGTH, BATCH][len(given) :]]
     small, large = (trained(sizes, is_small) for is_small in (True, False))
     assert small.tensors == large.tensors, "the bits are others"
     weights = sum(group["nbytes"] for group in small.plan["groups"])
     what = f"GPT, {weights / 1e6:,.0f} MB of weights in {len(small.plan['groups'])} groups, AdamW"
+    if again := len(small.plan["recomputed"]):
+        what += f", {small.plan['micro_batches']} micro-batches, {again} segments computed again"
     side, baseline = f"a wafer of {SRAM / 1e6:.1f} MB", "a CS-2 that cuts alike"
     Result(
         "small_wafer", what, side, "s a step",
