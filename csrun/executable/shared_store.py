@@ -143,25 +143,30 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
     """Groups of what lies in one piece in the store, and what names them; homes: as of `_homes`."""
     layer_of = {name: layer for layer in plan.layers for name in layer.parameters}
     names = {p.name: p.layer for p in plan.parameters}
+    owns: list[list[Parameter]] = [[] for _ in plan.groups]
+    for p in sorted(plan.parameters, key=lambda p: p.offset_bytes):
+        owns[layer_of[p.name].group].append(p)
     groups: list[Group] = []
     layers: list[Layer] = []
     pieces_of: dict[int, tuple[int, ...]] = {}
     for group in plan.groups:
         first = len(groups)
-        own = [p for p in plan.parameters if layer_of[p.name].group == group.index]
-        pieces = list(_pieces(sorted(own, key=lambda p: p.offset_bytes), shift, homes))
+        pieces = list(_pieces(owns[group.index], shift, homes))
         if len(pieces) > 1 and plan.run_mode is RunMode.TRAIN:
             apart = ", ".join(piece[0].name for piece in pieces)
             raise _unlike(plan, f"{apart} lie apart in the run's store: train the same parameters")
         for number, piece in enumerate(pieces):
             index = first + number
             groups.append(_piece_group(group, index, piece, shift, is_whole=len(pieces) == 1))
-            for layer in dict.fromkeys(layer_of[p.name] for p in piece):
+            held: dict[str, list[str]] = {}
+            for p in piece:
+                held.setdefault(p.layer, []).append(p.name)
+            for whole, own in held.items():
                 # a layer that lies apart is one for each piece
-                name = layer.name if number == 0 else f"{layer.name} ({number + 1})"
-                held = tuple(p.name for p in piece if p.layer == layer.name)
-                layers.append(replace(layer, name=name, group=index, parameters=held))
-                names.update(dict.fromkeys(held, name))
+                name = whole if number == 0 else f"{whole} ({number + 1})"
+                layer = layer_of[own[0]]
+                layers.append(replace(layer, name=name, group=index, parameters=tuple(own)))
+                names.update(dict.fromkeys(own, name))
         pieces_of[group.index] = tuple(range(first, len(groups)))
     parameters = tuple(replace(p, layer=names[p.name]) for p in plan.parameters)
     return parameters, tuple(layers), tuple(groups), tuple(_visits(plan, pieces_of))
