@@ -19,10 +19,10 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     arithmetic: a matrix product on more threads may sum in another order. A matrix of more than
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
     it takes more than its share of the wafer. Each of the model's `replicas` on the fabric has
-    `minibatches_in_flight`; where their number was chosen, it was so `chosen_for` the model of that
-    checksum. Of `systems` like this one each has an equal share of the batch, which is cut into so
-    many `micro_batches` before. With `mark_layers` the program says where each layer begins and
-    ends, for a trace.
+    `minibatches_in_flight`. Which of these options the compiler has chosen, it was for the models
+    of the checksums in `chosen_for`. Of `systems` like this one each has an equal share of the
+    batch, which is cut into so many `micro_batches` before. With `mark_layers` the program says
+    where each layer begins and ends, for a trace.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
@@ -34,7 +34,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     blas_threads: Positive = 1
     replicas: Positive = 1
     minibatches_in_flight: Positive = 1
-    chosen_for: str = ""
+    chosen_for: tuple[str, ...] = ()
     mark_layers: bool = False
     micro_batches: Positive = 1
     recompute: bool = False

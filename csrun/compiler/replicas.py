@@ -6,13 +6,11 @@ each layer, and the shorter way across; but each keeps all weights, and they sum
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.cirh import precision_of, print_module
-from csrun.compiler import compile_directory
+from csrun.cirh import precision_of
 from csrun.compiler.arena import alive_in, with_samples, with_store
 from csrun.compiler.compile import estimate_of, inputs_of
 from csrun.compiler.floor_plan import usable_part
@@ -59,22 +57,6 @@ def choose_replicas(module: ModuleOp, options: CompileOptions, watch: Watch = NO
     rates = {count: rate for count in counts if (rate := one.of(count).rate())}
     best = next((n for n, rate in rates.items() if rate >= AS_FAST * max(rates.values())), 1)
     return Choice(best, max(rates, default=1), rates[best] / rates[1] if rates else 1.0)
-
-
-def question_of(module: ModuleOp, options: CompileOptions) -> str:
-    """What a number of replicas answers: a model, traced for one, and how it is compiled."""
-    return compile_directory.checksum_of(print_module(module), options)
-
-
-def chosen_before(question: str, *roots: Path) -> int | None:
-    """The replicas of a compile that answers the question; None where none lies in these folders.
-
-    Compilers of one version choose alike: to take it costs no pass.
-    """
-    folders = (folder for root in roots for folder in sorted(root.glob("tfcs_*")))
-    found = (compile_directory.read(folder) for folder in folders)
-    plans = (executable.plan for executable in found if executable is not None)
-    return next((plan.replicas for plan in plans if plan.chosen_for == question), None)
 
 
 @dataclass(frozen=True)

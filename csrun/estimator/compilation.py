@@ -65,7 +65,7 @@ def compile_run(
     if run.config.multireplica:
         options = with_replicas(traced.module, options, run.model_dir)
         if options.replicas > 1:
-            traced = trace_run(run, options)
+            traced = _traced(run, options)
     if run.params is not None:
         model_dir.write_params(run.model_dir, run_mode, run.params)
     with compile_display(run.context) as begin:
@@ -112,15 +112,33 @@ def compile_fitting(
 
     Raises: TooLargeError
     """
-    try:
+    if tracing.config.micro_batch_size == AUTO:
+        compiled = _compile_chosen(tracing, traced, model_dir, options, begin)
+    else:
         compiled = compile_traced(traced, model_dir, options, begin)
-    except TooLargeError as error:
-        if tracing.config.micro_batch_size != AUTO:
-            raise
-        options = _fitting(tracing, options, begin, error)
-        compiled = compile_traced(tracing.trace(options), model_dir, options, begin)
     _say_parts(compiled.executable.plan)
     return compiled
+
+
+def _compile_chosen(
+    tracing: Tracing, traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
+) -> Compiled:
+    """The batch as one, or in the parts that are chosen where that does not fit.
+
+    Where a compile in parts lies that were chosen for this model, nothing is tried again.
+    """
+    asked = msgspec.structs.replace(options, recompute=recomputes(tracing.config, options))
+    question = question_of(traced.module, asked)
+    if (plan := chosen_before(question, model_dir, _private())) is not None:
+        parts, again = plan.micro_batches, bool(plan.recomputed)
+        options = msgspec.structs.replace(options, micro_batches=parts, recompute=again)
+    else:
+        try:
+            return compile_traced(traced, model_dir, options, begin)
+        except TooLargeError as error:
+            options = _fitting(tracing, options, begin, error)
+    options = msgspec.structs.replace(options, chosen_for=(*options.chosen_for, question))
+    return compile_traced(tracing.trace(options), model_dir, options, begin)
 
 
 def _fitting(
@@ -282,14 +300,15 @@ def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) ->
     A compile that lies there has the number, if it was chosen for such a module and such options.
     """
     question = question_of(module, options)
-    replicas = chosen_before(question, model_dir, _private())
-    if replicas is None:
+    plan = chosen_before(question, model_dir, _private())
+    if plan is None:
         choice = choose_replicas(module, options, Watch(verify=verifies()))
         log.info(f"Multireplica: {_text(choice)}")
         replicas = choice.replicas
     else:
+        replicas = plan.replicas
         log.info(f"Multireplica: {_replicas(replicas)}, as chosen before")
-    return msgspec.structs.replace(options, replicas=replicas, chosen_for=question)
+    return msgspec.structs.replace(options, replicas=replicas, chosen_for=(question,))
 
 
 def _replicas(count: int) -> str:

@@ -317,8 +317,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     would count: such batches are refused (None: they count nowhere).
 
     Each of `systems` has an equal share of the batch, split over `replicas` of the model, whose
-    share flows in `minibatches_in_flight`; one update is that of all. `chosen_for` is what the
-    number of replicas answers, where it was not given. `marks`: layers told of, by their numbers.
+    share flows in `minibatches_in_flight`; one update is that of all. What the compiler has
+    chosen answers the questions `chosen_for`. `marks`: layers told of, by their numbers.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -361,7 +361,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip_norm: float | None
     floor_plan: tuple[Region, ...]
     estimate: Estimate
-    chosen_for: str = ""
+    chosen_for: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     micro_batches: int = 1
     kept_offset_bytes: int = 0

@@ -103,9 +103,9 @@ def test_what_was_chosen_is_found_in_a_compile_of_that_model_and_those_options(t
     options = options_of(system=SLOWLY_LINKED)
     question = question_of(Network(batch=BATCH).trace(), options)
     assert chosen_before(question, tmp_path, tmp_path / "nowhere") is None
-    wanted = msgspec.structs.replace(options, replicas=4, chosen_for=question)
+    wanted = msgspec.structs.replace(options, replicas=4, chosen_for=("another", question))
     compiled = compile_model(Network(batch=BATCH // 4).trace(), tmp_path, wanted)
-    assert chosen_before(question, tmp_path / "nowhere", tmp_path) == 4
+    assert chosen_before(question, tmp_path / "nowhere", tmp_path).replicas == 4
     for other in (
         question_of(Network(batch=BATCH).trace(), options_of()),
         question_of(Network(batch=2 * BATCH).trace(), options),

@@ -85,6 +85,7 @@ def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog)
     with caplog.at_level("INFO", "csrun"):
         estimator(tmp_path / "auto", UNITS).train(forty, max_steps=STEPS)
     said = caplog.text
+    assert said.count("Calling model_fn.") == 1
     (kept,) = re.findall(r"A batch of 40 samples takes [\d,]+ bytes .* has [\d,]+: (.*)", said)
     assert kept.endswith(" samples/s are estimated in 4 micro-batches with all activations kept")
     assert "Micro-batches: 4 of 10 samples" in caplog.text
@@ -98,6 +99,34 @@ def test_it_is_the_largest_part_of_the_batch_that_fits(tmp_path, run_on, caplog)
     run_on(takes[10] - 2048)
     with pytest.raises(UsageError, match=r"layer hidden needs .*: lower micro_batch_size to 8$"):
         estimator(tmp_path / "ten", UNITS, micro_batch_size=10).train(forty, max_steps=STEPS)
+
+
+@pytest.mark.parametrize("recompute", ["auto", "none"])
+def test_what_was_chosen_is_taken_by_the_next_start(
+    tmp_path, run_on, caplog, monkeypatch, recompute
+):
+    """Without one pass of the compiler; another question is another choice."""
+
+    def train(until, **config):
+        config = CSRunConfig(save_checkpoints_steps=10, max_group_bytes=6000, **config)
+        CerebrasEstimator(blocks, tmp_path, config, {}).train(forty, max_steps=until)
+
+    run_on(SYSTEM.sram_bytes)
+    train(1)
+    whole = plan_of(tmp_path)
+    run_on(whole["arena_bytes"] * 2 // 3)
+    train(2, recompute=recompute)
+    with monkeypatch.context() as patch, caplog.at_level("INFO", "csrun"):
+        patch.setattr("csrun.compiler.compile.run_passes", None)
+        train(3, recompute=recompute)
+    assert caplog.text.count("Calling model_fn.") == 1
+    assert "Cached compilation found" in caplog.text
+    said = "Recomputation: " if recompute == "auto" else "Micro-batches: "
+    assert said in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr("csrun.compiler.compile.run_passes", None)
+        with pytest.raises(TypeError, match="not callable"):
+            train(4, recompute="none" if recompute == "auto" else "auto")
 
 
 def blocks(features, labels, mode, params):
