@@ -83,8 +83,8 @@ def with_samples(
 
 
 def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
-    """One group's gradients of a later minibatch, before they are added to the first one's."""
-    if options.minibatches == 1 or options.run_mode is not RunMode.TRAIN:
+    """One group's gradients of a later minibatch or batch, before they are added to the others."""
+    if not options.adds_gradients:
         return 0
     return max((group.nbytes for group in layout.groups), default=0)
 
@@ -147,7 +147,8 @@ def _with_gradients(
     """Places of the gradients, and their length: a window where MemoryX updates as they come."""
     offsets: list[int | None] = [group.offset_bytes for group in layout.groups]
     nbytes = layout.region_bytes
-    is_immediate = model.clip_norm is None and options.micro_batches == 1
+    is_whole = options.micro_batches == 1 and not options.accumulates
+    is_immediate = model.clip_norm is None and is_whole
     if options.mode is ExecutionMode.WEIGHT_STREAMING and is_immediate:
         visits = [function.visit for function in layout.functions]
         offsets, nbytes = place_gradients([group.nbytes for group in layout.groups], visits)
@@ -161,7 +162,7 @@ def _with_gradients(
 def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tuple[Layout, int]:
     """Weight slots at the arena's front: for a group and the next ones."""
     order = [group for function in layout.functions for group in function.visit.groups]
-    if options.micro_batches > 1:
+    if options.micro_batches > 1 or options.accumulates:
         order += order[:1]
     sizes = [group.nbytes for group in layout.groups]
     offsets, nbytes = place_groups(sizes, order, ahead_bytes)

@@ -243,6 +243,7 @@ def _plan(
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
         systems=options.systems,
+        accumulates=options.accumulates,
     )
 
 

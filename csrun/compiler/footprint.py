@@ -119,5 +119,5 @@ def _weight_copies(store: Store, options: CompileOptions) -> int:
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         return 1
     training = options.run_mode is RunMode.TRAIN
-    several = options.micro_batches * options.minibatches_in_flight > 1
+    several = options.micro_batches * options.minibatches_in_flight > 1 or options.accumulates
     return 1 + training + len(store.slots) + (training and several)

@@ -23,6 +23,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     of the checksums in `chosen_for`. Of `systems` like this one each has an equal share of the
     batch, which is cut into so many `micro_batches` before. With `mark_layers` the program says
     where each layer begins and ends, for a trace.
+    accumulates: gradients of several batches may be added up before an update.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
@@ -39,6 +40,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     micro_batches: Positive = 1
     recompute: bool = False
     systems: Positive = 1
+    accumulates: bool = False
 
     @property
     def at_once(self) -> int:
@@ -57,6 +59,12 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def minibatches(self) -> int:
         """Minibatches of a step on one system, of all replicas and micro-batches."""
         return self.micro_batches * self.at_once
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether some are added to those that are in the store."""
+        is_one = self.minibatches == 1 and not self.accumulates
+        return self.run_mode is RunMode.TRAIN and not is_one
 
     @property
     def parts(self) -> int:

@@ -23,6 +23,8 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
+WEYL = 0x9E3779B9  # 2**32 over the golden ratio: batches of a step go apart from other steps
+
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
 Batch = tuple[Array, ...]
@@ -37,6 +39,7 @@ class Step:
     rows: valid samples of the *global* batch; the others, behind them, are padding.
     counts: labels of the global batch that count, for each range of each input.
     clip: what an update multiplies its gradients by, so that all together are not too long.
+    batch: which of its batches this is, of a step that takes several; is_last: the update follows.
     """
 
     index: int = 0
@@ -44,6 +47,13 @@ class Step:
     rows: int = 0
     counts: tuple[int, ...] = ()
     clip: float = 1.0
+    batch: int = 0
+    is_last: bool = True
+
+    @property
+    def draw(self) -> int:
+        """What a batch's random draws go by: the step, and which of its batches this is."""
+        return (self.index + self.batch * WEYL) & 0xFFFFFFFF
 
     @property
     def valid(self) -> int:

@@ -189,10 +189,10 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `slots` are the optimizer's, each as long as the weights; without training there are no
     gradients and no slots. In weight streaming the gradients are a window, of those in flight
-    between the wafer and MemoryX, unless all must be there before the first update, or add up over
-    micro-batches. Of several systems each has its own, `gradients_stride_bytes` behind another's.
-    `numbers` come with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row
-    of a step is its remainder. The chief writes them before it orders the steps.
+    between the wafer and MemoryX, unless all must be there before the first update, or are sums.
+    Of several systems each has its own, `gradients_stride_bytes` behind another's. `numbers` come
+    with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row of a step is its
+    remainder. The chief writes them before it orders the steps.
     """
 
     nbytes: int
@@ -330,6 +330,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minibatches are parts of a micro-batch. Of the first one gradients are written to the store, of
     the others added; they are complete in the last one. What the host gets of each minibatch is
     kept from `kept_offset_bytes` on. Visits come again for the segments that are `recomputed`.
+
+    One that `accumulates` may take several batches a step, and be one of several programs that do:
+    gradients of the first are written to the store, of others added, wherever each was computed.
     """
 
     compiler_version: str
@@ -367,6 +370,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
     systems: int = 1
+    accumulates: bool = False
 
     @property
     def order(self) -> tuple[Visit, ...]:
@@ -387,7 +391,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_window(self) -> bool:
         """Whether the store's gradients are a window; else each group's have their own place."""
-        return self.commit is Commit.IMMEDIATE and self.micro_batches == 1
+        adds = self.micro_batches > 1 or self.accumulates
+        return self.commit is Commit.IMMEDIATE and not adds
 
     @property
     def at_once(self) -> int:

@@ -2,7 +2,7 @@
 
 Philox4x32-10 over arrays: a counter of four 32-bit words and a key of two give four random words.
 A draw's counter is (block of columns, stream, sample, step) and its key the run's seed, so that
-masks are equal however a batch is split.
+masks are equal however a batch is split. Of a step that takes several batches each has its own.
 
 Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 4
 """
@@ -82,7 +82,7 @@ class MaskDraw:
         even[0] = self._blocks
         self._samples(step, even[1])
         odd[0] = self._stream
-        odd[1] = step.index
+        odd[1] = step.draw
         philox(even, odd, self._product, self._keys)
         np.left_shift(odd, _SHIFT, out=odd)
         np.bitwise_or(even, odd, out=even)
@@ -137,7 +137,7 @@ class RunDraw:
         np.add(first[:, None], self._blocks, out=even[0])
         even[1] = number
         odd[0] = self._stream
-        odd[1] = step.index
+        odd[1] = step.draw
         philox(even, odd, product, self._keys)
         np.left_shift(odd, _SHIFT, out=odd)
         np.bitwise_or(even, odd, out=even)

@@ -33,6 +33,8 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
     parameters, layers, groups, visits = _regrouped(plan, shift, _homes(owner, plan, shift))
     more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
+    if plan.accumulates:
+        groups = tuple(replace(g, gradients_offset_bytes=g.offset_bytes) for g in groups)
     return replace(
         plan,
         parameters=tuple(

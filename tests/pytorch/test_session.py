@@ -1,7 +1,5 @@
 """Users' training loops in one process, beside the same loops in PyTorch."""
 
-import re
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -170,14 +168,6 @@ def test_optimizers_that_csrun_has_not_are_refused_by_name(tmp_path, make, said)
     ours, where = Script(make), "test_session.py:[0-9]+: "
     with pytest.raises(UsageError, match=f"{where}.*{said}"), ours.session(tmp_path):
         ours.loop(1)
-
-
-def test_gradients_are_not_accumulated_over_batches(tmp_path):
-    ours = Script()
-    said = re.escape("each batch must have its optimizer.step()")
-    with pytest.raises(UsageError, match=said), ours.session(tmp_path):
-        for x, y in ours.loader:
-            ours.criterion(ours.model(x), y).backward()
 
 
 def test_without_initialize_nothing_begins():

@@ -52,7 +52,7 @@ class Backward:
                 f"{list(loss.shape)}: take its mean or sum"
             )
         self.require_cleared()
-        self._refuse_accumulation()
+        self._refuse_others()
         self._loss, self.line = self._recorder.traced(loss), user_line()
         self.forward_end = len(self._recorder.operators)
 
@@ -65,15 +65,15 @@ class Backward:
             if isinstance(parameter.grad, Traced)
         }
 
-    def _refuse_accumulation(self) -> None:
+    def _refuse_others(self) -> None:
         for name, parameter in self._recorder.model.named_parameters():
             grad = parameter.grad
             if grad is None:
                 continue
             if isinstance(grad, Traced) or bool(grad.any()):
                 raise CaptureError(
-                    f"{user_line()}: {name} has a gradient already, and gradients are not "
-                    "accumulated over batches: call optimizer.zero_grad() before each backward()"
+                    f"{user_line()}: {name} has a gradient already, which is of no batch of the "
+                    "Session: call optimizer.zero_grad() before the first backward()"
                 )
             parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
 

@@ -122,5 +122,11 @@ class Recording:
         """The operator that makes each value that is no leaf."""
         return {r: op for op in self.operators for r in op.results if r is not None}
 
+    @property
+    def before_edits(self) -> list[Ref]:
+        """The values that a training step is there for, apart from edits of gradients."""
+        assert self.loss is not None, "of a training"
+        return [self.loss, *self.first_gradients.values(), *self.written.values()]
+
     def kind(self, value: Ref) -> Kind:
         return self.kinds[value.number]

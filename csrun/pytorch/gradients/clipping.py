@@ -41,6 +41,17 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None
     return None if found is None else Clipping(found, before)
 
 
+def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
+    """Whether the step's update takes gradients as `backward()` gives them, or clips them alone.
+
+    Those may be added up over batches first.
+    """
+    first = recording.first_gradients
+    clipping = clipping_of(recording, trained)
+    found = recording.gradients if clipping is None else clipping.gradients
+    return all(found.get(name) == first[name] for name in first if name in trained)
+
+
 def _limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | None:
     """c of min(c / (norm + 1e-6), 1), the norm being that of these values together."""
     clamp = _made(recording, factor, CLAMP)

@@ -39,6 +39,15 @@ def refused() -> UsageError:
     )
 
 
+def edited_too_early() -> UsageError:
+    """An error about an edit that is not of the sum of a step's gradients."""
+    return UsageError(
+        f"{user_line()}: gradients are edited, and the loop takes another batch before "
+        "optimizer.step(): edit what the batches of a step have added up, behind the last one's "
+        "backward()"
+    )
+
+
 def _refused_write(func: Any) -> UsageError:
     return UsageError(
         f"{user_line()}: {getattr(func, '__name__', func)} writes what comes of gradients into "
@@ -126,6 +135,7 @@ class Gradients:
         self._sets, self._seen = sets, -1
         self._is_cleared = True
         self._zeroed: set[str] = set()
+        self.batches = 0  # whose gradients are added up, and wait for optimizer.step()
         self.is_open = False  # between backward() and optimizer.step()
         self._edits = Edits()
 
@@ -135,6 +145,7 @@ class Gradients:
         for parameter, gradient in self._all:
             parameter.grad = gradient
         self._is_cleared = False
+        self._zeroed.clear()
 
     def _of(self, names: Mapping[str, Any]) -> None:
         self.vanish()
@@ -147,11 +158,7 @@ class Gradients:
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
     def begin(self, names: Mapping[str, Any], step: StepValues) -> None:
-        """`backward()` is called in a step that is not recorded: these parameters get gradients.
-
-        Raises: UsageError where gradients are there already
-        """
-        self.require_cleared()
+        """`backward()` is called in a step that is not recorded: these parameters get gradients."""
         if names is not self._names:
             self._of(names)
         if not self._are_in_place():
@@ -170,17 +177,33 @@ class Gradients:
         self._seen = now if found else -1
         return found
 
-    def require_cleared(self) -> None:
-        """Raises: UsageError where `backward()` would add to gradients that are there"""
+    def added_to(self) -> int:
+        """How many batches' gradients `backward()` adds to, where it is called now.
+
+        Raises: UsageError for those of before `optimizer.step()`, or where some of them are cleared
+        """
         if self._is_cleared:
-            return
-        for parameter, gradient in self._all:
-            grad = parameter.grad
-            if grad is None or gradient.of in self._zeroed or id(parameter) not in self._optimized:
-                continue
+            return 0
+        optimized = [(p, g) for p, g in self._all if id(p) in self._optimized]
+        kept = [g.of for p, g in optimized if p.grad is not None and g.of not in self._zeroed]
+        if kept and not self.batches:
             raise UsageError(
-                f"{user_line()}: {gradient.of} has a gradient already, and gradients are not "
-                "accumulated over batches: call optimizer.zero_grad() before each backward()"
+                f"{user_line()}: {kept[0]} has a gradient already, of before optimizer.step(): "
+                "call optimizer.zero_grad() behind it, or before each backward()"
+            )
+        if kept and len(kept) < len(optimized):
+            raise UsageError(
+                f"{user_line()}: {kept[0]} has a gradient already, and others were cleared: clear "
+                "all of them, by optimizer.zero_grad(), or add up all of them over the batches"
+            )
+        return self.batches if kept else 0
+
+    def require_same(self, names: Mapping[str, Any]) -> None:
+        """Raises: UsageError where a batch gives others than those that it adds to"""
+        if odd := sorted(set(names) ^ set(self._names)):
+            raise UsageError(
+                f"{user_line()}: {', '.join(odd)} got a gradient in some batches of the step and "
+                "not in others: the same parameters must be trained in all batches of a step"
             )
 
     def clear(self) -> bool:
@@ -188,16 +211,8 @@ class Gradients:
 
         Gives whether they are these: those of before the first step are PyTorch's own.
         """
-        self._is_cleared = True
+        self._is_cleared, self.batches = True, 0
         return bool(self._all)
-
-    def begin_recorded(self) -> None:
-        """`backward()` is called in a step that is recorded, whose gradients are PyTorch's own.
-
-        Raises: UsageError where gradients are there already
-        """
-        self.require_cleared()
-        self.vanish()
 
     def vanish(self) -> None:
         """There are none any more."""
@@ -211,8 +226,20 @@ class Gradients:
 
         Raises: UsageError for a gradient that was not made of this step's
         """
-        self.is_open = False
+        self.is_open, self.batches = False, 0
         return self._edits.end(self._assigned())
+
+    def leave(self, batches: int) -> None:
+        """The loop takes another batch before `optimizer.step()`: these are of so many batches.
+
+        Raises: UsageError where they were edited
+        """
+        self.is_open = False
+        assigned = self._assigned()
+        is_cleared = len(assigned) == len(self._all) and not any(assigned.values())
+        if self._edits.are_made or (assigned and not is_cleared):
+            raise edited_too_early()
+        self.batches = 0 if is_cleared else batches
 
     def _assigned(self) -> dict[str, Place | None]:
         found: dict[str, Place | None] = {}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import Recorder, user_line
-from csrun.pytorch.gradients.edits import KeptEdits, without_dead_edits
+from csrun.pytorch.capture import Recorder, Recording, user_line
+from csrun.pytorch.gradients.edits import KeptEdits, with_edits_of, without_dead_edits
 from csrun.pytorch.graph.position_check import difference
 from csrun.pytorch.run.parts import Part
 
@@ -26,11 +26,31 @@ class EditedParts:
         self._model, self._compile = model, compile
         self._forms: dict[Part, list[tuple[KeptEdits, Part]]] = {}  # the latest first
         self._first: dict[Part, Part] = {}
+        self._recorded: dict[Part, Part] = {}  # forms of steps that were recorded
 
     def latest(self, part: Part) -> Part:
         """The form that the part's last step had."""
         forms = self._forms.get(part)
-        return forms[0][1] if forms else part
+        return forms[0][1] if forms else self._recorded.get(part, part)
+
+    def of_recorded(self, part: Part, recording: Recording) -> Part:
+        """The form of a part that a recorded step has, which ends one of several batches.
+
+        Raises: UsageError for edits that cannot be those of a sum
+        """
+        goals = [*recording.before_edits, *recording.gradients.values()]
+        for form in (part, self.latest(part)):
+            own = [*form.recording.before_edits, *form.recording.gradients.values()]
+            if difference(form.recording, own, recording, goals) is None:
+                return form
+        edited = with_edits_of(part.recording, recording)
+        if edited is None:
+            raise UsageError(
+                f"{user_line()}: gradients that are added up over batches are edited with values "
+                "of a batch: clip them by clip_grad_norm_, or leave them as they are"
+            )
+        self._recorded[part] = found = self._form(part, edited)
+        return found
 
     def part_of(self, part: Part, edits: KeptEdits) -> Part:
         """The part with these edits, a form of the given one.
@@ -62,11 +82,18 @@ class EditedParts:
         edited = edits.recorded(Recorder.behind(self._model, recording), recording)
         assert recording.loss is not None, "of a training"
         goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
-        if difference(recording, first.goals, edited, goals) is None:
-            return first
+        recorded = self._recorded.get(first, first)
+        for known in (first, recorded):
+            if difference(known.recording, known.goals, edited, goals) is None:
+                return known
         log.info("Compiling once more: the loop edits gradients in another way than before")
         edited = without_dead_edits(edited, [*goals, *first.shape.values])
+        found = self._form(first, edited)
+        self._compile(found)
+        return found
+
+    def _form(self, first: Part, edited: Recording) -> Part:
+        assert edited.loss is not None, "of a training"
+        goals = [edited.loss, *edited.gradients.values(), *edited.written.values()]
         outputs = self.latest(first).outputs
-        part = Part(edited, first.shape, first.batches, first.run_mode, goals, outputs)
-        self._compile(part)
-        return part
+        return Part(edited, first.shape, first.batches, first.run_mode, goals, outputs)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
+from csrun.pytorch.capture import Operator, Recorder, Recording, Ref, Traced
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.loop_shape import ancestors
 from csrun.pytorch.loop.tokens import Slot, StepValues, Token, leaves_of
@@ -94,6 +94,11 @@ class Edits:
         if isinstance(known, torch.Tensor) or isinstance(leaf, torch.Tensor):
             return False
         return type(known) is type(leaf) and bool(known == leaf)
+
+    @property
+    def are_made(self) -> bool:
+        """Whether there are any in this step so far."""
+        return self._made > 0
 
     def add(self, edit: Edit) -> None:
         """An edit that the step before did not make here."""
@@ -189,3 +194,32 @@ def without_dead_edits(recording: Recording, wanted: Sequence[Ref]) -> Recording
         if number < recording.backward_end or any(r in needed for r in op.results)
     )
     return replace(recording, operators=kept)
+
+
+def with_edits_of(recording: Recording, other: Recording) -> Recording | None:
+    """A recording with the edits of another one, of a batch that was else computed as its own.
+
+    None where they take more than gradients and numbers.
+    """
+    first = other.first_gradients
+    needed = ancestors(other, list(other.gradients.values()), set(first.values()))
+    edits = [o for o in other.operators[other.backward_end :] if not needed.isdisjoint(o.results)]
+    own = {ref: recording.first_gradients[name] for name, ref in first.items()}
+    kinds = list(recording.kinds)
+    for ref in (r for op in edits for r in op.results if r is not None):
+        own[ref] = Ref(len(kinds))
+        kinds.append(other.kind(ref))
+    if not all(ref in own for op in edits for ref in op.operands):
+        return None
+
+    def moved(op: Operator) -> Operator:
+        parts = {"arguments": op.arguments, "keywords": dict(op.keywords), "results": op.results}
+        found: dict[str, Any] = tree_map(lambda x: own[x] if isinstance(x, Ref) else x, parts)
+        return replace(op, **found)
+
+    return replace(
+        recording,
+        operators=(*recording.operators, *map(moved, edits)),
+        kinds=tuple(kinds),
+        gradients={name: own[ref] for name, ref in other.gradients.items()},
+    )

@@ -21,10 +21,11 @@ from csrun.pytorch.graph.importing import masks_in
 
 @dataclass(frozen=True)
 class Draw:
-    """What masks depend on besides their operators: the run's seed, and the step."""
+    """What masks depend on besides their operators: the run's seed, the step, its batch."""
 
     seed: int = 0
     step: int = 0
+    batch: int = 0
 
 
 def masks_of(recording: Recording, draw: Draw) -> Mapping[int, torch.Tensor]:
@@ -46,7 +47,7 @@ def _drawn(op: DropoutMaskOp, draw: Draw) -> npt.NDArray[Any]:
     samples = shape[0] // op.rows_per_sample if op.rows_per_sample else 1
     runs = 1 if op.runs is None else op.runs.value.data
     columns = prod(shape) // samples // runs
-    step = Step(index=draw.step, rows=samples)
+    step = Step(index=draw.step, rows=samples, batch=draw.batch)
     keys = draws.round_keys(draw.seed)
     rate, stream = op.rate.value.data, op.stream.value.data
     words = np.empty((3, 2, runs if runs > 1 else samples, draws.blocks_of(columns)), np.uint64)

@@ -19,9 +19,10 @@ FILE = "loop_values"
 
 
 class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Of the training steps from global step `first` on."""
+    """Of the loop's steps of these numbers, behind which so many `trained` ones are taken each."""
 
-    first: int
+    steps: list[int]
+    trained: list[int]
     values: list[float]
 
 
@@ -65,13 +66,13 @@ class KeptValues:
             if record.trained <= self._steps:
                 self._values[record.step, record.number] = record
             return record.trained <= self._steps
-        for place, loss in enumerate(record.values):
-            if record.first + place < self._steps:
-                self._losses[record.first + place] = loss
-        return record.first < self._steps
+        for step, trained, loss in zip(record.steps, record.trained, record.values, strict=True):
+            if trained <= self._steps:
+                self._losses[step] = loss
+        return min(record.trained, default=0) <= self._steps
 
     def loss(self, step: int) -> float | None:
-        """That of a global step of an earlier run; None where it is not known."""
+        """That of a step of the loop in an earlier run; None where it is not known."""
         return self._losses.get(step)
 
     def value(self, step: int, number: int) -> torch.Tensor | None:
@@ -82,9 +83,11 @@ class KeptValues:
         array = np.frombuffer(bytearray(found.data), found.dtype).reshape(found.shape)
         return torch.from_numpy(array)
 
-    def add_losses(self, first: int, losses: Sequence[float]) -> None:
-        """Keep those of the training steps from `first` on."""
-        self._append(Losses(first, list(losses)))
+    def add_losses(
+        self, steps: Sequence[int], trained: Sequence[int], losses: Sequence[float]
+    ) -> None:
+        """Keep those of the loop's steps of these numbers."""
+        self._append(Losses(list(steps), list(trained), list(losses)))
 
     def add(self, step: int, number: int, trained: int, tensor: torch.Tensor) -> None:
         """Keep a value that is read; one that is kept already stays as it is."""

@@ -34,7 +34,7 @@ class KnownParts:
     def at(self, loader: Loader, rows: int | None, modes: tuple[bool, ...]) -> Part | None:
         """The part that a batch begins, as its gradients were edited last."""
         part = self._parts.get((loader, rows, modes))
-        return None if part is None else self._edited.latest(part)
+        return part if part is None or not self.is_checked(part) else self._edited.latest(part)
 
     def is_checked(self, part: Part) -> bool:
         """Whether its first steps are over; forms of edits are those of a part that is."""
@@ -43,6 +43,11 @@ class KnownParts:
     def edited(self, part: Part, edits: KeptEdits) -> Part:
         """The part with the gradients as the loop has edited them."""
         return self._edited.part_of(part, edits)
+
+    def ended(self, part: Part, recorded: RecordedStep) -> Part:
+        """The part with the gradients as a recorded step has edited them, which may have several
+        batches."""
+        return self._edited.of_recorded(part, recorded.recording)
 
     def switched(self, loader: Loader, rows: int | None, modes: tuple[bool, ...]) -> Part:
         """The part with modes that were set behind the batch.
@@ -64,7 +69,7 @@ class KnownParts:
         if part is None:  # one whose modules are set between its batch and forward?
             part = self._parts.get((*recorded.key[:2], recorded.modes))
         if part is not None:
-            recorded.compare(part)
+            recorded.compare(part, self._run.accumulates)
             self._parts[recorded.key] = part
         else:
             part = self._learn_new(step, recorded, mode)

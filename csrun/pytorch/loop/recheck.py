@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
-from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
+from csrun.pytorch.capture import Recorder, Ref, Traced, user_line
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.graph.position_check import difference
 from csrun.pytorch.loop.loop_shape import MODEL, Expected, LoopShape
@@ -77,7 +77,7 @@ class Recheck:
         """Raises: UsageError where it computes something else than step 1 did"""
         first, again = self._part.recording, self._recorder.finish()
         if self._part.trains:
-            what = difference(first, _made(first), again, _made(again))
+            what = difference(first, first.before_edits, again, again.before_edits)
         else:
             what = difference(first, self._part.goals, again, self._results)
         if what:
@@ -104,9 +104,3 @@ class Recheck:
             "must compute the same in each step; those since the checkpoint before that have run "
             "as step 1"
         )
-
-
-def _made(recording: Recording) -> list[Ref]:
-    """The values that a training step is there for, apart from edits of gradients."""
-    assert recording.loss is not None, "of a training"
-    return [recording.loss, *recording.first_gradients.values(), *recording.written.values()]

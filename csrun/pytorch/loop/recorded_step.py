@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,8 @@ class ReadBefore:
 class RecordedStep:
     """One step on traced tensors, from its batch to `finish`.
 
-    key: of the part of the loop that it is. batch: for the loop.
+    key: of the part of the loop that it is. batch: for the loop. is_left: the loop goes on without
+    `optimizer.step()`; is_cleared: and without its gradients.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class RecordedStep:
         require_cleared: Callable[[], None],
     ) -> None:
         self.key = key
+        self.is_left = self.is_cleared = False
         self.modes: tuple[bool, ...] = ()  # in which the model was called
         self._recorder = Recorder(model, draw)
         self.calls = Calls(self._recorder, later)
@@ -113,6 +115,11 @@ class RecordedStep:
             self.calls.note(MODEL, operands, results, how)
         return results
 
+    def draw_as(self, place: int) -> None:
+        """The batch is the one of this number in its step, by which dropout's masks go."""
+        if self._recorder.draw is not None:
+            self._recorder.draw = replace(self._recorder.draw, batch=place)
+
     def close(self) -> None:
         """Record no more."""
         self._modes.close()
@@ -120,7 +127,16 @@ class RecordedStep:
     def finish(self) -> None:
         """The step is over."""
         self.close()
-        self._recording = self._recorder.finish()
+        recording = self._recorder.finish()
+        self.is_cleared = self.is_left and not recording.gradients
+        if self.is_cleared:  # of another batch of its shape they are not
+            recording = replace(recording, gradients=recording.first_gradients)
+        self._recording = recording
+
+    @property
+    def recording(self) -> Recording:
+        """What it is, once it is over."""
+        return self._recording
 
     def part(
         self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
@@ -162,9 +178,15 @@ class RecordedStep:
         results = [call.results for call in self.calls.found if call.name == MODEL]
         return [leaf for leaf in tree_leaves(results) if isinstance(leaf, Ref)]
 
-    def compare(self, part: Part) -> None:
-        """Raises: UsageError where the step is not what the part's first one was"""
-        if what := difference(part.recording, part.goals, self._recording, self._goals()):
+    def compare(self, part: Part, are_edits_apart: bool) -> None:
+        """Raises: UsageError where the step is not what the part's first one was
+
+        are_edits_apart: what is done to its gradients may be another thing
+        """
+        goals, own = part.goals, self._goals()
+        if are_edits_apart and part.trains and self._recording.loss is not None:
+            goals, own = part.recording.before_edits, self._recording.before_edits
+        if what := difference(part.recording, goals, self._recording, own):
             raise UsageError(
                 f"{what}: a loop must compute the same in each step, as forward's Python runs in "
                 "the first ones only"
@@ -223,9 +245,10 @@ class Step:
     """The step that the loop is in. batch: its number in the loader's batches.
 
     part: None while it is recorded for the first time. calls: how many of the expected ones were
-    made. early: the numbers that it ran with when a value was read before `optimizer.step()`.
-    strayed: a call of the same function as the expected one, with other arguments. again: where it
-    is compared with step 1 once more.
+    made. place: how many batches of its `optimizer.step()` came before it, once backward() is
+    called, or a value is read. early: the numbers that it ran with when a value was read before
+    `optimizer.step()`. strayed: a call of the same function as the expected one, with other
+    arguments. again: where it is compared with step 1 once more.
     """
 
     values: StepValues
@@ -234,6 +257,7 @@ class Step:
     part: Part | None = None
     recorded: RecordedStep | None = None
     calls: int = 0
+    place: int = 0
     is_backward: bool = False
     is_over: bool = False
     early: tuple[float, ...] | None = None

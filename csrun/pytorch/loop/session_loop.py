@@ -11,6 +11,15 @@ from csrun.base.mode import RunMode
 from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
+from csrun.pytorch.loop.call_order import (
+    another_loss,
+    require_followed,
+    require_optimizer,
+    require_same_edits,
+    require_same_numbers,
+    require_same_place,
+    step_of,
+)
 from csrun.pytorch.loop.known_parts import KnownParts
 from csrun.pytorch.loop.later import later, now
 from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
@@ -19,6 +28,7 @@ from csrun.pytorch.loop.parameter_watch import ParameterWatch, WeightCalls
 from csrun.pytorch.loop.reading import Reading
 from csrun.pytorch.loop.recheck import Rechecks
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep, Step
+from csrun.pytorch.loop.several_batches import SeveralBatches
 from csrun.pytorch.loop.tokens import (
     InStep,
     Numbers,
@@ -59,6 +69,7 @@ class SessionLoop:
         self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(model, trained, self.watch.name_of, self.watch.sets)
+        self._several = SeveralBatches(model, optimization, self._gradients)
         self._reading = Reading(self, run)
         self._rechecks = Rechecks(model, run.run.config.save_checkpoints_steps, run.replay)
         self._weight_calls = WeightCalls(self._called)
@@ -68,6 +79,7 @@ class SessionLoop:
         self._end_step()
         if self._has_begun:
             self.watch.require_in_place()
+        self._several.say_rest()
         self._is_over = True
 
     def stop(self, error: BaseException) -> CaptureError | None:
@@ -133,7 +145,7 @@ class SessionLoop:
         self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
-        draw = Draw(run.run.config.seed, run.replay.step)
+        draw = Draw(run.run.config.seed, run.replay.step, self._gradients.batches)
         step.recorded = RecordedStep(
             self._model,
             loader.batches[number],
@@ -141,7 +153,7 @@ class SessionLoop:
             self._later,
             draw,
             ReadBefore(run, step.values),
-            self._gradients.begin_recorded,
+            self._begin_gradients,
         )
         return step.recorded.batch
 
@@ -156,19 +168,10 @@ class SessionLoop:
         if step is None or step.is_over:
             return
         recorded = step.recorded
-        if step.early is not None and step.part is not None and step.part.trains:
-            raise UsageError(
-                f"{user_line()}: optimizer.step() must follow where a value was read before it, as "
-                f"step {step.values.number + 1} has run: read the value behind optimizer.step()"
-            )
-        if step.is_backward or (recorded is not None and recorded.has_loss):
-            if recorded is not None:
-                recorded.close()
-            raise UsageError(
-                f"{user_line()}: each batch must have its optimizer.step(), got backward() without "
-                "it: gradients are not accumulated over batches; use a larger batch_size"
-            )
-        if recorded is not None and not recorded.calls.found:
+        require_followed(step, self._run.accumulates)
+        if step.has_gradients:
+            self._leave_open(step)
+        elif recorded is not None and not recorded.calls.found:
             recorded.close()  # nothing was done with the batch
         elif recorded is not None:
             self._learn(step, recorded, RunMode.EVAL)
@@ -176,47 +179,51 @@ class SessionLoop:
         elif step.calls and step.part is not None and not step.part.trains and not step.early:
             self._queue(step, ())
 
+    def _leave_open(self, step: Step) -> None:
+        """The loop takes another batch behind `backward()`: both are of one `optimizer.step()`."""
+        recorded = step.recorded
+        if recorded is not None:
+            recorded.close()
+        require_optimizer(self._optimization)
+        self._run.accumulate()
+        if recorded is not None:
+            recorded.is_left = True
+            self._learn(step, recorded, RunMode.TRAIN)
+        self._several.leave(step)
+        step.is_over = True
+        if step.early is None:
+            self._queue(step, (), ends=False)
+
     def optimizer_step(self, closure: Any) -> None:
         """The loop calls `optimizer.step()`."""
-        step, optimization = self._step, self._optimization
+        optimization = self._optimization
         assert optimization is not None, "taken over of a training"
-        if closure is not None:
-            raise UsageError(
-                f"{user_line()}: optimizer.step() takes no closure, which would compute the loss "
-                "anew: call loss.backward() before it"
-            )
-        if step is None or step.is_over:
-            raise UsageError(
-                f"{user_line()}: optimizer.step() must be called once for each batch, "
-                f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
-            )
+        step = step_of(self._step, closure)
         numbers, recorded = optimization.numbers(), step.recorded
-        if not (recorded.has_loss if recorded is not None else step.is_backward):
-            raise UsageError(f"{user_line()}: optimizer.step() needs a loss.backward() before it")
         if recorded is not None:
             self._learn(step, recorded, RunMode.TRAIN)
             assert step.part is not None, "learned"
-            self._gradients.appear(step.part.recording.first_gradients)
+            if self._run.accumulates:
+                step.part = self._parts.ended(step.part, recorded)
+            self._several.end_recorded(step)
         else:
             self._edit(step)
+        if step.place:
+            self._several.require(step)
         step.is_over = True
         if step.early is None:
             self._queue(step, numbers)
-        elif step.early != numbers:
-            raise UsageError(
-                f"{user_line()}: lr or weight_decay changed between the value that was read and "
-                "optimizer.step(), and the step has run: read values after optimizer.step()"
-            )
+        elif self._run.accumulates:  # its gradients are computed
+            self._queue(step, numbers, is_computed=True)
+        else:
+            require_same_numbers(step, numbers)
 
     def _edit(self, step: Step) -> None:
         """Have the step be one with the gradients as the loop has edited them."""
         assert step.part is not None, "known by now"
         part = self._parts.edited(step.part, self._gradients.end())
-        if part is not step.part and step.early is not None:
-            raise UsageError(
-                f"{user_line()}: gradients are edited in another way than in the steps before, and "
-                "this one has run, as a value of it was read: read values after optimizer.step()"
-            )
+        if not self._run.accumulates:
+            require_same_edits(step, part)
         step.part = part
 
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
@@ -231,9 +238,29 @@ class SessionLoop:
 
         recorded.answer(part, loss)
 
-    def _queue(self, step: Step, numbers: tuple[float, ...]) -> None:
+    def _queue(
+        self,
+        step: Step,
+        numbers: tuple[float, ...],
+        ends: bool = True,
+        is_computed: bool = False,
+    ) -> None:
         assert step.part is not None, "known by now"
-        self._run.queue(Queued(step.part, step.values, step.batch, numbers))
+        place = step.place + is_computed
+        queued = Queued(step.part, step.values, step.batch, numbers, place, ends, is_computed)
+        self._run.queue(queued)
+
+    def _begin_gradients(self) -> None:
+        """`backward()` is called in a step that is recorded, whose gradients are PyTorch's own.
+
+        Raises: UsageError where gradients are there that it may not add to
+        """
+        step = self._step
+        assert step is not None, "it is"
+        assert step.recorded is not None, "it is"
+        step.place = self._gradients.added_to()
+        step.recorded.draw_as(step.place)
+        self._gradients.vanish()
 
     # What tokens ask for.
 
@@ -315,17 +342,18 @@ class SessionLoop:
         loss = step.part.shape.loss if step is not None and step.part is not None else None
         is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
         if step is None or not is_loss or token.step is not step.values:
-            raise UsageError(
-                f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
-                f"another value{step.strayed if step else ''}: compute it in the same way in each "
-                "step, of numbers and tensors that stay the same"
-            )
+            raise another_loss(step)
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.part is not None, "it has the loss"
         self._weight_calls.end()
+        place = self._gradients.added_to()
+        require_same_place(step, place)
+        step.place = place
+        if place:
+            self._gradients.require_same(step.part.recording.first_gradients)
         if step.again is not None:
-            self._gradients.begin_recorded()
+            self._gradients.vanish()
             step.again.backward()
         self._gradients.begin(step.part.recording.first_gradients, step.values)
         step.is_backward = True
@@ -351,6 +379,12 @@ class SessionLoop:
         step = self._step
         if step is not None and step.values is values and not step.is_over and step.early is None:
             trains = self._optimization is not None and step.part is not None and step.part.trains
+            if trains and self._run.accumulates:
+                if not step.is_backward:
+                    step.place = self._gradients.added_to() if self._gradients.batches else 0
+                step.early = ()
+                self._queue(step, (), ends=False)
+                return
             step.early = self._optimization.numbers() if trains and self._optimization else (0.0,)
             self._queue(step, step.early)
 

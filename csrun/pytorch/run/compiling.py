@@ -1,19 +1,81 @@
 """A part of a loop for a compile: recorded as one batch, and asked for in parts of that."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from csrun.base.errors import UsageError
 from csrun.compiler import CompileOptions
-from csrun.estimator.compilation import Tracing, compile_options
+from csrun.estimator.compilation import Tracing, compile_fitting, compile_options
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.place import Target
+from csrun.estimator.progress import compile_display
+from csrun.estimator.run import Run
 from csrun.estimator.trace import share_of
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.parts import Part
+from csrun.pytorch.weights.given_back import GivenBack
+from csrun.records.checkpoints import Checkpoint
+
+
+@dataclass
+class Compiling:
+    """Compiles the parts of a script's loops. accumulates: a training step may take several
+    batches. trained: the first part that trains and was compiled. seconds: how long all of it took.
+    """
+
+    users: GivenBack
+    target: Target
+    accumulates: bool = False
+    trained: Part | None = None
+    seconds: float = 0.0
+
+    def accumulate(self) -> None:
+        """What trains is to be compiled anew, for steps of several batches.
+
+        Raises: UsageError on several systems, whose word on a loss is of a whole step
+        """
+        if len(self.target.systems) > 1:
+            raise UsageError(
+                f"{user_line()}: gradients are added up over batches on one CS system, got num_csx "
+                f"{len(self.target.systems)}: set it to 1, or give the DataLoader a larger "
+                "batch_size"
+            )
+        self.accumulates, self.trained = True, None
+
+    def asked(self, run: Run, part: Part) -> tuple[Tracing, CompileOptions]:
+        """A part for its compile, and what it is compiled with."""
+        systems = len(self.target.systems)
+        tracing = tracing_of(part, self.users.optimization, run.config, systems)
+        accumulates = self.accumulates and part.trains
+        return tracing, options_of(tracing, part, self.target, accumulates)
+
+    def compile(self, run: Run, part: Part, begins: Checkpoint | None) -> None:
+        """Compile a part with the values that are asked of it.
+
+        begins: a checkpoint which the run is to begin with, if the part trains
+        """
+        tracing, options = self.asked(run, part)
+        traced = tracing.trace(options)
+        if begins is not None and part.trains:
+            begins.require_same(traced.weights())
+        with compile_display(run.context) as begin:
+            compiled = compile_fitting(tracing, traced, run.model_dir, options, begin)
+        self.seconds += compiled.seconds
+        part.executable = compiled.executable
+        if part not in part.batches.parts:
+            part.batches.parts.append(part)
+        if part.trains:
+            self.users.learn(part.recording)
+            self.trained = self.trained or part
+
+    def is_current(self, part: Part) -> bool:
+        """Whether a part is compiled, for steps of as many batches as they may have now."""
+        found = part.executable
+        return found is not None and found.plan.accumulates == (self.accumulates and part.trains)
 
 
 def tracing_of(
@@ -33,14 +95,17 @@ def tracing_of(
     return Tracing(config, part.samples, partial(part.traced, optimization))
 
 
-def options_of(tracing: Tracing, part: Part, target: Target) -> CompileOptions:
-    """What a part of the loop is compiled with.
+def options_of(
+    tracing: Tracing, part: Part, target: Target, accumulates: bool = False
+) -> CompileOptions:
+    """What a part of the loop is compiled with. accumulates: its steps may take several batches.
 
     Raises: UsageError, with the user's line, for a batch that cannot be cut into such parts
     """
     try:
         _require_shares(part, len(target.systems))
-        return tracing.asked(compile_options(tracing.config, part.run_mode, target))
+        options = compile_options(tracing.config, part.run_mode, target)
+        return tracing.asked(msgspec.structs.replace(options, accumulates=accumulates))
     except UsageError as error:
         raise UsageError(f"{user_line()}: {error}") from error
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
@@ -19,6 +20,7 @@ from csrun.pytorch.user import Loader
 from csrun.runtime.roles.loop import Orders
 from csrun.runtime.roles.machine import Program
 from csrun.runtime.step.source import are_first_rows
+from csrun.runtime.wire.messages import Gathering
 
 Numbers = tuple[float, ...]  # that come with a step
 
@@ -86,6 +88,11 @@ class KnownBatches:
                 self._loaders.append(loader)
             self._found[loader] = Batches(loader, self._loaders.index(loader))
         return self._found[loader]
+
+    def forget_trainings(self) -> None:
+        """Programs that train are to be compiled anew, in another way."""
+        for batches in self._found.values():
+            batches.parts = [part for part in batches.parts if not part.trains]
 
 
 @dataclass(eq=False)
@@ -161,9 +168,32 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Queued:
-    """A step that the loop has made, and nobody has run yet."""
+    """A step that the loop has made, and nobody has run yet; or one of the batches of a step.
+
+    place: how many batches of the step came before it. ends: the step's update follows.
+    is_computed: the batch has run, and only the update is left.
+    """
 
     part: Part
     values: StepValues
     batch: int
     numbers: Numbers
+    place: int = 0
+    ends: bool = True
+    is_computed: bool = False
+
+    def follows(self, before: "Queued") -> bool:
+        """Whether one order may have both."""
+        place = 0 if before.ends else before.place + 1
+        return self.batch == before.batch + 1 and self.place == place
+
+
+def in_a_row(steps: Sequence[Queued]) -> int:
+    """How many of the first ones follow each other, so that one order may have them."""
+    cuts = (i for i, (a, b) in enumerate(pairwise(steps), 1) if not b.follows(a))
+    return next(cuts, len(steps))
+
+
+def gathering_of(steps: Sequence[Queued]) -> Gathering:
+    """Which of them end a training's step."""
+    return Gathering(steps[0].place, tuple(step.ends for step in steps))

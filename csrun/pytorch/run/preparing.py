@@ -8,7 +8,7 @@ from csrun.context import Preparation, analysis_dir
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.run.compiling import options_of, tracing_of
+from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
@@ -29,7 +29,8 @@ class Prepared(ScriptRun):
     _prepared: set[Part] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._target = compile_target(self.run.context, self.run.config)
+        target = compile_target(self.run.context, self.run.config)
+        self._compiling = Compiling(self.users, target)
         self._batches = KnownBatches(self.loaders)
         self.replay = Replay(self.run.model_dir, self.users)
 
@@ -56,9 +57,8 @@ class Prepared(ScriptRun):
         self._prepared.add(part)
         data = part.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
-        systems = len(self._target.systems)
-        tracing = tracing_of(part, self.users.optimization, run.config, systems)
-        prepare_traced(run, tracing, options_of(tracing, part, self._target), self.only)
+        tracing, options = self._compiling.asked(run, part)
+        prepare_traced(run, tracing, options, self.only)
         say_prepared(self.only, part.run_mode)
         if self.users.optimization is not None and not part.trains:
             return

@@ -114,13 +114,13 @@ class Replay:
     def takes(self, step: Queued) -> bool:
         """Whether a step that the loop has made is an earlier run's: it has that one's loss."""
         values, is_on = step.values, self.is_on
-        self._made += step.part.trains
+        self._made += step.part.trains and step.ends
         values.trained = self._made
         if is_on:
             self.users.are_current = False
             values.is_over = values.is_taken = True
             if self._kept is not None and step.part.trains:
-                values.loss = self._kept.loss(self._made - 1)
+                values.loss = self._kept.loss(values.number)
         return is_on
 
     def value(self, values: StepValues, ref: Ref) -> torch.Tensor | None:
@@ -144,10 +144,11 @@ class Replay:
             trained = self._made if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
-    def keep_losses(self, first: int, losses: Sequence[float]) -> None:
+    def keep_losses(self, steps: Sequence[StepValues], losses: Sequence[float]) -> None:
         """Keep those of training steps that were taken."""
         if self._kept is not None:
-            self._kept.add_losses(first, losses)
+            trained = [step.trained or 0 for step in steps]
+            self._kept.add_losses([step.number for step in steps], trained, losses)
 
     def give_back_found(self) -> None:
         """Give the user's objects what an earlier run has left, if there is one."""

@@ -11,16 +11,14 @@ from typing import Any
 import torch
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
-from csrun.estimator.compilation import compile_fitting
 from csrun.estimator.place import target_of
-from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref, user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.run.compiling import options_of, tracing_of
-from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
+from csrun.pytorch.run.compiling import Compiling
+from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued, gathering_of, in_a_row
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine, keep_results
 from csrun.pytorch.user import Loader
@@ -31,7 +29,7 @@ from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.roles.loop import Orders
 from csrun.runtime.roles.machine import Program
 from csrun.runtime.roles.training import Training
-from csrun.runtime.wire.messages import Results
+from csrun.runtime.wire.messages import Gathering, Results
 from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed
 
 log = logging.getLogger("csrun")
@@ -59,10 +57,8 @@ class ScriptRun:
     _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
     _queued: list[Queued] = field(default_factory=list)
     _machine: ScriptMachine | None = None
-    _trained: Part | None = None  # the first one that was compiled
     _running: tuple[Part, Program, list[Queued]] | None = None  # in the training's order
     _evaluated: int = 0
-    _compile_s: float = 0.0
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
     _results: Results = field(default_factory=dict)
     _broken_by: BaseException | None = None
@@ -70,6 +66,7 @@ class ScriptRun:
 
     def __post_init__(self) -> None:
         self._target, self._batches = target_of(self.run), KnownBatches(self.loaders)
+        self._compiling = Compiling(self.users, self._target)
         self.replay = Replay(self.run.model_dir, self.users)
 
     # A Session's block.
@@ -185,24 +182,28 @@ class ScriptRun:
 
     def compile(self, part: Part) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""
-        run = self.run
-        systems = len(self._target.systems)
-        tracing = tracing_of(part, self.users.optimization, run.config, systems)
-        options = options_of(tracing, part, self._target)
-        traced = tracing.trace(options)
-        if self.replay.found is not None and part.trains and self._machine is None:
-            self.replay.found.require_same(traced.weights())
-        with compile_display(run.context) as begin:
-            compiled = compile_fitting(tracing, traced, run.model_dir, options, begin)
-        self._compile_s += compiled.seconds
-        part.executable = compiled.executable
-        if part not in part.batches.parts:
-            part.batches.parts.append(part)
-        if part.trains:
-            self.users.learn(part.recording)
-            self._trained = self._trained or part
+        self._compiling.compile(self.run, part, None if self._machine else self.replay.found)
         if self._machine is not None and self._machine.takes(part):
             self._machine.load(part)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a training step may take several batches."""
+        return self._compiling.accumulates
+
+    def accumulate(self) -> None:
+        """A training step may take several batches from here on, and programs must be for that.
+
+        What is trained so far goes into another store, which has a place for all gradients.
+        """
+        if self.accumulates:
+            return
+        self.flush()
+        self._compiling.accumulate()
+        self._batches.forget_trainings()
+        if self._machine is not None and self._machine.owner.trains:
+            self._machine.save()
+            self._begin_anew()
 
     def give(self, part: Part, values: Iterable[Ref]) -> None:
         """Have a part give more values from here on; what is queued of others runs before."""
@@ -214,7 +215,7 @@ class ScriptRun:
     def _program(self, part: Part) -> Program:
         if new := [ref for ref in part.wanted if ref not in part.outputs]:
             self.give(part, new)
-        if part.executable is None:
+        if not self._compiling.is_current(part):
             self.compile(part)
         if self._machine is not None and not self._machine.takes(part):
             self._begin_anew()
@@ -226,7 +227,8 @@ class ScriptRun:
 
     def _begun(self, part: Part) -> ScriptMachine:
         """Lease the wafer; its store is laid out by a part that trains, if one is known."""
-        owner, found = part if part.trains else self._trained or part, self.replay.find()
+        trained, found = self._compiling.trained, self.replay.find()
+        owner = part if part.trains else trained or part
         owner = owner.batches.whole(owner)
         machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
         load_weights(self.run, machine.machine, found if owner.trains else None, None)
@@ -261,8 +263,8 @@ class ScriptRun:
             raise self._broken_by
         queued, self._queued = self._queued, []
         try:
-            for part, steps in groupby(queued, key=lambda step: step.part):
-                self._run(part, list(steps))
+            for (part, is_computed), each in groupby(queued, lambda s: (s.part, s.is_computed)):
+                (self._update if is_computed else self._run)(part, list(each))
         except BaseException as error:
             self._broken_by = error
             raise
@@ -271,7 +273,7 @@ class ScriptRun:
         """Run steps of one part, cut where the batches do not follow each other."""
         while steps:
             first, batches = steps[0].batch, part.batches
-            count = next((i for i, s in enumerate(steps) if s.batch != first + i), len(steps))
+            count = in_a_row(steps)
             is_next = first == batches.next
             batches.next = first
             has_begun = batches.fed is not None
@@ -292,11 +294,22 @@ class ScriptRun:
             self.users.are_current = False
             self._running = part, program, steps[at:]
             keeps_all = any(step.values.wanted() for step in steps[at:-1])
-            done = training.advance([step.numbers for step in steps[at:]], keeps_all)
+            numbers = [step.numbers for step in steps[at:] if step.ends]
+            gathering = gathering_of(steps[at:]) if self.accumulates else None
+            done = training.advance(numbers, keeps_all, gathering)
             self.replay.step = training.step
             if not done.done:
                 raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
             at += done.done
+
+    def _update(self, part: Part, steps: list[Queued]) -> None:
+        """End steps of which all batches are computed."""
+        for step in steps:
+            program, training = self._program(part), self._trainer()
+            training.use(program)
+            self.users.are_current, self._running = False, (part, program, [])
+            training.advance([step.numbers], gathering=Gathering(step.place))
+            self.replay.step = training.step
 
     def _evaluate(self, part: Part, program: Program, steps: list[Queued]) -> None:
         orders, at = part.orders or Orders(program, None), 0
@@ -312,7 +325,9 @@ class ScriptRun:
     def _trainer(self) -> Training:
         machine, names = self._machine, partial(names_of, self.users.model)
         assert machine is not None, "begun"
-        training = machine.training(self.replay.step, names, self._compile_s, self._keep_taken)
+        training = machine.training(
+            self.replay.step, names, self._compiling.seconds, self._keep_taken
+        )
         for name, value in self._summaries:
             training.summarize(name, value)
         self._summaries = []
@@ -322,9 +337,10 @@ class ScriptRun:
         """Have what came of training steps, before a signal that asks to end can do so."""
         assert self._running is not None, "they were taken"
         part, program, steps = self._running
-        losses = program.losses(count)
-        self.replay.keep_losses(first, losses)
-        keep_results(part, program, steps[:count], losses)
+        if taken := steps[:count]:
+            losses = program.losses(count)
+            self.replay.keep_losses([step.values for step in taken], losses)
+            keep_results(part, program, taken, losses)
 
     def summarize(self, name: str, value: float) -> None:
         """Write a number into the events, at the training's step; once, if the step is replayed.

@@ -28,7 +28,7 @@ from csrun.runtime.step.weights import (
     Weights,
 )
 from csrun.runtime.store.first_values import initialize, own_threads
-from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, RunSettings, StepsDone
 
 
 @dataclass
@@ -87,11 +87,13 @@ class CpuProgram:
         """Its next batch is number `first` of its data set."""
         self.fed.own.begin(first, last)
 
-    def run(self, first: int, count: int, keeps_all: bool = False) -> StepsDone:
+    def run(
+        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
+    ) -> StepsDone:
         """Run up to `count` steps from global step `first`."""
         self._turns.take(self._weights)
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
-            return self._engine.run(first, count, keeps_all)
+            return self._engine.run(first, count, keeps_all, gathering)
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""

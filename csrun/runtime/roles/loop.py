@@ -8,7 +8,7 @@ from csrun.context import Progress
 from csrun.executable import MOST_STEPS, Plan
 from csrun.runtime.roles.machine import Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
-from csrun.runtime.wire.messages import Results, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
 
@@ -30,20 +30,26 @@ class Orders:
         boundaries: tuple[int, ...],
         most: int = MOST_STEPS,
         keeps_all: bool = False,
+        gathering: Gathering | None = None,
     ) -> StepsDone:
         """Run from `step` to the nearest multiple of a boundary, or less; `most` steps at most.
 
-        keeps_all: as of `Program.run`
+        keeps_all, gathering: as of `Program.run`; with the latter they are `most` batches
         """
-        count = min([self._most, most, *(every - step % every for every in boundaries)])
+        steps = [every - step % every for every in boundaries]
+        if gathering is not None:
+            steps = [gathering.batches_of(each) for each in steps]
+        count = min([self._most, most, *steps])
         if self._last is not None:
             count = min(count, self._last - step)
         if self._seconds_per_step:
             count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
         else:
-            count = 1  # nobody knows yet how long a step takes
+            count = min(count, 1)  # nobody knows yet how long a step takes
+        if gathering is not None:
+            gathering = gathering.first(count)
         started = perf_counter()
-        done = self._machine.run(step, count, keeps_all)
+        done = self._machine.run(step, count, keeps_all, gathering)
         self._seconds_per_step = (perf_counter() - started) / max(done.done, 1)
         return done
 

@@ -18,7 +18,7 @@ from csrun.records.tensor_files import Blocks
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.step.trace import Spans
-from csrun.runtime.wire.messages import Results, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,15 @@ class Program(Protocol):
         with the batches of another begins with that one.
         """
 
-    def run(self, first: int, count: int, keeps_all: bool = False) -> StepsDone:
+    def run(
+        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
+    ) -> StepsDone:
         """Run up to `count` ≤ `result_slots(plan)` steps; committed on return.
 
         keeps_all: the outputs of all steps of a training are wanted, not the last one's alone.
         first: the global step that the first of them is, by which schedules and random draws go.
         Which batch comes next is another matter: the one after the last that was taken.
+        gathering: they are batches, of a plan that `accumulates`, of which a step takes several.
         """
 
     def result(self, slot: int, step: int) -> StepResult:

@@ -87,15 +87,20 @@ class ClusterProgram:
         """Its next batch is number `first` of its data set."""
         self._peers.begin(self.own, first, last, told)
 
-    def run(self, first: int, count: int, keeps_all: bool = False) -> messages.StepsDone:
+    def run(
+        self,
+        first: int,
+        count: int,
+        keeps_all: bool = False,
+        gathering: messages.Gathering | None = None,
+    ) -> messages.StepsDone:
         """Run up to `count` steps from global step `first`.
 
         Raises: PeerLost when a peer of the run is lost.
         """
         try:
-            return self._peers.order(
-                messages.RunSteps(first, count, self.number, keeps_all), self._say_awaited
-            )
+            order = messages.RunSteps(first, count, self.number, keeps_all, gathering)
+            return self._peers.order(order, self._say_awaited)
         except PeerLost as lost:
             lost.step = first  # a restart for the same cause at the same step is in vain
             raise

@@ -21,9 +21,9 @@ from csrun.runtime.roles.machine import Machine, Program
 from csrun.runtime.roles.saving import Saving, outcome
 from csrun.runtime.roles.tracing import ChiefTrace
 from csrun.runtime.step.numbers import StepNumbers
-from csrun.runtime.step.results import HostCall, Summary, write_summaries
+from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
 from csrun.runtime.step.trace import Kind
-from csrun.runtime.wire.messages import Results, RunSettings, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, RunSettings, StepsDone
 
 log = logging.getLogger("csrun")
 
@@ -61,7 +61,7 @@ class Training:
     act at once, and no file is open.
 
     step: the global step that comes next. taken: is told of steps (the first one, how many) before
-    anything is written of them.
+    anything is written of them; where a step takes several batches, of batches.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Training:
         self._show = show
         self._taken = taken
         self._loss = float("nan")
+        self._loss_so_far = 0.0  # of a step of which not all batches are computed
         self._samples = 0
         self._input = InputLog(machine.feeding)
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
@@ -93,6 +94,7 @@ class Training:
         self._numbers = StepNumbers(machine.numbers)
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
+        self._result: StepResult | None = None  # of the last step, if it took one batch
         self._left_s: float | None = None  # when it was left the last time
         self.step = options.first
 
@@ -164,13 +166,17 @@ class Training:
         return self.step == self._options.last or self._is_at_end or self._is_asked
 
     def advance(
-        self, numbers: Sequence[Sequence[float]] = (), keeps_all: bool = False
+        self,
+        numbers: Sequence[Sequence[float]] = (),
+        keeps_all: bool = False,
+        gathering: Gathering | None = None,
     ) -> StepsDone:
         """Take some steps, up to the next log line or checkpoint; write what is due after them.
 
         numbers: those of the steps from `step` on, where numbers come with steps; no more steps
         are taken than there are rows, which are no more than MOST_STEPS. keeps_all: their outputs
-        are wanted, not the last one's alone.
+        are wanted, not the last one's alone. gathering: they are batches, of which a step may take
+        several; its loss is the sum of theirs, as its gradients are.
 
         Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
         """
@@ -178,30 +184,33 @@ class Training:
         if numbers:
             self._numbers.put(self.step, numbers)
         most = len(numbers) or MOST_STEPS
+        if gathering is not None:
+            most = len(gathering.ends)
         boundaries = options.log_steps, options.checkpoint_steps
         self._ledger.mark(Row.SCRIPT)
         began_ns = perf_counter_ns()
-        done = self._orders[self._program].give(self.step, boundaries, most, keeps_all)
-        self._traced(Kind.ORDER, self.step, began_ns, done.done)
+        done = self._orders[self._program].give(self.step, boundaries, most, keeps_all, gathering)
+        self._traced(Kind.ORDER, self.step, began_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         self._ledger.mark_steps(
             StepTimes(done.seconds, waited_s, done.weights_s, done.first_group_s)
         )
-        first, self.step = self.step, self.step + done.done
+        first, steps = self.step, self._steps_of(done, gathering)
+        self.step += steps
         self._taken(first, done.done)
         self._samples += done.samples
         self._input.add(done)
         self._is_at_end = done.finished
-        if done.done:
+        if steps:
             began_ns = perf_counter_ns()
-            self._report(done, final=self.is_over)
+            self._report(final=self.is_over)
             self._traced(Kind.LOG, self.step - 1, began_ns)
         self._ledger.mark(Row.CHIEF)
         if done.bad_loss is not None:
             self._saving.wait()  # it is the last good one
             raise CsrunError(self._why_stopped(done))
         self._saving.look()
-        if self.step % options.checkpoint_steps == 0 and done.done:
+        if self.step % options.checkpoint_steps == 0 and steps:
             self._save()
         if self._ending.asked is None:
             self._trace.look(self.step)
@@ -260,10 +269,25 @@ class Training:
         names = self._machine.feeding.streamers
         return names[self.step % len(names)] if self._options.apart and names else None
 
-    def _report(self, done: StepsDone, final: bool) -> None:
+    def _steps_of(self, done: StepsDone, gathering: Gathering | None) -> int:
+        """How many steps an order has ended; the last one's loss is known then."""
+        if gathering is None:
+            if done.done:
+                self._result = self._program.result(done.done - 1, self.step + done.done - 1)
+                self._loss = self._result.loss
+            return done.done
+        ends = gathering.ends[: done.done] or (True,) * (not gathering.ends)
+        losses = self._program.losses(done.done) or [0.0]
+        if gathering.before == 0:
+            self._loss_so_far = 0.0
+        for loss, is_last in zip(losses, ends, strict=False):
+            self._loss_so_far += loss
+            if is_last:
+                self._loss, self._loss_so_far = self._loss_so_far, 0.0
+        return sum(ends)
+
+    def _report(self, final: bool) -> None:
         step = self.step
-        result = self._program.result(done.done - 1, step - 1)
-        self._loss = result.loss
         self._rates.received(self._samples)
         self._show(Progress("training", step, self._options.last or 0, f"loss {self._loss:.5g}"))
         if step % self._options.log_steps and not final and step != 1:
@@ -275,11 +299,12 @@ class Training:
         scalars["avg_samples_per_sec"] = rates.global_rate
         if (rate := self._learning_rate(step - 1)) is not None:
             scalars["lr"] = rate
-        if self._host:
-            self._host.take(result)
+        if self._host and self._result:
+            self._host.take(self._result)
             scalars |= self._host.values()
         self._events.scalars(scalars, step)
-        write_summaries(self._options.summaries, result, self._events, step)
+        if self._result:
+            write_summaries(self._options.summaries, self._result, self._events, step)
         log.info(log_lines.step(self._machine.device, step, self._loss, rates))
 
     def _learning_rate(self, step: int) -> float | None:

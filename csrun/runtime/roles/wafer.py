@@ -119,7 +119,7 @@ class _Wafer:
         program = self._programs[order.program]
         if self._turns.take(program.weights):
             self._use_threads(program.plan)
-        return program.engine.run(order.first, order.count, order.keeps_all)
+        return program.engine.run(order.first, order.count, order.keeps_all, order.gathering)
 
     def _load(self, request: messages.LoadWafer, store_parts: list[int]) -> None:
         started = perf_counter()

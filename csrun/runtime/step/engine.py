@@ -1,13 +1,11 @@
 """The steps of a loaded program, the same in a wafer's process and inside the CPU run.
 
 A step is the plan's visits in their order: of the batch as one, of micro-batches one after the
-other, or of minibatches in the order of the schedule. All ways give the loss's sum, and leave the
-weights alone when it is not finite.
+other, of minibatches in the order of the schedule, or of several batches, one after the other. All
+ways give the loss's sum, and leave the weights alone when it is not finite.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import isfinite, nan
 from time import perf_counter, perf_counter_ns
 from typing import Protocol
@@ -16,25 +14,17 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable import Executable, Plan, Runtime, Step, flat_views, wafer_views
-from csrun.executable.bind import (
-    AnyStore,
-    Array,
-    Batch,
-    Bytes,
-    kept_outputs,
-    partial_gradients,
-    share_of,
-)
+from csrun.executable import Executable, Plan, Runtime, Step, wafer_views
+from csrun.executable.bind import AnyStore, Array, Batch, Bytes, kept_outputs, share_of
+from csrun.runtime.step.accumulation import places
+from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, run_visit
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, Taken
 from csrun.runtime.step.swarmx import ALONE, Verdict
 from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.step.weights import Weights
-from csrun.runtime.wire.messages import StepsDone
-
-Visit = Callable[[Batch, Step], None]
+from csrun.runtime.wire.messages import Gathering, StepsDone
 
 
 class Compute(Protocol):
@@ -43,7 +33,7 @@ class Compute(Protocol):
         """The arrays of each minibatch, for each output of the plan."""
 
     def run(self, batch: Batch, step: Step) -> float:
-        """One step forward and backward; the sum of the loss over what counts in the batch."""
+        """One batch forward and backward; the sum of the loss over what counts in it."""
 
 
 def make_compute(
@@ -58,7 +48,7 @@ def make_compute(
     plan = executable.plan
     if plan.at_once > 1:
         return Minibatches(executable, arena, store, runtime, weights)
-    kind = WholeBatch if plan.micro_batches == 1 else MicroBatches
+    kind = MicroBatches if plan.micro_batches > 1 or plan.accumulates else WholeBatch
     return kind(executable, arena, store, runtime, weights, verdict)
 
 
@@ -108,6 +98,10 @@ class MicroBatches:
 
     Their gradients are added up in the store, a visit's at a time; a group's are complete, and the
     update follows, in the last one. What the host gets of each is kept until the step is over.
+
+    Of a step that takes several batches those of the first are written to the store, those of later
+    ones added, by this program or another over the store. The last one's visits deliver them; or
+    `deliver`, where all batches are computed.
     """
 
     def __init__(
@@ -120,39 +114,31 @@ class MicroBatches:
         verdict: Verdict,
     ) -> None:
         plan = executable.plan
-        self._weights, self._verdict = weights, verdict
-        self._rows = share_of(plan) // plan.micro_batches
-        first, later = _first_and_later(executable, arena, store, runtime)
-        sums, none = _gradient_sums(plan, arena, store), [()] * len(plan.visits)
+        self._weights, self._verdict, self._deliveries = weights, verdict, plan.deliveries
+        self._count, self._rows = plan.micro_batches, share_of(plan) // plan.micro_batches
+        first, later = first_and_later(executable, arena, store, runtime)
+        sums, none = gradient_sums(plan, arena, store), [()] * len(plan.visits)
         completes = [visit.completes for visit in plan.visits]
-        count = plan.micro_batches
-        self._parts = [
-            list(
-                zip(
-                    later if number else first,
-                    sums if number else none,
-                    completes if number == count - 1 else none,
-                    strict=True,
-                )
-            )
-            for number in range(count)
-        ]
+        self._first = list(zip(first, none, completes, strict=True))
+        self._later = list(zip(later, sums, completes, strict=True))
         views = wafer_views(plan, arena, store)
         self._loss = views[plan.loss_buffer] if plan.loss_buffer else None
-        self.outputs = kept_outputs(plan, arena)
         self._given = [views[output.buffer] for output in plan.outputs]
+        kept = kept_outputs(plan, arena) if self._count > 1 else [[given] for given in self._given]
+        self.outputs: list[list[Array]] = kept
 
     def run(self, batch: Batch, step: Step) -> float:
-        """One step; a loss that is not finite ends it before the update."""
+        """One batch; a loss that is not finite ends its step before the update."""
         loss_sum, entered, first_sample = 0.0, 0, step.first_sample
-        for number, visits in enumerate(self._parts):
+        for number in range(self._count):
             part = _part(batch, number, self._rows)
             step.first_sample = first_sample + number * self._rows
-            for visit, sums, completes in visits:
+            is_last = step.is_last and number == self._count - 1
+            for visit, sums, completes in self._later if number or step.batch else self._first:
                 self._weights.enter(entered)
                 entered += 1
-                _visit(visit, part, step, sums)
-                if completes:
+                run_visit(visit, part, step, sums)
+                if completes and is_last:
                     if not self._verdict.lets_deliver(completes, loss_sum + self._part_loss):
                         break
                     for group in completes:
@@ -160,9 +146,15 @@ class MicroBatches:
             loss_sum += self._part_loss
             if not self._verdict.lets_deliver((), loss_sum):
                 break
-            for kept, given in zip(self.outputs, self._given, strict=True):
-                kept[number][...] = given
+            if self._count > 1:
+                for kept, given in zip(self.outputs, self._given, strict=True):
+                    kept[number][...] = given
         return loss_sum
+
+    def deliver(self, step: Step) -> None:
+        """The step has no batch but those that were computed."""
+        for group in self._deliveries:
+            self._weights.deliver(group, step)
 
     @property
     def _part_loss(self) -> float:
@@ -189,14 +181,14 @@ class Minibatches:
         plan = executable.plan
         self._plan, self._weights = plan, weights
         flights = range(plan.at_once)
-        first, later = _first_and_later(executable, arena, store, runtime)
+        first, later = first_and_later(executable, arena, store, runtime)
         others = [executable.wafer_program(arena, store, runtime, j).visits for j in flights[1:]]
         views = [wafer_views(plan, arena, store, j) for j in flights]
         self._given: list[list[Array]] = [[v[o.buffer] for v in views] for o in plan.outputs]
         self.outputs = self._given if plan.micro_batches == 1 else kept_outputs(plan, arena)
         self._losses = [v[plan.loss_buffer] for v in views] if plan.loss_buffer else []
         self._programs = [first, *others], [later, *others]
-        self._sums = _gradient_sums(plan, arena, store)
+        self._sums = gradient_sums(plan, arena, store)
         self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: Step) -> float:
@@ -218,7 +210,7 @@ class Minibatches:
             step.first_sample = minibatch * self._rows
             part = _part(batch, minibatch, self._rows)
             sums = self._sums[call.visit] if minibatch else ()
-            _visit(programs[call.minibatch][call.visit], part, step, sums)
+            run_visit(programs[call.minibatch][call.visit], part, step, sums)
         if self._plan.micro_batches > 1:
             for kept, given in zip(self.outputs, self._given, strict=True):
                 for minibatch, array in enumerate(given, number * at_once):
@@ -229,62 +221,6 @@ class Minibatches:
 def _part(batch: Batch, number: int, rows: int) -> Batch:
     """One of equal parts of a batch."""
     return tuple(array[number * rows : (number + 1) * rows] for array in batch)
-
-
-def _first_and_later(
-    executable: Executable, arena: Bytes, store: AnyStore, runtime: Runtime
-) -> tuple[list[Visit], list[Visit]]:
-    """The program of the first micro-batch, and that of later ones, if there are any."""
-    first = executable.wafer_program(arena, store, runtime).visits
-    if executable.plan.micro_batches == 1:
-        return first, first
-    return first, executable.wafer_program(arena, store, runtime, is_added=True).visits
-
-
-@dataclass(frozen=True, slots=True)
-class _GradientSum:
-    """A group's gradients in the store, and where a visit of a later minibatch writes its own.
-
-    is_part: other visits write to the group's gradients, too, so that this one must not find there
-    what others have left.
-    """
-
-    total: Array
-    partial: Array
-    is_part: bool
-
-    def prepare(self) -> None:
-        """Before the visit."""
-        if self.is_part:
-            self.partial.fill(0)
-
-    def add(self) -> None:
-        """After the visit."""
-        np.add(self.total, self.partial, out=self.total)
-
-
-def _visit(visit: Visit, batch: Batch, step: Step, sums: Sequence[_GradientSum]) -> None:
-    """Call a function of the program, and add up the gradients that are to be."""
-    for gradients in sums:
-        gradients.prepare()
-    visit(batch, step)
-    for gradients in sums:
-        gradients.add()
-
-
-def _gradient_sums(plan: Plan, arena: Bytes, store: AnyStore) -> list[list[_GradientSum]]:
-    """For each visit the gradients that it writes."""
-    if plan.store.gradients_offset is None:
-        return [[] for _ in plan.visits]
-    flat, partial = flat_views(plan, store), partial_gradients(plan, arena)
-    visits_of = Counter(group for visit in plan.visits for group in visit.gradients)
-    return [
-        [
-            _GradientSum(flat[f"gradients/{g}"], partial[g], visits_of[g] > 1)
-            for g in visit.gradients
-        ]
-        for visit in plan.visits
-    ]
 
 
 class Engine:
@@ -316,10 +252,16 @@ class Engine:
         self._step = Step()
 
     @np.errstate(all="ignore")  # the step's loss tells what is not finite
-    def run(self, first: int, count: int, keeps_all: bool = False) -> StepsDone:
+    def run(
+        self,
+        first: int,
+        count: int,
+        keeps_all: bool = False,
+        gathering: Gathering | None = None,
+    ) -> StepsDone:
         """Run up to `count` steps, the first of which is global step `first`.
 
-        keeps_all: keep the outputs of each of them.
+        keeps_all: keep the outputs of each of them. gathering: they are batches of steps.
 
         Stops early at the end of the data, and before the update of a step whose loss is not
         finite. On return every update is committed.
@@ -330,12 +272,15 @@ class Engine:
         bad_loss: float | None = None
         uncounted: int | None = None
         finished = False
-        for done in range(count):
-            taken = self._take(first + done)
+        if gathering is not None and not gathering.ends:
+            self._deliver(first)
+        batches = places(first, count, gathering)
+        for done, (step.index, step.batch, step.is_last) in enumerate(batches):
+            taken = self._take(step.index)
             if taken is None:
                 finished = True
                 break
-            step.index, step.rows, step.counts = first + done, taken.made.rows, taken.made.counts
+            step.rows, step.counts = taken.made.rows, taken.made.counts
             step.first_sample = self._first_sample
             loss_sum = self._run(taken.batch)
             if not self._verdict.is_applied(loss_sum):
@@ -358,6 +303,12 @@ class Engine:
         used = self._source.used()
         waits = self._weights.read()
         return StepsDone(done, samples, seconds, used, finished, bad_loss, uncounted, *waits)
+
+    def _deliver(self, index: int) -> None:
+        """End a step whose batches are computed."""
+        assert isinstance(self._compute, MicroBatches), "which alone takes such orders"
+        self._step.index = index
+        self._compute.deliver(self._step)
 
     def _take(self, index: int) -> Taken | None:
         """The batch of step number `index`, whose visits come."""

@@ -229,7 +229,8 @@ def gradients_below(plan: Plan, server_of: Sequence[int] | None = None) -> list[
 
 def added_before(plan: Plan) -> list[list[int]]:
     """For each visit, the groups to whose gradients the one before has given its part alone."""
-    before = [[group for group in v.gradients if group not in v.completes] for v in plan.order]
+    adds = plan.accumulates
+    before = [[g for g in v.gradients if adds or g not in v.completes] for v in plan.order]
     return [[], *before[:-1]]
 
 
@@ -249,7 +250,8 @@ class StreamedWeights:
         system: int = 0,
     ) -> None:
         self._needs = [visit.groups for visit in plan.order]
-        self._completes = [frozenset(visit.completes) for visit in plan.order]
+        completes = [() if plan.accumulates else visit.completes for visit in plan.order]
+        self._completes = list(map(frozenset, completes))  # whose update follows in any case
         self._added = added_before(plan)
         self._overwrites = gradients_below(plan, server_of)
         self._ahead = Ahead(plan, PREFETCH_BYTES)

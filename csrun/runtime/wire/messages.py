@@ -294,16 +294,47 @@ class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     server: int = 0
 
 
+class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Batches of steps that take several, whose gradients are added up until the last one.
+
+    before: so many of the first step's were computed in earlier orders. ends: for each batch of the
+    order whether it is its step's last one. Of no batch: the step ends with those before.
+    """
+
+    before: int
+    ends: tuple[bool, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many of them end."""
+        return sum(self.ends) if self.ends else 1
+
+    def first(self, batches: int) -> "Gathering":
+        """That of the first batches."""
+        return Gathering(self.before, self.ends[:batches])
+
+    def batches_of(self, steps: int) -> int:
+        """How many of the batches are of the first steps."""
+        ended = 0
+        for number, ends in enumerate(self.ends, 1):
+            ended += ends
+            if ended == steps:
+                return number
+        return len(self.ends)
+
+
 class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → wafer: run `count` steps, the first of which is global step `first`.
 
     keeps_all: the outputs of each of them are wanted, in a training too, not the last one's alone.
+    gathering: they are batches, of which a step may take several.
     """
 
     first: int
     count: int
     program: int = 0
     keeps_all: bool = False
+    gathering: Gathering | None = None
 
 
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
@@ -324,6 +355,8 @@ class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
 
 class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Wafer → chief: `done` steps are committed and their results lie in the result slots.
+
+    Of steps that take several batches they are batches, and those of steps that end are committed.
 
     samples: their valid rows; seconds: how long they took, waits for batches included.
     input: one for each streamer whose batches were awaited. weights_s, first_group_s: how long they

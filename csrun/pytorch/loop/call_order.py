@@ -1,0 +1,88 @@
+"""Calls of a loop that come in an order in which PyTorch or a Session would do something else."""
+
+from typing import Any
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.loop.recorded_step import Step
+from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.run.parts import Part
+
+
+def require_followed(step: Step, accumulates: bool) -> None:
+    """The loop leaves a batch. accumulates: it may do so between backward() and optimizer.step().
+
+    Raises: UsageError where a value was read of it, so that it has run, and that is missing
+    """
+    was_read = step.early is not None and step.part is not None and step.part.trains
+    if was_read and not (step.has_gradients and accumulates):
+        needed = "backward()" if accumulates else "optimizer.step()"
+        raise UsageError(
+            f"{user_line()}: {needed} must follow where a value was read before it, as step "
+            f"{step.values.number + 1} has run: read the value behind it"
+        )
+
+
+def step_of(step: Step | None, closure: Any) -> Step:
+    """The step whose optimizer.step() is called.
+
+    Raises: UsageError where it has none
+    """
+    if closure is not None:
+        raise UsageError(
+            f"{user_line()}: optimizer.step() takes no closure, which would compute the loss "
+            "anew: call loss.backward() before it"
+        )
+    if step is None or step.is_over:
+        raise UsageError(
+            f"{user_line()}: optimizer.step() must be called once for each batch, "
+            f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
+        )
+    if not step.has_gradients:
+        raise UsageError(f"{user_line()}: optimizer.step() needs a loss.backward() before it")
+    return step
+
+
+def require_same_numbers(step: Step, numbers: tuple[float, ...]) -> None:
+    """Raises: UsageError where others were there when a value was read, and the step has run"""
+    if step.early != numbers:
+        raise UsageError(
+            f"{user_line()}: lr or weight_decay changed between the value that was read and "
+            "optimizer.step(), and the step has run: read values after optimizer.step()"
+        )
+
+
+def require_same_place(step: Step, place: int) -> None:
+    """Raises: UsageError where gradients were cleared since a value was read, and it has run"""
+    if step.early is not None and step.place != place:
+        raise UsageError(
+            f"{user_line()}: gradients were cleared between a value that was read and "
+            "backward(), and the batch's were added by then: read values behind backward()"
+        )
+
+
+def require_same_edits(step: Step, part: Part) -> None:
+    """Raises: UsageError where the step's gradients make it another part, and it has run"""
+    if part is not step.part and step.early is not None:
+        raise UsageError(
+            f"{user_line()}: gradients are edited in another way than in the steps before, and "
+            "this one has run, as a value of it was read: read values after optimizer.step()"
+        )
+
+
+def require_optimizer(optimization: Optimization | None) -> None:
+    """Raises: UsageError for backward() in a Session that evaluates"""
+    if optimization is None:
+        raise UsageError(
+            f"{user_line()}: the loop calls backward() in a Session that has no optimizer: "
+            'give it one, and mode="train"'
+        )
+
+
+def another_loss(step: Step | None) -> UsageError:
+    """An error about backward() of another value."""
+    return UsageError(
+        f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
+        f"another value{step.strayed if step else ''}: compute it in the same way in each "
+        "step, of numbers and tensors that stay the same"
+    )

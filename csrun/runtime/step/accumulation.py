@@ -1,0 +1,16 @@
+"""Gradient accumulation: a step takes several batches, each computed in an order of the chief's."""
+
+from collections.abc import Iterator
+
+from csrun.runtime.wire.messages import Gathering
+
+
+def places(first: int, count: int, gathering: Gathering | None) -> Iterator[tuple[int, int, bool]]:
+    """Of each batch of an order its global step, its number in that, and whether it is the last."""
+    if gathering is None:
+        yield from ((first + number, 0, True) for number in range(count))
+        return
+    step, batch = first, gathering.before
+    for ends in gathering.ends[:count]:
+        yield step, batch, ends
+        step, batch = (step + 1, 0) if ends else (step, batch + 1)
