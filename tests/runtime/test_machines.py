@@ -11,11 +11,13 @@ from support.roles import Peers, fed_by
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
 from csrun.context import Host
+from csrun.runtime.remote.ring import SlotSender
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
+from csrun.runtime.wire.tcp import DamagedTransferError
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 STEPS = 40
@@ -157,3 +159,25 @@ def test_initial_values_depend_on_seed_and_name_alone(tmp_path):
         assert not np.array_equal(a[name], c[name])
         assert np.abs(a[name]).max() <= 0.5
     assert not np.array_equal(a["first/kernel"].flat[:16], a["second/kernel"].flat[:16])
+
+
+@pytest.mark.parametrize("byte", [0, 100, -1], ids=["its program", "a value", "its checksum"])
+def test_an_altered_batch_ends_the_job_with_that_cause(tmp_path, monkeypatch, byte):
+    send, sent = SlotSender.send, []
+
+    def altered(link, source, frame):
+        sent.append(frame.copy())
+        if len(sent) == 7:
+            sent[-1][byte] ^= 0x10
+        send(link, source, sent[-1])
+
+    monkeypatch.setattr(SlotSender, "send", altered)
+    folder, host = folder_of(tmp_path, "tcp")
+    peers = Peers(folder, Data(STEPS), 1, PIPELINED, host)
+    request = RunRequest(
+        make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(1), ("cs",), 9
+    )
+    damaged = pytest.raises(DamagedTransferError, match="batches from streamer 0 have arrived dam")
+    with damaged, Cluster(folder) as cluster:
+        run_all(cluster.start(request, lambda: None, print))
+    peers.join()

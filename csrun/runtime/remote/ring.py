@@ -1,9 +1,9 @@
 """The ring of a streamer on another machine: it sends slots, the chief's machine has the ring.
 
 A slot travels as it lies in the ring, header and padding included, behind the number of the program
-that it is for: its size is known on both sides, so nothing on this wire tells a length. What goes
-the other way is how many slots of a program's ring have become free: no more are sent than it has,
-so that a ring which nobody reads for a while never holds up another one's.
+that it is for; there is a checksum behind either. Sizes are known on both sides. What goes the
+other way is how many slots of a program's ring have become free: no more are sent than it has, so
+that a ring which nobody reads for a while never holds up another one's.
 """
 
 import os
@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from contextlib import suppress
 
 import numpy as np
@@ -31,10 +31,19 @@ from csrun.runtime.wire.ring import (
     write_header,
 )
 from csrun.runtime.wire.shared import Counter, Mail, SharedMemory
-from csrun.runtime.wire.tcp import raw
+from csrun.runtime.wire.tcp import (
+    SUM,
+    DamagedTransferError,
+    TcpChannel,
+    checksum,
+    raw,
+    require_sum,
+    summed,
+)
 
 SOURCE = struct.Struct("=q")  # before a slot: the program that it is for
 ROOM = struct.Struct("=qq")  # of a program's ring so many slots have become free
+SUMMED_ROOM = ROOM.size + SUM.size
 
 
 class SlotSender:
@@ -84,10 +93,12 @@ class SlotSender:
         if not heard:
             raise self._lost()
         self._heard += heard
-        end = len(self._heard) - len(self._heard) % ROOM.size
-        for source, slots in ROOM.iter_unpack(self._heard[:end]):
+        while len(self._heard) >= SUMMED_ROOM:
+            word, behind = self._heard[: ROOM.size], self._heard[ROOM.size : SUMMED_ROOM]
+            require_sum(checksum(memoryview(word)), behind, "the counts of free slots")
+            source, slots = ROOM.unpack(word)
             self._room[source] += slots
-        self._heard = self._heard[end:]
+            self._heard = self._heard[SUMMED_ROOM:]
 
     def _wait(self) -> None:
         for descriptor, _ in self._poll.poll():
@@ -107,10 +118,12 @@ class BatchSender:
     """A ring's end on another machine: one slot, sent when it is filled. As a `RingWriter`."""
 
     def __init__(self, inputs: tuple[InputSpec, ...], link: SlotSender, source: int) -> None:
-        memory = np.zeros(ALIGNMENT_BYTES + slot_bytes(inputs), np.uint8)
-        (self._slot,) = slot_views(memory[ALIGNMENT_BYTES:], inputs, 1)
-        self._frame = memory[ALIGNMENT_BYTES - SOURCE.size :]
-        self._frame[: SOURCE.size] = np.frombuffer(SOURCE.pack(source), np.uint8)
+        memory = np.zeros(ALIGNMENT_BYTES + slot_bytes(inputs) + SUM.size, np.uint8)
+        self._bytes = memory[ALIGNMENT_BYTES : -SUM.size]
+        (self._slot,) = slot_views(self._bytes, inputs, 1)
+        head = np.frombuffer(summed(SOURCE.pack(source)), np.uint8)
+        self._frame = memory[ALIGNMENT_BYTES - len(head) :]
+        self._frame[: len(head)] = head
         self._link, self._source = link, source
 
     @property
@@ -139,6 +152,8 @@ class BatchSender:
     ) -> None:
         """Send the slot: what was made in it (None at the end of the data), its batch, its pass."""
         write_header(self._slot, made, index, cost, number)
+        behind = SUM.pack(checksum(self._bytes.data))
+        self._frame[-SUM.size :] = np.frombuffer(behind, np.uint8)
         self._link.send(self._source, self._frame)
 
     def close(self) -> None:
@@ -201,16 +216,21 @@ class _Ring:
 class _Inflow:
     """A streamer's connection and the rings that it fills."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self.connection = connection
+    def __init__(self, channel: TcpChannel) -> None:
+        self.channel, self.connection = channel, channel.bulk
+        self.connection.setblocking(False)
         self.rings: dict[int, _Ring] = {}
-        self._head = memoryview(bytearray(SOURCE.size))
-        self._filling: _Ring | None = None
-        self._rest = self._head
+        self._head = memoryview(bytearray(SOURCE.size + SUM.size))
+        self._sum = memoryview(bytearray(SUM.size))
+        self._parts = self._to_fill()
+        self._rest = next(self._parts)
 
     def advance(self) -> None:
-        """Take what has come; an OSError when there is no more, or the connection has ended."""
+        """Take what has come, up to a slot; an OSError when there is no more, or the connection has
+        ended.
+
+        Raises: DamagedTransferError
+        """
         while True:
             received = self.connection.recv_into(self._rest)
             if not received:
@@ -218,14 +238,22 @@ class _Inflow:
             self._rest = self._rest[received:]
             if self._rest:
                 return
-            if self._filling is None:
-                (source,) = SOURCE.unpack(self._head)
-                self._filling = self.rings[source]
-                self._rest = self._filling.slot
-            else:
-                self._filling.publish()
-                self._filling, self._rest = None, self._head
+            self._rest = next(self._parts)
+            if self._rest is self._head:
                 return
+
+    def _to_fill(self) -> Generator[memoryview, None, None]:
+        """Where what comes is to lie, one part after the other: each is full when it goes on."""
+        what = f"batches from {self.channel.peer}"
+        while True:
+            yield self._head
+            number, behind = self._head[: SOURCE.size], self._head[SOURCE.size :]
+            require_sum(checksum(number), behind, what)
+            ring = self.rings[SOURCE.unpack(number)[0]]
+            yield ring.slot
+            yield self._sum
+            require_sum(checksum(ring.slot), self._sum, what)
+            ring.publish()
 
     def tell_room(self, ring: _Ring, descriptor: int) -> None:
         """Say how many slots of a ring have become free, as one of its readers has given some back.
@@ -233,11 +261,12 @@ class _Inflow:
         That never has to wait: at most as many such words are unread as there are slots.
         """
         if freed := ring.read_free(descriptor):
-            self.connection.send(ROOM.pack(ring.source, freed))
+            self.connection.send(summed(ROOM.pack(ring.source, freed)))
 
     def close(self) -> None:
         """Let the memory go; the channel closes the connection."""
-        self._filling, self._rest = None, self._head
+        self._parts.close()
+        self._rest = self._head
         for ring in self.rings.values():
             ring.close()
 
@@ -245,10 +274,12 @@ class _Inflow:
 class BatchRelay:
     """Receives the batches of streamers on other machines, in one thread, right into their rings.
 
-    A connection that ends is let go without a word: its streamer's channel tells of the loss.
+    A connection that ends is let go without a word: its streamer's channel tells of the loss. That
+    of a streamer whose batches arrive altered is abandoned, and `damage` says why.
     """
 
     def __init__(self) -> None:
+        self.damage: DamagedTransferError | None = None
         self._inflows: dict[int, _Inflow] = {}
         self._added: queue.SimpleQueue[tuple[_Inflow, _Ring]] = queue.SimpleQueue()
         self._woken = Counter.create()
@@ -257,17 +288,17 @@ class BatchRelay:
 
     def add(
         self,
-        connection: socket.socket,
+        channel: TcpChannel,
         source: int,
         inputs: tuple[InputSpec, ...],
         slots: int,
         readers: int = 1,
     ) -> list[tuple[int, int, int]]:
-        """Make a program's ring for a streamer's connection: what each reader needs and owns.
+        """Make a program's ring for a streamer's channel: what each reader needs and owns.
 
         The memory is the same descriptor in all. From the first one on it receives.
         """
-        inflow = self._inflows.setdefault(connection.fileno(), _Inflow(connection))
+        inflow = self._inflows.setdefault(channel.bulk.fileno(), _Inflow(channel))
         inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots, readers)
         memory = ring.memory.hand_over()
         parts = [(memory, os.dup(filled), os.dup(free)) for filled, free in ring.counters]
@@ -307,6 +338,10 @@ class BatchRelay:
                             self._inflows[descriptor].advance()
                 except OSError:  # of one that has ended nothing is awaited any more
                     poll.unregister(descriptor)
+                except DamagedTransferError as error:
+                    poll.unregister(descriptor)
+                    self.damage = error
+                    self._inflows[descriptor].channel.abandon()
 
     def _take_in(self, poll: select.poll, rings: dict[int, tuple[_Inflow, _Ring]]) -> None:
         """The rings that were added."""

@@ -48,6 +48,11 @@ class ChiefStreamers:
         """How many are on other machines."""
         return sum(isinstance(self._peers[name], TcpChannel) for name in self.names)
 
+    def require_whole(self) -> None:
+        """Raises: DamagedTransferError when batches have arrived altered"""
+        if self._relay.damage is not None:
+            raise self._relay.damage
+
     def close(self) -> None:
         """Let go of the rings that were made here."""
         self._relay.close()
@@ -105,7 +110,7 @@ class ChiefStreamers:
             channel = self._peers[name]
             if isinstance(channel, TcpChannel):
                 self._peers.expect(name, messages.RingReady, 0)
-                yield self._relay.add(channel.bulk, source, plan.inputs, slots, self.readers)
+                yield self._relay.add(channel, source, plan.inputs, slots, self.readers)
             else:
                 count = 1 + COUNTERS * self.readers
                 _, (memory, *counters) = self._peers.expect(name, messages.RingReady, count)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from csrun.base import open_files
+from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
@@ -69,6 +70,7 @@ class Cluster:
     """The peers of a run, from the chief's listening to its Stop. A context manager.
 
     Leaving it by an exception closes the channels without a word: the peers see a lost chief.
+    Leaving it by PeerLost says why a streamer was given up, if one was.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -76,6 +78,7 @@ class Cluster:
         self._peers = PeerChannels(folder)
         self._resources = ExitStack()
         self._stores: ChiefStores | None = None
+        self._require_whole_batches: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "Cluster":
         return self
@@ -88,6 +91,8 @@ class Cluster:
     ) -> None:
         self._resources.close()
         self._peers.close()
+        if isinstance(error, PeerLost):
+            self._require_whole_batches()
 
     def start(
         self, request: RunRequest, spawn_wafers: Callable[[], None], notify: Notify
@@ -228,6 +233,7 @@ class Cluster:
         self._request = request
         streamers = ChiefStreamers(self._peers, request.feeding, request.settings, readers)
         self._streamers = self._resources.enter_context(closing(streamers))
+        self._require_whole_batches = streamers.require_whole
 
     def _lanes(self, request: RunRequest, wafers: Sequence[str]) -> list[Lanes]:
         """The connections of several systems to SwarmX, where MemoryX is on other machines."""

@@ -8,6 +8,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -80,6 +81,11 @@ class Channel(ABC):
             return False
         except OSError:
             return True
+
+    def abandon(self) -> None:
+        """Have both sides see that the other one is gone."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()

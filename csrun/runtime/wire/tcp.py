@@ -158,8 +158,12 @@ def receive_summed(
     for piece in _pieces(parts):
         receive_into(connection, piece, overdue)
         crc32 = checksum(piece, crc32)
-    (sent,) = SUM.unpack(receive_exactly(connection, SUM.size))
-    if sent != crc32:
+    require_sum(crc32, receive_exactly(connection, SUM.size), what)
+
+
+def require_sum(crc32: int, sent: bytes | memoryview, what: str) -> None:
+    """Raises: DamagedTransferError where the sender's is another"""
+    if SUM.unpack(sent) != (crc32,):
         raise DamagedTransferError(what)
 
 

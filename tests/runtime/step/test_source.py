@@ -80,7 +80,7 @@ def test_a_remote_slot_is_free_when_the_last_of_several_readers_has_given_it_bac
         thread = threading.Thread(target=streamer.serve, args=(control, [data]))
         thread.start()
         chief.expect(RingReady)
-        parts = relay.add(chief.bulk, 0, INPUTS, slots, 2)
+        parts = relay.add(chief, 0, INPUTS, slots, 2)
         (memory, *counters), (_, *others) = parts
         rings = [(memory, *counters), (os.dup(memory), *others)]
         chief.expect(Primed)
@@ -144,7 +144,7 @@ def _remote_source(stack: ExitStack, data, first: int, rings: int, cpus=()) -> R
         thread = threading.Thread(target=streamer.serve, args=(control, [data], cpus))
         thread.start()
         chief.expect(RingReady)
-        (parts,) = relay.add(chief.bulk, 0, INPUTS, SLOTS)
+        (parts,) = relay.add(chief, 0, INPUTS, SLOTS)
         reader = RingReader(parts, INPUTS, SLOTS, chief, turn=turn)
         readers.append(stack.enter_context(closing(reader)))
         stack.enter_context(closing(control))
