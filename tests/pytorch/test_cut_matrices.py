@@ -11,6 +11,7 @@ from support.recorded import Beside, supervised  # noqa: E402
 from csrun.base.mode import ExecutionMode  # noqa: E402
 from csrun.compiler import compile_model  # noqa: E402
 from csrun.executable import tensors_of  # noqa: E402
+from csrun.pytorch.weights.stored import StoredWeights  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 
 B, T, V, D, UNITS, RATE = 4, 6, 61, 16, 48, 0.1
@@ -49,6 +50,8 @@ def test_a_step_in_parts_is_pytorchs(tmp_path, is_tied):
     assert max(np.prod(buffer.shape) for buffer in executable.plan.buffers) == B * T * UNITS
     machine = Machine(executable, {p.name: before[p.name] for p in tensors_of(executable.plan)})
     loss, _ = machine.train([x.numpy() for x in batch])
+    weights = StoredWeights(machine.state)
+    assert all(weights[name].is_contiguous() for name, _ in model.named_parameters())
     theirs, gradients = beside.theirs()
     assert loss == pytest.approx(theirs.item(), rel=1e-5)
     for name, gradient in gradients.items():

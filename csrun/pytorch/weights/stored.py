@@ -21,7 +21,7 @@ class StoredWeights(Mapping[str, torch.Tensor]):
         self._state = state
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return torch.from_numpy(np.array(self._state[stored_name(name)]))
+        return torch.from_numpy(np.array(self._state[stored_name(name)], order="C"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state)
