@@ -8,18 +8,21 @@ from typing import Any
 import pytest
 from support.jobs import Workplace
 from support.pages import CHECKOUT
+from support.sites import STREAMING_8, separate_site
 
 pytest.importorskip("torch")
 
 PLAIN = CHECKOUT / "tests" / "support" / "plain_torch" / "cerebras_torch.py"
-LAYOUT = ("--site", "streaming-8", "--total-nodes", "3", "--tasks-per-node", "1")
+Words = tuple[str, ...]
+LAYOUT: Words = ("--site", "streaming-8", "--total-nodes", "3", "--tasks-per-node", "1")
+MACHINES: Words = ("--site", "separate.yaml", "--total-nodes", "4", "--tasks-per-node", "1")
 SCRIPT = """
 import sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-folder, systems, size, rate = sys.argv[1], *map(float, sys.argv[2:])
+folder, size, rate, systems = sys.argv[1], *map(float, (*sys.argv[2:4], sys.argv[5]))
 parts = {"micro_batch_size": int(size)} if size else {}
 torch.manual_seed(1)
 cbtorch.initialize(model_dir=folder, num_csx=int(systems), **parts)
@@ -56,10 +59,17 @@ def numbers(text: str) -> list[float]:
     return [float(each) for each in found.split(",")]
 
 
-def in_job(place: Workplace, systems: int, size: int = 0, rate: float = 0.0) -> list[float]:
+def words(folder: str, systems: int, size: int = 0, rate: float = 0.0) -> list[str]:
+    """Those of the script, among which the launcher finds the number of systems."""
+    return [folder, str(size), str(rate), "--num_csx", str(systems)]
+
+
+def in_job(
+    place: Workplace, systems: int, size: int = 0, rate: float = 0.0, layout: Words = LAYOUT
+) -> list[float]:
     (place.path / "script.py").write_text("import cerebras_torch as cbtorch\n" + SCRIPT)
-    words = (f"with-{systems}-{size}", str(systems), str(size), str(rate))
-    done = place.run(*LAYOUT, "python-ws", "script.py", *words)
+    folder = f"with-{len(list(place.path.iterdir()))}"
+    done = place.run(*layout, "python-ws", "script.py", *words(folder, systems, size, rate))
     assert done.returncode == 0, done.stderr
     return numbers(done.stdout)
 
@@ -74,7 +84,7 @@ def test_what_a_loop_reads_of_two_systems_is_pytorchs(
     assert spec.loader is not None
     plain: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plain)
-    monkeypatch.setattr("sys.argv", ["script.py", str(tmp_path / "plain"), "1", "0", "0"])
+    monkeypatch.setattr("sys.argv", ["script.py", *words(str(tmp_path / "plain"), 1)])
     exec(SCRIPT, {"cbtorch": plain})
     expected = numbers(capsys.readouterr().out)
     assert len(expected) == 3 * (3 + 2 * 3)
@@ -83,6 +93,10 @@ def test_what_a_loop_reads_of_two_systems_is_pytorchs(
 
 @pytest.mark.slow
 def test_systems_and_micro_batches_have_the_masks_of_one(tmp_path: Path) -> None:
+    """And on machines of their own, with a SwarmX task between, the bits of one machine."""
     place = Workplace(tmp_path)
     expected = in_job(place, 1, rate=0.3)
-    assert in_job(place, 4, size=2, rate=0.3) == pytest.approx(expected, rel=1e-9)
+    found = in_job(place, 4, size=2, rate=0.3)
+    assert found == pytest.approx(expected, rel=1e-9)
+    separate_site(tmp_path, shipped=STREAMING_8)
+    assert in_job(place, 4, size=2, rate=0.3, layout=MACHINES) == found

@@ -1,6 +1,7 @@
 """The scripts of models in PyTorch: their lines of cerebras_torch aside, they are plain."""
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -33,13 +34,14 @@ def script(name: str) -> Path:
     return CHECKOUT / "reference_models" / name / "run_torch.py"
 
 
-def configure(name: str, folder: Path) -> Path:
+def configure(name: str, folder: Path, runconfig: dict[str, int]) -> Path:
     """The shipped params file over texts of a few bytes in turn."""
     params = yaml.safe_load((script(name).parent / "configs" / "params.yaml").read_text())
     params["runconfig"] |= {
         "log_steps": LOG_STEPS[name],
         "max_steps": STEPS,
         "eval_steps": 2,
+        **runconfig,
     }
     if name != "fc_mnist":
         write_tokens(folder / "text.bin", [[97, 98, 99, 100] * 2000], 256)
@@ -50,9 +52,10 @@ def configure(name: str, folder: Path) -> Path:
     return path
 
 
-def printed(name: str, folder: Path, mode: str, *, plain: bool = False) -> str:
+def printed(name: str, folder: Path, mode: str, *, plain: bool = False, **runconfig: int) -> str:
     """What a script prints; `plain`: where nothing is csrun's."""
-    words = ("--params", configure(name, folder), "--model_dir", folder / f"model_dir_{plain}")
+    params = configure(name, folder, runconfig)
+    words = ("--params", params, "--model_dir", folder / f"model_dir_{plain}")
     variables = {"OMP_NUM_THREADS": "1", "CSRUN_STATE_DIR": str(folder / "state")}
     done = subprocess.run(
         [sys.executable, script(name), *words, "--mode", mode],
@@ -103,3 +106,14 @@ def test_a_script_trains_and_evaluates_as_in_plain_pytorch(name: str, tmp_path: 
     shutil.copy(tmp_path / "model_dir_False" / "model.pt", tmp_path / "model_dir_True")
     evaluations = [evaluated(printed(name, tmp_path, "eval", plain=p)) for p in (False, True)]
     assert evaluations[0] == pytest.approx(evaluations[1], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_script_trains_in_micro_batches_as_in_plain_pytorch(name: str, tmp_path: Path) -> None:
+    few = {"log_steps": 1, "max_steps": 6, "micro_batch_size": 2}
+    ours, theirs = (losses(printed(name, tmp_path, "train", plain=p, **few)) for p in (False, True))
+    (plan,) = (tmp_path / "model_dir_False").glob("tfcs_*/plan.json")
+    assert json.loads(plan.read_text())["micro_batches"] > 1
+    assert len(ours) == 6
+    assert ours == pytest.approx(theirs, abs=1e-4)
