@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from support.programs import ArrayData, Network, TiedNetwork, options_of
@@ -19,6 +20,7 @@ from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.machine import Feed
+from csrun.runtime.step.trace import Kind
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 NETWORK = Network((12, 40, 30, 5), batch=24, dropout=0.3, optimizer=nn.AdamW(0.01))
@@ -43,7 +45,9 @@ def compiled(network, folder, systems, run_mode=RunMode.TRAIN, micro_batches=1):
 
 
 @contextmanager
-def machine_of(executable, folder, datasets, state, wire="tcp", servers=1, streamers=2):
+def machine_of(
+    executable, folder, datasets, state, wire="tcp", servers=1, streamers=2, settings=SETTINGS
+):
     """A job of threads with as many wafers as the Executable is for."""
     count = executable.plan.systems
     systems = tuple(f"cs{n}" for n in range(count))
@@ -56,7 +60,7 @@ def machine_of(executable, folder, datasets, state, wire="tcp", servers=1, strea
         servers=servers, systems=systems, relays=relays,
     )  # fmt: skip
     names = {"memoryx": memoryx_names(servers), "swarmx": swarmx_names(servers, relays)}
-    request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), systems, 9, **names)
+    request = RunRequest(executable, settings, 0, None, fed_by(streamers), systems, 9, **names)
     with Cluster(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)
@@ -147,3 +151,16 @@ def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
     assert done.bad_loss is not None
     assert not np.isfinite(done.bad_loss)
     assert_same(*states)
+
+
+def test_each_task_traces_its_sums(tmp_path):
+    """Of two levels, in two of the steps."""
+    executable = compiled(NETWORK, tmp_path, 6)
+    settings = msgspec.structs.replace(SETTINGS, trace_steps=(2, 3))
+    data, first = [ArrayData(NETWORK.batches(4))], NETWORK.parameters()
+    with machine_of(executable, tmp_path, data, first, settings=settings) as machine:
+        machine.run(0, 4)
+        traced = dict(machine.traced())
+    for name in ("swarmx 2", "swarmx 3"):
+        assert traced[name][:, 0].tolist() == [Kind.GRADIENTS] * 2 * len(executable.plan.groups)
+        assert traced[name][:, 1].tolist() == 2 * list(executable.plan.deliveries)

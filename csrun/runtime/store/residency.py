@@ -80,8 +80,6 @@ def store_bytes(plan: Plan, own: Own = None) -> int:
 
 def own_ranges(plan: Plan, own: Own = None) -> list[range]:
     """Where a store has memory for these groups, for the numbers of the steps, and losses."""
-    if own is None:
-        return [range(plan.store.nbytes)]
     found = [part for group in own_groups(plan, own) for part in state_of(plan, group)]
     for placed in (of_system(plan, system) for system in range(plan.systems)):
         for group in own_groups(plan, own):

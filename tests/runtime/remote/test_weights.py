@@ -3,6 +3,8 @@
 import mmap
 import threading
 from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
+from math import ceil
 
 import numpy as np
 import pytest
@@ -198,6 +200,27 @@ def test_running_statistics_are_the_same_bits_afar(tmp_path):
             np.testing.assert_array_equal(np.asarray(state[name]), array, err_msg=name)
             assert not np.array_equal(array, first[name])
         chief.send(Stop({}))
+
+
+@pytest.mark.parametrize("systems", [1, 4])
+def test_of_several_systems_the_sums_of_gradients_take_memory(tmp_path, systems):
+    """As those of one, and a line of 64 bytes for the parts of the loss."""
+    sizes, options = (12, 40, 30, 5), {"group_bytes": 1, "systems": systems}
+    network = Network(sizes, 16 // systems, optimizer=nn.AdamW(0.01, clip_norm=1.0))
+    streaming = options_of(ExecutionMode.WEIGHT_STREAMING, **options)
+    executable = compile_model(network.trace(), tmp_path, streaming).executable
+    chief, control = tcp_channel_pair("memoryx", "chief")
+    with closing(chief), closing(control):
+        thread = threading.Thread(target=_serve, args=(control, []))
+        thread.start()
+        chief.send(LoadStore(str(executable.directory), executable.digest, RunSettings()))
+        ready, _ = chief.expect(StoreReady)
+        chief.send(Stop({}))
+        thread.join()
+    values = sum(
+        64 * ceil(n / 16) for fan_in, units in pairwise(sizes) for n in (fan_in * units, units)
+    )
+    assert ready.nbytes == 4 * values + 64 * (systems > 1)
 
 
 def test_a_lost_memoryx_is_peer_lost(afar):
