@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import Kit  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -63,6 +64,18 @@ def test_the_dropped_share_is_the_rate_and_a_second_run_drops_the_same(tmp_path)
     assert again == counts
     assert all(torch.equal(value, weights_again[name]) for name, value in weights.items())
     assert trained(tmp_path / "three", seed=5)[0] != counts
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d], ids=lambda kind: kind.__name__)
+def test_micro_batches_drop_what_the_whole_batch_drops(tmp_path, kind):
+    found = []
+    for micro_batch_size in (8, 2):
+        torch.manual_seed(3)
+        ours = Kit(nn.Linear(6, 20), nn.Unflatten(1, (10, 2)), kind(0.5), nn.Flatten())
+        with ours.session(tmp_path / str(micro_batch_size), micro_batch_size=micro_batch_size):
+            found.append([float(loss) for loss in ours.train_once()])
+    assert found[0] == pytest.approx(found[1], rel=1e-10)
+    assert len(set(found[0])) == len(found[0])
 
 
 class DroppingChannels(nn.Module):
