@@ -59,6 +59,7 @@ class StepTimes:
     input_s: float
     weights_s: float
     first_group_s: float
+    checkpoint_s: float = 0.0
 
 
 class Ledger:
@@ -90,14 +91,15 @@ class Ledger:
         passed = now - self._marked
         self._marked = now
         seconds = min(steps.seconds, passed)
-        waits = steps.input_s + steps.weights_s + steps.first_group_s
-        scale = min(1.0, seconds / waits) if waits else 1.0
-        parts = {
-            Row.INPUT: steps.input_s * scale,
-            Row.WEIGHTS: steps.weights_s * scale,
-            Row.FIRST_GROUP: steps.first_group_s * scale,
-            Row.CHIEF: passed - seconds,
+        waits = {
+            Row.INPUT: steps.input_s,
+            Row.WEIGHTS: steps.weights_s,
+            Row.FIRST_GROUP: steps.first_group_s,
+            Row.CHECKPOINT: steps.checkpoint_s,
         }
+        scale = min(1.0, seconds / waited) if (waited := sum(waits.values())) else 1.0
+        parts = {row: wait * scale for row, wait in waits.items()}
+        parts[Row.CHIEF] = passed - seconds
         parts[Row.COMPUTE] = passed - sum(parts.values())
         for row, part in parts.items():
             self._seconds[row] += part

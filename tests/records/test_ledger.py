@@ -19,11 +19,11 @@ def seconds_of(ledger: Ledger) -> dict[str, float]:
 def test_an_order_is_cut_by_what_the_wafer_says_and_the_rest_is_the_chiefs() -> None:
     ledger = Ledger(clock(0.0, 1.0, 11.0, 12.0, 15.0, 16.0))
     ledger.mark(Row.CHECKPOINT)  # 0 to 1
-    ledger.mark_steps(StepTimes(9.5, 2.0, 1.0, 0.5))  # 1 to 11
+    ledger.mark_steps(StepTimes(9.5, 2.0, 1.0, 0.5, 0.25))  # 1 to 11
     ledger.mark(Row.CHIEF)  # 11 to 12
     ledger.mark(Row.SCRIPT)  # 12 to 15
     assert seconds_of(ledger) == {
-        "checkpoint": 1.0, "compute": 6.0, "input": 2.0, "weights": 1.0, "first_group": 0.5,
+        "checkpoint": 1.25, "compute": 5.75, "input": 2.0, "weights": 1.0, "first_group": 0.5,
         "chief": 1.5, "script": 3.0, "other": 1.0,
     }  # fmt: skip
 

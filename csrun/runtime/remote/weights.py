@@ -122,6 +122,7 @@ class RemoteWeights:
         self._places = Places(plan)
         self._is_settled = True
         self.ballot = RemoteBallot(ends)
+        self.held_s = 0.0  # MemoryX does not tell
 
     def enter(self, visit: int) -> None:
         """Have the groups' newest weights, and fetch those that follow, as far as there is place.

@@ -134,6 +134,7 @@ class _Updating:
     def _tell(self, groups: Sequence[int]) -> None:
         """All wafers: MemoryX is done with these groups."""
         for wafer in self._wafers if groups else ():
+            wafer.notes.held[0] = self._updates.held_s
             wafer.weights.raise_by(len(groups))
 
     def _gather(self, group: int) -> None:

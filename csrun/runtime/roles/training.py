@@ -192,9 +192,8 @@ class Training:
         done = self._orders[self._program].give(self.step, boundaries, most, keeps_all, gathering)
         self._traced(Kind.ORDER, self.step, began_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
-        self._ledger.mark_steps(
-            StepTimes(done.seconds, waited_s, done.weights_s, done.first_group_s)
-        )
+        waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
+        self._ledger.mark_steps(StepTimes(done.seconds, *waits))
         first, steps = self.step, self._steps_of(done, gathering)
         self.step += steps
         self._taken(first, done.done)

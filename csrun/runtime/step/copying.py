@@ -10,12 +10,14 @@ from itertools import chain
 
 from csrun.executable import Plan, state_layout
 from csrun.executable.shards import Own
+from csrun.runtime.wire.awake import awake_s
 
 
 class UpdateGate:
     """The updating side, one for all programs over a store. owner: the plan that it is laid out by.
 
     Its tensors are numbered from 1 on, in the order of their copying; own: those of these groups.
+    held_s: how long updates have waited so far, in seconds.
     """
 
     def __init__(self, owner: Plan, own: Own = None) -> None:
@@ -23,6 +25,7 @@ class UpdateGate:
         self._numbers = {name: number for number, name in enumerate(order, 1)}
         self._copied = len(self._numbers)
         self._take: Callable[[], object] | None = None
+        self.held_s = 0.0
 
     def hold(self, take: Callable[[], object]) -> int:
         """From here on nothing is copied yet; `take` waits for one more tensor of so many."""
@@ -36,9 +39,13 @@ class UpdateGate:
 
     def wait(self, last: int) -> None:
         """Until the tensor of this number is copied, and all before it."""
-        while self._take is not None and self._copied < last:
+        if self._take is None or self._copied >= last:
+            return
+        began = awake_s()
+        while self._copied < last:
             self._take()
             self._copied += 1
+        self.held_s += awake_s() - began
 
 
 def copying_order(plan: Plan, own: Own = None) -> tuple[str, ...]:

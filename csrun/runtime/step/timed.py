@@ -20,20 +20,23 @@ class TimedWeights:
 
     weights_s: of visits but the first, and of `wait`; first_group_s: of the first, whose updates
     are the last of the step before, and of settling, which waits for them at the end of an order.
+    Neither counts what a checkpoint held back.
     """
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self.weights_s = self.first_group_s = 0.0
+        self.weights_s = self.first_group_s = self._read_s = 0.0
+
+    @property
+    def held_s(self) -> float:
+        return self._weights.held_s
 
     def begin(self) -> None:
         """The visits of a step that is traced come."""
 
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
-        began = awake_s()
-        self._weights.enter(visit)
-        taken = awake_s() - began
+        taken = self._timed(lambda: self._weights.enter(visit))
         if visit:
             self.weights_s += taken
         else:
@@ -45,15 +48,11 @@ class TimedWeights:
 
     def settle(self) -> None:
         """Wait until every delivered gradient has become an update."""
-        began = awake_s()
-        self._weights.settle()
-        self.first_group_s += awake_s() - began
+        self.first_group_s += self._timed(self._weights.settle)
 
     def wait(self, until: Callable[[], None]) -> None:
         """Have a step wait for what others do with its gradients."""
-        began = awake_s()
-        until()
-        self.weights_s += awake_s() - began
+        self.weights_s += self._timed(until)
 
     def leave(self) -> None:
         """Another program runs next."""
@@ -63,11 +62,17 @@ class TimedWeights:
         """It runs next, and another one has run before it."""
         self._weights.resume()
 
-    def read(self) -> tuple[float, float]:
-        """`weights_s` and `first_group_s`, which begin anew."""
-        found = self.weights_s, self.first_group_s
-        self.weights_s = self.first_group_s = 0.0
+    def read(self) -> tuple[float, float, float]:
+        """`weights_s`, `first_group_s` and what a checkpoint held back; they begin anew."""
+        held_s = self._weights.held_s
+        found = self.weights_s, self.first_group_s, held_s - self._read_s
+        self.weights_s, self.first_group_s, self._read_s = 0.0, 0.0, held_s
         return found
+
+    def _timed(self, wait: Callable[[], None]) -> float:
+        began, held_s = awake_s(), self._weights.held_s
+        wait()
+        return awake_s() - began - (self._weights.held_s - held_s)
 
 
 def updated(updates: Updates, group: int, step: Step, recorder: Recorder) -> Sequence[int]:

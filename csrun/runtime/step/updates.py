@@ -40,6 +40,11 @@ class Updates:
         self._clip_norm = plan.clip_norm
         self._squares: list[float] = []
 
+    @property
+    def held_s(self) -> float:
+        """How long they have waited for checkpoints so far, in seconds."""
+        return self._gate.held_s
+
     def deliver(self, group: int, step: Step) -> Sequence[int]:
         """The group's gradients are in the store: the groups that are updated now."""
         if self._clip_norm is None:

@@ -16,6 +16,10 @@ from csrun.runtime.store.notes import MemoryxEnd
 class Weights(Protocol):
     """What the step loop asks for around each visit."""
 
+    @property
+    def held_s(self) -> float:
+        """How long steps have waited as a checkpoint held updates back, in seconds so far."""
+
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
 
@@ -60,6 +64,10 @@ class ResidentWeights:
 
     def __init__(self, updates: Updates) -> None:
         self._updates = updates
+
+    @property
+    def held_s(self) -> float:
+        return self._updates.held_s
 
     def enter(self, visit: int) -> None:
         """The weights are always there."""
@@ -260,6 +268,7 @@ class StreamedWeights:
         self._outdated: set[int] = set()  # delivered groups whose update has not been seen
         self._measuring = [] if system else measuring(plan, ends, server_of)
         self._last = plan.deliveries[-1:]
+        self.held_s = 0.0
 
     def enter(self, visit: int) -> None:
         """Wait until the groups' last updates are in the store, then load them.
@@ -334,8 +343,9 @@ class StreamedWeights:
             self._take(self._end_of[group])
 
     def _take(self, end: MemoryxEnd) -> None:
-        end.updates.take()
-        self._outdated.discard(end.pending.popleft())
+        group, held_s = end.take()
+        self._outdated.discard(group)
+        self.held_s += held_s
 
 
 class InProcessStreamedWeights:
@@ -345,6 +355,10 @@ class InProcessStreamedWeights:
         self._needs = [visit.groups for visit in plan.order]
         self._slots = slots
         self._updates = updates
+
+    @property
+    def held_s(self) -> float:
+        return self._updates.held_s
 
     def enter(self, visit: int) -> None:
         """Load the groups that are not there."""

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from csrun.executable import Plan
 from csrun.runtime.store.pages import GroupPages
+from csrun.runtime.wire.awake import awake_s
 from csrun.runtime.wire.shared import Counter, SharedMemory, Waiter
 
 
@@ -19,8 +20,9 @@ class Notes:
     """A block that both have mapped; the counters say when it has been written.
 
     steps: by the wafer, of each group the step that its newest gradients are of. squares: by
-    MemoryX, of its gradients of a step. total: by the wafer, the sum of all tasks' squares.
-    Shapes: steps int64[groups], squares as of `squares_of`, total float64[1]
+    MemoryX, of its gradients of a step. total: by the wafer, the sum of all tasks' squares. held:
+    by MemoryX, the seconds that its updates have waited for checkpoints so far.
+    Shapes: steps int64[groups], squares as of `squares_of`, total and held float64[1]
     """
 
     def __init__(self, memory: SharedMemory, plan: Plan) -> None:
@@ -28,12 +30,12 @@ class Notes:
         groups = len(plan.groups)
         self.steps = memory.bytes[: 8 * groups].view(np.int64)
         numbers = memory.bytes[8 * groups :].view(np.float64)
-        self.squares, self.total = numbers[:-1], numbers[-1:]
+        self.squares, self.total, self.held = numbers[:-2], numbers[-2:-1], numbers[-1:]
 
     @staticmethod
     def create(plan: Plan) -> "Notes":
         """Those of a program."""
-        nbytes = 8 * (len(plan.groups) + len(plan.parameters) + 1)
+        nbytes = 8 * (len(plan.groups) + len(plan.parameters) + 2)
         return Notes(SharedMemory.create("notes", nbytes), plan)
 
     @property
@@ -64,3 +66,13 @@ class MemoryxEnd:
         self.pending.append(group)
         self.notes.steps[group] = step
         self.gradients.raise_by()
+
+    def take(self) -> tuple[int, float]:
+        """Wait until the task is done with a group, which was delivered first of those pending.
+
+        And how long at most a checkpoint held it back meanwhile, in seconds.
+        """
+        began, held_s = awake_s(), float(self.notes.held[0])
+        self.updates.take()
+        held_s = float(self.notes.held[0]) - held_s
+        return self.pending.popleft(), min(held_s, awake_s() - began)

@@ -360,7 +360,8 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
     samples: their valid rows; seconds: how long they took, waits for batches included.
     input: one for each streamer whose batches were awaited. weights_s, first_group_s: how long they
-    waited for weights, and for those of a step's first visit.
+    waited for weights, and for those of a step's first visit; checkpoint_s: for updates that one
+    held back.
     finished: the data ended. bad_loss: the step after them gave this loss, and was not applied.
     uncounted: as it has no label that counts, of this number among the batch's counts.
     """
@@ -374,6 +375,7 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     uncounted: int | None = None
     weights_s: float = 0.0
     first_group_s: float = 0.0
+    checkpoint_s: float = 0.0
 
 
 class ReadTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -127,7 +127,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
     slots.close()
     slots._thread = AtOnce()
     counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None, ready=lambda: 1)
-    ends = [weights.MemoryxEnd(counters, counters, SimpleNamespace(steps={}))]
+    ends = [weights.MemoryxEnd(counters, counters, SimpleNamespace(steps={}, held=[0.0]))]
     streamed = weights.StreamedWeights(plan, slots, ends, [0] * len(groups))
     for step in range(3):
         arrivals, begun = [], {}

@@ -1,0 +1,79 @@
+"""What steps wait for, by a clock of the test: weights, and updates that a checkpoint holds."""
+
+from types import SimpleNamespace
+
+import pytest
+from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, data, fill
+
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.step import copying, timed
+from csrun.runtime.step.trace import Recorder
+from csrun.runtime.store import notes
+from csrun.runtime.store.notes import MemoryxEnd
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        for module in (copying, timed, notes):
+            monkeypatch.setattr(module, "awake_s", lambda: self.now_s)
+
+    def passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.mark.parametrize("recorder", [Recorder(None), Recorder((1, 9))], ids=["plain", "traced"])
+def test_what_a_checkpoint_holds_back_is_not_the_weights(clock: Clock, recorder: Recorder) -> None:
+    weights = SimpleNamespace(held_s=1.0)
+
+    def waits(seconds: float, of_them_held: float) -> None:
+        clock.passes(seconds)
+        weights.held_s += of_them_held
+
+    weights.enter = lambda visit: waits(3.0, 2.0) if visit else waits(5.0, 0.5)
+    weights.settle = lambda: waits(0.25, 0.25)
+    watched = timed.timed(weights, recorder, is_resident=False)
+    watched.read()  # what was before
+    recorder.at(0)
+    watched.begin()
+    watched.enter(0)
+    watched.enter(1)
+    watched.wait(lambda: waits(7.0, 0.0))
+    watched.settle()
+    assert watched.read() == (1.0 + 7.0, 4.5, 2.75)
+    assert watched.read() == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("held_s", "counted_s"), [(2.0, 2.0), (5.0, 3.0), (0.0, 0.0)])
+def test_memoryx_tells_what_it_was_held_by(clock: Clock, held_s: float, counted_s: float) -> None:
+    """Of a wait of three seconds; what it was held before that, nobody waited for."""
+    told = SimpleNamespace(steps={}, held=[4.0])
+
+    def take() -> None:
+        clock.passes(3.0)
+        told.held[0] += held_s
+
+    counters = SimpleNamespace(take=take, raise_by=lambda: None)
+    end = MemoryxEnd(counters, counters, told)
+    end.deliver(7, 0)
+    assert end.take() == (7, counted_s)
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_updates_that_wait_for_copies_are_the_checkpoints(tmp_path, clock: Clock, mode) -> None:
+    """Each tensor is copied in a second, and nothing else takes any time."""
+    machine = CpuMachine(NETWORK.compile(tmp_path, mode, 1), data(NETWORK), SETTINGS, 0)
+    fill(machine, NETWORK.parameters())
+    assert machine.run(0, 1).checkpoint_s == 0.0
+    machine._memory.gate.hold(lambda: clock.passes(1.0))
+    done = machine.run(1, 1)
+    assert done.checkpoint_s == len(machine.state)
+    assert (done.weights_s, done.first_group_s) == (0.0, 0.0)
+    assert machine.run(2, 1).checkpoint_s == 0.0
