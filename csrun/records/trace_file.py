@@ -34,9 +34,9 @@ class Process:
     spans: tuple[Span, ...]
 
 
-def path_of(model_dir: Path, first: int, last: int) -> Path:
-    """Where the trace of these steps is."""
-    return model_dir / FOLDER / f"steps_{first}_{last}.json"
+def path_of(model_dir: Path, first: int, last: int, is_whole: bool = True) -> Path:
+    """Where the trace of these steps is, or of those of them that a run that failed came to."""
+    return model_dir / FOLDER / f"steps_{first}_{last}{'' if is_whole else '_failed'}.json"
 
 
 def write(path: Path, processes: Iterable[Process]) -> None:

@@ -60,15 +60,25 @@ def test_the_checkpoint_does_not_depend_on_the_memoryx_tasks(place: FcMnist) -> 
 
 @pytest.mark.slow
 def test_a_wafer_that_is_killed_ends_the_run_of_all(place: FcMnist) -> None:
-    place.configure(runconfig__num_csx=4, runconfig__max_steps=MANY_STEPS)
+    """What it did last is in the trace."""
+    steps = 1, MANY_STEPS
+    place.configure(
+        runconfig__num_csx=4, runconfig__max_steps=MANY_STEPS, runconfig__trace_steps=[*steps]
+    )
     with place.start_wse(layout=CLUSTER) as launcher:
-        until(lambda: (place.model_dir / "model-ckpt-0.json").exists())
+        until(lambda: 1 in losses(place.model_dir))
         os.kill(place.processes(launcher.pid)["wafer-cs2-02"], signal.SIGKILL)
         _, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signal.SIGKILL, err
     named = [line for line in err.splitlines() if "error: " in line]
     cause = "csrun_wse: error: wafer of cs2-02 (for rank 0 on node1) was killed by signal 9"
     assert [line[: len(cause)] for line in named] == [cause]
+    (trace,) = (place.model_dir / "trace").iterdir()
+    assert trace.name == f"steps_1_{MANY_STEPS}_failed.json"
+    events = json.loads(trace.read_text())["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    worked = {processes[event["pid"]] for event in events if event.get("cat") == "compute"}
+    assert worked == {f"wafer cs2-0{number}" for number in range(1, 5)}
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ class _RemoteStore:
             case Order.SETTLE:
                 send_summed(self._wafer, [raw(SETTLED)])
             case Order.TURN:
-                self._turn = self._programs[group]
+                self._turn, self._recorder.program = self._programs[group], group
 
 
 class _Served:

@@ -209,9 +209,9 @@ class Cluster:
         plan = self._request.executable.plan
         return held_by([Counter(counter) for _, (counter,) in answers], plan)
 
-    def traced(self) -> list[tuple[str, Spans]]:
-        """What each peer has traced, by its name."""
-        return self._peers.traced()
+    def traced(self, asks: bool) -> list[tuple[str, Spans]]:
+        """What the peers have traced, by their names; all of them if it asks."""
+        return self._peers.traced(asks)
 
     def has_lost_peer(self) -> bool:
         """Whether any peer of the run is gone."""

@@ -40,6 +40,7 @@ class _Memory:
     runtime: Runtime
     recorder: Recorder
     gate: UpdateGate
+    plans: list[Plan] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
 
 
@@ -82,6 +83,8 @@ class CpuProgram:
         compute = make_compute(executable, arena, store, memory.runtime, reached)
         self._engine = Engine(plan, compute, fed.source, watched, self._results, recorder)
         self._weights, self._turns = weights, memory.turns
+        self._recorder, self._number = memory.recorder, len(memory.plans)
+        memory.plans.append(plan)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
         """Its next batch is number `first` of its data set."""
@@ -92,6 +95,7 @@ class CpuProgram:
     ) -> StepsDone:
         """Run up to `count` steps from global step `first`."""
         self._turns.take(self._weights)
+        self._recorder.program = self._number
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
             return self._engine.run(first, count, keeps_all, gathering)
 
@@ -135,6 +139,7 @@ class CpuMachine(CpuProgram):
         runtime = Runtime(settings.seed, LayerMarks(recorder))
         self._memory = _Memory(arena, store, runtime, recorder, gate)
         self._settings, self._sram_bytes = settings, sram_bytes
+        self.plans = self._memory.plans
         super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
         self.programming_time_s = perf_counter() - started
 
@@ -151,7 +156,7 @@ class CpuMachine(CpuProgram):
     def unload(self, program: Program) -> None:
         """It goes with the last reference to it."""
 
-    def traced(self) -> list[tuple[str, Spans]]:
+    def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
         """What this process did beside the chief's part."""
         return [("this process", self._memory.recorder.spans())]
 

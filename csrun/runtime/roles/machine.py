@@ -98,13 +98,15 @@ class Machine(Program, Protocol):
     state: what a checkpoint holds, by name; it may be written before the first call of `run`, and
     read between calls, whichever program has run. numbers: those that come with each step, if there
     are any: float64[MOST_STEPS, numbers], a step's row is its remainder; they are there before its
-    order. arena_bytes: of the wafer, what the largest of its programs needs.
+    order. arena_bytes: of the wafer, what the largest of its programs needs. plans: of the
+    programs, by their numbers.
     """
 
     state: dict[str, Array]
     numbers: Array | None
     programming_time_s: float
     arena_bytes: int
+    plans: list[Plan]
 
     def load(self, executable: Executable, feed: Feed | Program) -> Program:
         """Load another program over the same store, between two calls of `run`.
@@ -134,8 +136,11 @@ class Machine(Program, Protocol):
     def hold_updates(self) -> Held:
         """Have updates wait for what is copied of the state, between two calls of `run`."""
 
-    def traced(self) -> list[tuple[str, Spans]]:
-        """What each of its processes has traced, by its name."""
+    def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
+        """What each of its processes has traced, by its name.
+
+        Where nobody may be asked, as one of them is lost, of those of this machine.
+        """
 
     def close(self, results: Results) -> None:
         """End the run in all its parts, which return `results`."""

@@ -15,7 +15,7 @@ from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.swarmx import Ballot, GradientSum
 from csrun.runtime.step.timed import applied, updated
-from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.trace import Recorder, shared_recorder
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import own_threads
@@ -77,7 +77,7 @@ def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) 
 
 
 class _Updating:
-    """One program's learning algorithm, and what it shares with each wafer.
+    """A program's learning algorithm, by the program's number, and what it shares with each wafer.
 
     parts: the descriptors, of each wafer gradients, weights, notes.
     """
@@ -90,8 +90,9 @@ class _Updating:
         control: Channel,
         resources: ExitStack,
         recorder: Recorder,
+        number: int,
     ) -> None:
-        self._recorder = recorder
+        self._recorder, self._number = recorder, number
         self._resources = resources.enter_context(ExitStack())
         self._updates = updates
         self._wafers = [_WaferEnd(plan, control, self._resources) for _ in range(plan.systems)]
@@ -118,7 +119,7 @@ class _Updating:
         A step of several systems that counts for nothing, as its loss is no number, is gone through
         without an update.
         """
-        is_applied = True
+        is_applied, self._recorder.program = True, self._number
         for position, group in enumerate(self._updates.order):
             self._gather(group)
             step.index = int(self._wafers[0].notes.steps[group])
@@ -188,7 +189,7 @@ class _Store:
         self._store = resources.enter_context(closing(made))
         self._runtime = Runtime(request.settings.seed)
         self._step = Step()
-        self._recorder = Recorder(request.settings.trace_steps)
+        self._recorder = shared_recorder(request.settings.trace_steps, control)
         self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
         self._gate = UpdateGate(self._owner)
         self._held_back = resources.enter_context(closing(HeldBack(control)))
@@ -204,7 +205,8 @@ class _Store:
         program = self._threads.over(executable.update_program(memory, self._runtime))
         own = self._part.own(plan)
         updates = Updates(plan, program, self._store.pages.of(plan), self._gate, own)
-        added = _Updating(plan, memory, updates, self._control, self._resources, self._recorder)
+        shared = self._control, self._resources, self._recorder
+        added = _Updating(plan, memory, updates, *shared, self._loaded)
         self._programs[self._loaded] = added
         self._loaded += 1
         for gradients in added.gradients:

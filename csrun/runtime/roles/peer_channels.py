@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from csrun.base.errors import PeerLost
+from csrun.executable.bind import Bytes
 from csrun.runtime.roles.programs import Awaited
-from csrun.runtime.step.trace import Spans, spans_of
+from csrun.runtime.step.trace import Spans, spans_in, spans_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.listener import Listener
 from csrun.runtime.wire.rendezvous import RunFolder
-from csrun.runtime.wire.shared import StallWatch, peer_overdue
+from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
 
 M = TypeVar("M", bound=messages.AnyMessage)
 _TASKS: dict[type, str] = {  # what a peer is asked for between orders, in words
@@ -33,6 +34,7 @@ class PeerChannels:
     def __init__(self, folder: RunFolder) -> None:
         self._listener = Listener(folder)
         self._by_name: dict[str, Channel] = {}
+        self._rings: dict[str, Bytes] = {}  # of what peers of this machine trace
 
     def __getitem__(self, name: str) -> Channel:
         return self._by_name[name]
@@ -49,10 +51,15 @@ class PeerChannels:
             channel.close()
 
     def expect(self, name: str, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
-        """The next message of one peer."""
+        """The next message of one peer; the ring of its trace, which may come before, is kept."""
         channel = self._by_name[name]
-        self._await(channel, StallWatch(peer_overdue(name, _TASKS[kind])))
-        return channel.expect(kind, descriptors)
+        while True:
+            self._await(channel, StallWatch(peer_overdue(name, _TASKS[kind])))
+            message, received = channel.receive()
+            if not isinstance(message, messages.TraceRing):
+                return channel.require(kind, descriptors, message, received)
+            _, (ring,) = channel.require(messages.TraceRing, 1, message, received)
+            self._rings[name] = SharedMemory.attach(ring).bytes
 
     def answer(
         self, wafer: str, order: messages.RunSteps, awaited: Callable[[Awaited], None]
@@ -72,11 +79,14 @@ class PeerChannels:
             awaited(message)
             stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
 
-    def traced(self) -> list[tuple[str, Spans]]:
-        """What each peer has traced, by its name."""
-        for channel in self._by_name.values():
-            channel.send(messages.ReadTrace())
-        return [(name, spans_of(b"".join(self._parts(name)))) for name in self._by_name]
+    def traced(self, asks: bool) -> list[tuple[str, Spans]]:
+        """What peers have traced, by their names; of those that are afar only if it asks."""
+        asked = [name for name in self._by_name if asks and name not in self._rings]
+        for name in asked:
+            self._by_name[name].send(messages.ReadTrace())
+        found = {name: spans_of(b"".join(self._parts(name))) for name in asked}
+        found |= {name: spans_in(ring) for name, ring in self._rings.items()}
+        return [(name, found[name]) for name in self._by_name if name in found]
 
     def _parts(self, name: str) -> Iterator[bytes]:
         while part := self.expect(name, messages.Traced, 0)[0].part:

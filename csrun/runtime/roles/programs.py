@@ -58,8 +58,8 @@ class Peers(Protocol):
     def hold_updates(self) -> Held:
         """Have updates wait for what is copied of the state."""
 
-    def traced(self) -> list[tuple[str, Spans]]:
-        """What each of them has traced, by its name."""
+    def traced(self, asks: bool) -> list[tuple[str, Spans]]:
+        """What they have traced, by their names; all of them if it asks."""
 
     def has_lost_peer(self) -> bool:
         """Whether any peer of the run is gone."""
@@ -143,17 +143,17 @@ class ClusterMachine(ClusterProgram):
         sram_bytes: int | None,
     ) -> None:
         super().__init__(peers, executable.plan, system, 0, loaded, 0)
+        self.plans = [executable.plan]
         self.state, self.numbers = state, numbers
         self.programming_time_s = programming_time_s
         self.arena_bytes = executable.plan.arena_bytes
         self._sram_bytes = sram_bytes
-        self._loaded = 1
         self._takers = {0: {0}}  # of batches: the programs that are loaded, by whose they are
 
     def load(self, executable: Executable, feed: Feed | Program) -> ClusterProgram:
         """Load another program over the same store."""
         executable = over_store(self.plan, executable, self._sram_bytes)
-        number = self._loaded
+        number = len(self.plans)
         if isinstance(feed, ClusterProgram):
             require_first_rows(executable.plan.inputs, feed.plan.inputs)
             loaded, own = self._peers.load_beside(executable, feed.own, feed.feeding), feed.own
@@ -161,7 +161,7 @@ class ClusterMachine(ClusterProgram):
             loaded, own = self._peers.load(executable, number, feed), number
         else:
             raise TypeError("a program takes batches of another one of its own machine")
-        self._loaded += 1
+        self.plans.append(executable.plan)
         self._takers.setdefault(own, set()).add(number)
         self.arena_bytes = max(self.arena_bytes, executable.plan.arena_bytes)
         return ClusterProgram(self._peers, executable.plan, self.device, number, loaded, own)
@@ -185,9 +185,9 @@ class ClusterMachine(ClusterProgram):
         """Have updates wait for what is copied of the state."""
         return self._peers.hold_updates()
 
-    def traced(self) -> list[tuple[str, Spans]]:
-        """What each process but the chief's has traced, by its name."""
-        return self._peers.traced()
+    def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
+        """What each process but the chief's has traced, by its name; as `Machine.traced`."""
+        return self._peers.traced(asks)
 
     def close(self, results: messages.Results) -> None:
         """End the run in all its parts, which return `results`."""

@@ -15,7 +15,7 @@ from csrun.base.errors import PeerLost
 from csrun.data import Dataset
 from csrun.runtime.remote.ring import BatchSender, SlotSender
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
-from csrun.runtime.step.trace import Kind, Recorder
+from csrun.runtime.step.trace import Kind, Recorder, shared_recorder
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     AnyMessage,
@@ -165,7 +165,7 @@ class _Desk:
             case StartStreaming():
                 self._hear_of(order.data)
                 if not self._streams:
-                    self._recorder = Recorder(order.settings.trace_steps)
+                    self._recorder = shared_recorder(order.settings.trace_steps, self._control)
                 ring = self._make_ring(order)
                 self._streams[order.source] = _Stream(
                     order, ring, self._datasets[order.data], self._recorder

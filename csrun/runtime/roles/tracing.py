@@ -1,6 +1,7 @@
 """The chief's part of a trace: it gathers the processes' rings, and writes the file."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from csrun.base.errors import CsrunError
@@ -60,17 +61,39 @@ class ChiefTrace:
         path = trace_file.path_of(self._model_dir, first, last)
         rings = [("chief", self.recorder.spans()), *self._machine.traced()]
         try:
-            trace_file.write(path, (_process(self._machine.plan, *ring) for ring in rings))
+            self._write(path, rings)
         except CsrunError as error:
             log.warning(f"Steps {first} to {last} are not traced, the training goes on: {error}")
             return
         log.info(f"Trace of steps {first} to {last}: {path}; ui.perfetto.dev opens it")
 
+    def break_off(self) -> None:
+        """The run ends by an error: write what was traced until then.
 
-def _process(plan: Plan, name: str, spans: Spans) -> Process:
+        That of processes of this machine, be they alive or not: who is lost could not be asked.
+        """
+        if self._is_written or self._steps is None:
+            return
+        self._is_written = True
+        rings = [("chief", self.recorder.spans()), *self._machine.traced(asks=False)]
+        if not any(len(spans) for _, spans in rings):
+            return
+        path = trace_file.path_of(self._model_dir, *self._steps, is_whole=False)
+        try:
+            self._write(path, rings)
+        except CsrunError as failed:
+            log.warning(f"There is no trace of what the processes did last: {failed}")
+            return
+        log.info(f"Trace of what the processes did last: {path}; ui.perfetto.dev opens it")
+
+    def _write(self, path: Path, rings: Sequence[tuple[str, Spans]]) -> None:
+        trace_file.write(path, (_process(self._machine.plans, *ring) for ring in rings))
+
+
+def _process(plans: Sequence[Plan], name: str, spans: Spans) -> Process:
     found = []
-    for kind, number, began_ns, ended_ns in spans.tolist():
-        what = _name(plan, Kind(kind), number)
+    for kind, program, number, began_ns, ended_ns in spans.tolist():
+        what = _name(plans[program], Kind(kind), number)
         found.append(Span(TRACKS[Kind(kind)], what, began_ns, ended_ns))
     return Process(name, tuple(found))
 

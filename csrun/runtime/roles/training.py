@@ -118,6 +118,8 @@ class Training:
         self._left_s = perf_counter()
         with self._open:
             self._saving.end(error)
+            if isinstance(error, Exception):
+                self._trace.break_off()
 
     def _start_clocks(self) -> None:
         """From here on its time counts."""

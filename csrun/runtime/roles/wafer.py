@@ -27,7 +27,7 @@ from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.swarmx import ALONE, Share, Verdict, Vote, Votes, ballots_of
 from csrun.runtime.step.timed import TimedWeights, timed
-from csrun.runtime.step.trace import LayerMarks, Recorder
+from csrun.runtime.step.trace import LayerMarks, Recorder, shared_recorder
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     ResidentWeights,
@@ -119,6 +119,7 @@ class _Wafer:
         program = self._programs[order.program]
         if self._turns.take(program.weights):
             self._use_threads(program.plan)
+        self._recorder.program = order.program
         return program.engine.run(order.first, order.count, order.keeps_all, order.gathering)
 
     def _load(self, request: messages.LoadWafer, store_parts: list[int]) -> None:
@@ -126,7 +127,7 @@ class _Wafer:
         executable = load(Path(request.directory), request.digest)
         is_first = not self._loaded
         if is_first:
-            self._recorder = Recorder(request.trace_steps)
+            self._recorder = shared_recorder(request.trace_steps, self._control)
             self._use_threads(executable.plan)
             self._memory = _Memory(
                 executable.plan,

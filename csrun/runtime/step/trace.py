@@ -1,10 +1,12 @@
 """Spans of time of the steps that are traced, in a ring that each process makes beforehand.
 
 What a span costs is a look at the clock and a row of numbers, and of steps that are not traced a
-comparison. The chief asks for the rings when the last step is done.
+comparison. The chief has the rings of its machine mapped, so that what a process did last is there
+when it was killed; for those of other machines it asks when the last step is done.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from enum import IntEnum
 from time import perf_counter_ns, time_ns
 from typing import Any
@@ -12,13 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.bind import NO_LAYER
+from csrun.executable.bind import NO_LAYER, Bytes
+from csrun.runtime.wire.channel import Channel
+from csrun.runtime.wire.messages import TraceRing
+from csrun.runtime.wire.shared import SharedMemory
+from csrun.runtime.wire.tcp import TcpChannel
 
 Spans = npt.NDArray[np.int64]
 
-ROWS = 1 << 15  # of a ring: a megabyte
-PART_ROWS = 1 << 10  # of a message: half of the largest
-COLUMNS = 4  # kind, number, its begin and end in nanoseconds
+COLUMNS = 5  # kind, program, number, its begin and end in nanoseconds
+ROWS = 1 << 15  # of a ring
+ROW_BYTES = 8 * COLUMNS
+RING_BYTES = (1 + ROWS) * ROW_BYTES  # before the rows there is one that begins with their count
+PART_ROWS = 1 << 10  # of a message, which is allowed more
 
 
 class Kind(IntEnum):
@@ -40,14 +48,17 @@ class Kind(IntEnum):
 class Recorder:
     """The ring of a process. steps: the first and the last global step to trace, from 1 on.
 
-    is_on: whether the step at hand is one of them.
+    is_on: whether the step at hand is one of them. program: the number of the one at hand.
+    Shapes: memory uint8[RING_BYTES], which is zero; its own without one
     """
 
-    def __init__(self, steps: tuple[int, int] | None) -> None:
+    def __init__(self, steps: tuple[int, int] | None, memory: Bytes | None = None) -> None:
         self.steps = steps
         self._first, self._last = steps or (0, -1)
-        self._rows: Spans = np.zeros((ROWS if steps else 0, COLUMNS), np.int64)
-        self._count = 0
+        nbytes = RING_BYTES if steps else ROW_BYTES
+        self._memory = np.zeros(nbytes, np.uint8) if memory is None else memory
+        self._rows = _rows_of(self._memory)
+        self._count = self.program = 0
         self.is_on = False
 
     def at(self, index: int) -> bool:
@@ -62,14 +73,13 @@ class Recorder:
     def add(self, kind: Kind, number: int, began_ns: int, ended_ns: int | None = None) -> None:
         """A span that ends now, or then. The oldest makes room where there is none."""
         end = perf_counter_ns() if ended_ns is None else ended_ns
-        self._rows[self._count % ROWS] = kind, number, began_ns, end
+        self._rows[1 + self._count % ROWS] = kind, self.program, number, began_ns, end
         self._count += 1
+        self._rows[0, 0] = self._count  # last: a row that is counted is whole
 
     def spans(self) -> Spans:
-        """What is in the ring, on the clock of the day: nanoseconds since the epoch."""
-        found = self._rows[: min(self._count, ROWS)].copy()
-        found[:, 2:] += time_ns() - perf_counter_ns()
-        return found
+        """What is in the ring; as `spans_in`."""
+        return spans_in(self._memory)
 
     def parts(self) -> Iterator[bytes]:
         """The same as bytes that fit into messages, and none at their end."""
@@ -77,6 +87,15 @@ class Recorder:
         for start in range(0, len(spans), PART_ROWS):
             yield spans[start : start + PART_ROWS].tobytes()
         yield b""
+
+
+def shared_recorder(steps: tuple[int, int] | None, chief: Channel) -> Recorder:
+    """One whose ring the chief gets, if any steps are traced and it is on this machine."""
+    if steps is None or isinstance(chief, TcpChannel):
+        return Recorder(steps)
+    with closing(SharedMemory.create("trace", RING_BYTES, ranges=())) as memory:
+        chief.send(TraceRing(), (memory.descriptor,))
+        return Recorder(steps, memory.bytes)  # its mapping stays
 
 
 class LayerMarks:
@@ -94,6 +113,19 @@ class LayerMarks:
         if self._layer != NO_LAYER:
             self._recorder.add(Kind.LAYER, self._layer, self._began_ns, now)
         self._layer, self._began_ns = layer, now
+
+
+def spans_in(ring: Bytes) -> Spans:
+    """What is in a ring, on the clock of the day: nanoseconds since the epoch."""
+    rows = _rows_of(ring)
+    found = rows[1 : 1 + min(int(rows[0, 0]), ROWS)].copy()
+    found[:, -2:] += time_ns() - perf_counter_ns()
+    return found
+
+
+def _rows_of(ring: Bytes) -> Spans:
+    rows: Spans = ring.view(np.int64).reshape(-1, COLUMNS)
+    return rows
 
 
 def spans_of(data: bytes) -> Spans:

@@ -378,12 +378,16 @@ class StepsDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     checkpoint_s: float = 0.0
 
 
+class TraceRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Peer of its machine → chief, with a descriptor: the ring of what it traces."""
+
+
 class ReadTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → all: what was traced so far."""
+    """Chief → those whose ring it has not: what was traced so far."""
 
 
 class Traced(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """All → chief: a part of a process's spans; the last one is empty."""
+    """Their answer: a part of a process's spans; the last one is empty."""
 
     part: bytes
 
@@ -423,6 +427,7 @@ AnyMessage = (
     | WeightsAwaited
     | RunSteps
     | StepsDone
+    | TraceRing
     | ReadTrace
     | Traced
     | Stop
