@@ -2,6 +2,7 @@
 
 import mmap
 import threading
+from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from math import ceil
@@ -148,8 +149,18 @@ def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
 
 @pytest.mark.parametrize("optimizer", [nn.Adam(0.01), nn.Lamb(0.01, clip_norm=0.5)])
 @pytest.mark.parametrize("sizes", [(12, 12, 12, 12), (30, 8, 8, 30), (30, 8, 8, 8, 30)])
-def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, optimizer):
-    """Its group comes three times a step, over and beside others; against all in one process."""
+def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes, optimizer):
+    """Its group comes three times a step, over and beside others; against all in one process.
+
+    The parts of its gradients are added up before they leave.
+    """
+    send, sent = StoreLink.send_gradients, Counter()
+
+    def counted(link, group, *arguments):
+        sent[group] += 1
+        send(link, group, *arguments)
+
+    monkeypatch.setattr(StoreLink, "send_gradients", counted)
     network = TiedNetwork(sizes, optimizer=optimizer)
     executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
     batches = network.batches(8)
@@ -164,6 +175,7 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, sizes, optimizer):
         ]
         weights.settle()
         assert here.run(0, len(batches)).done == len(batches)
+        assert sent == dict.fromkeys(plan.deliveries, len(batches))
         assert losses == [here.result(i, i).loss * network.batch for i in range(len(batches))]
         for name, array in here.state.items():
             np.testing.assert_array_equal(np.asarray(state[name]), array, err_msg=name)
