@@ -19,7 +19,7 @@ from support.testbed import Testbed
 KILLS = 3  # of one training, which resumes after each
 AMID = 0.5  # of the kills wait until a checkpoint is copied, or brought to the disk
 LONGEST_S = 1.8  # from a process's birth to its kill: launch, compile and training fall into it
-HUNG_S = 90.0  # no run takes as long, on a busy machine either
+HUNG_S = 300.0  # no run takes as long, on a very busy machine either
 GONE_S = 20.0  # for what ended to be gone
 BORN_S = 60.0
 HUNG, BYTES, CODE, CAUSE, LEFT = "hung", "wrong bytes", "wrong exit code", "cause not named", "left"
