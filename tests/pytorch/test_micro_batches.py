@@ -84,6 +84,24 @@ def test_values_of_a_step_are_of_the_whole_batch(tmp_path):
     assert plans(tmp_path) == {(4, 1), (6, 1), (14, 2)}
 
 
+def test_a_step_of_several_batches_has_parts_of_each(tmp_path):
+    def loop(kit):
+        losses = []
+        for _ in range(2):
+            kit.optimizer.zero_grad()
+            for step, (x, y) in enumerate(kit.train, 1):
+                loss = kit.criterion(kit.model(x), y) / 2
+                loss.backward()
+                losses.append(loss.detach())
+                if step % 2 == 0:
+                    kit.optimizer.step()
+                    kit.optimizer.zero_grad()
+        return losses
+
+    beside(loop, tmp_path, settings={"micro_batch_size": 4})
+    assert plans(tmp_path) == {(8, 2)}
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_size_that_does_not_divide_the_batch_is_refused(tmp_path, size):
     kit = Kit()
