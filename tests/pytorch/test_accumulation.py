@@ -121,6 +121,15 @@ def leaves_batches_out(kit):
     return losses
 
 
+def ends_behind_the_pass(kit):
+    losses = []
+    for _ in range(3):
+        losses += accumulate(kit, passes=1, ends=lambda number: number == 4)
+        kit.optimizer.step()
+        kit.model.zero_grad()
+    return losses
+
+
 def validates_between(kit):
     losses = []
     for _ in range(3):
@@ -149,7 +158,7 @@ def counts_hits(kit):
 LOOPS = (
     *(carries_over, ends_with_the_first, reads_each_and_clips, clips_in_the_first_steps),
     *(clips_from_the_third_pass_on, reads_before_backward, clears_at_the_group),
-    *(leaves_batches_out, validates_between, counts_hits),
+    *(leaves_batches_out, validates_between, counts_hits, ends_behind_the_pass),
 )
 
 
@@ -291,6 +300,17 @@ def freezes_amid_a_step(kit):
         kit.model[0].requires_grad_(number % 2 == 0)
 
 
+def clips_what_has_run(kit):
+    accumulate(kit, 2)
+    for x, y in kit.train:
+        loss = kit.criterion(kit.model(x), y) / 2
+        loss.backward()
+        loss.item()
+        nn.utils.clip_grad_value_(kit.model.parameters(), 0.01)
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+
+
 def keeps_statistics(kit):
     accumulate(kit, 2)
 
@@ -298,6 +318,7 @@ def keeps_statistics(kit):
 REFUSED = {
     edits_each: "gradients are edited, and the loop takes another batch before optimizer.step()",
     clears_some: "has a gradient already, and others were cleared: clear all of them",
+    clips_what_has_run: "gradients are edited in another way than in the steps before, and this",
     clips_by_value: "gradients that are added up over batches are edited: they can be clipped",
     freezes_amid_a_step: "got a gradient in some batches of the step and not in others",
     keeps_statistics: "forward writes the buffer 1.num_batches_tracked",

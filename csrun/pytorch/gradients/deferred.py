@@ -198,6 +198,12 @@ class Gradients:
             )
         return self.batches if kept else 0
 
+    @property
+    def waiting(self) -> int:
+        """How many batches' gradients wait for optimizer.step(), as far as some are there."""
+        are_there = any(p.grad is not None and g.of not in self._zeroed for p, g in self._all)
+        return self.batches if are_there and not self._is_cleared else 0
+
     def require_same(self, names: Mapping[str, Any]) -> None:
         """Raises: UsageError where a batch gives others than those that it adds to"""
         if odd := sorted(set(names) ^ set(self._names)):

@@ -198,6 +198,9 @@ class SessionLoop:
         """The loop calls `optimizer.step()`."""
         optimization = self._optimization
         assert optimization is not None, "taken over of a training"
+        if self._step is None and closure is None and (left := self._several.take_left()):
+            self._queue(left, optimization.numbers(), is_computed=True)
+            return
         step = step_of(self._step, closure)
         numbers, recorded = optimization.numbers(), step.recorded
         if recorded is not None:
@@ -222,7 +225,7 @@ class SessionLoop:
         """Have the step be one with the gradients as the loop has edited them."""
         assert step.part is not None, "known by now"
         part = self._parts.edited(step.part, self._gradients.end())
-        if not self._run.accumulates:
+        if not (self._run.accumulates and self._several.are_of_sums(step.part, part)):
             require_same_edits(step, part)
         step.part = part
 

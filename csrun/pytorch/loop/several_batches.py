@@ -27,7 +27,8 @@ class SeveralBatches:
         optimized = set(map(id, optimization.parameters if optimization else ()))
         self._optimized = [n for n, p in model.named_parameters() if id(p) in optimized]
         self._gradients = gradients
-        self._known: set[Part] = set()
+        self._known: dict[Part, bool] = {}
+        self._left: Step | None = None
 
     def leave(self, step: Step) -> None:
         """The loop takes another batch before `optimizer.step()`.
@@ -42,6 +43,14 @@ class SeveralBatches:
                 raise edited_too_early()
             self._appear(step, now, 0 if step.recorded.is_cleared else step.place + 1)
         self.require(step)
+        self._left = step
+
+    def take_left(self) -> Step | None:
+        """The last batch of a pass that is over, if its gradients wait for `optimizer.step()`."""
+        if not self._gradients.added_to():
+            return None
+        self._gradients.batches = 0
+        return self._left
 
     def end_recorded(self, step: Step) -> None:
         """The step of a recorded batch is over."""
@@ -50,7 +59,7 @@ class SeveralBatches:
 
     def say_rest(self) -> None:
         """The block is left: gradients that no `optimizer.step()` has followed are gone."""
-        if batches := self._gradients.batches:
+        if batches := self._gradients.waiting:
             log.warning(
                 f"The gradients of the last {batches} batches are dropped, as no optimizer.step() "
                 "has followed before the end of the block"
@@ -65,11 +74,8 @@ class SeveralBatches:
 
     def require(self, step: Step) -> None:
         """Raises: UsageError for a batch whose gradients cannot be added up with others"""
-        part = step.part
-        assert part is not None, "known by now"
-        if part in self._known:
-            return
-        recording = part.recording
+        assert step.part is not None, "known by now"
+        recording = step.part.recording
         if odd := sorted({*recording.written, *recording.counters}):
             raise UsageError(
                 f"{user_line()}: forward writes the buffer {odd[0]}, as the statistics of a norm "
@@ -77,10 +83,20 @@ class SeveralBatches:
                 "to eval(), use LayerNorm or GroupNorm, or a larger batch_size without "
                 "accumulation"
             )
-        if not is_of_sum(recording, [n for n in self._optimized if n in recording.gradients]):
+        if not self.are_of_sums(step.part):
             raise UsageError(
                 f"{user_line()}: gradients that are added up over batches are edited: they can be "
                 "clipped together by clip_grad_norm_ of all that the optimizer has; divide the "
                 "loss to scale them"
             )
-        self._known.add(part)
+
+    def are_of_sums(self, *parts: Part) -> bool:
+        """Whether updates take the gradients as they are, or clip them alone."""
+        return all(map(self._is_of_sum, parts))
+
+    def _is_of_sum(self, part: Part) -> bool:
+        if part not in self._known:
+            recording = part.recording
+            trained = [name for name in self._optimized if name in recording.gradients]
+            self._known[part] = is_of_sum(recording, trained)
+        return self._known[part]
