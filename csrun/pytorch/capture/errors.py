@@ -23,14 +23,14 @@ class CaptureError(UsageError):
     """A mistake in the user's loop or model, found while it is recorded."""
 
 
-def failure_of(error: Exception, model: torch.nn.Module) -> CaptureError | None:
+def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | None:
     """What a step that is recorded has met in PyTorch or csrun, with the user's line and the layer.
 
     None for what the user's own code raises, and what csrun has said already.
     """
     frames = list(walk_tb(error.__traceback__))
     users = [n for n, (frame, _) in enumerate(frames) if not _is_inside(_file(frame))]
-    if isinstance(error, CsrunError) or not users:
+    if not isinstance(error, Exception) or isinstance(error, CsrunError) or not users:
         return None
     frame, number = frames[users[-1]]
     if not any(is_of_csrun(_file(behind)) for behind, _ in frames[users[-1] + 1 :]):

@@ -9,6 +9,28 @@ from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.parts import Part
 
 
+def require_block(is_over: bool) -> None:
+    """Raises: UsageError where a pass goes on behind its Session's block, which is over"""
+    if is_over:
+        raise UsageError(
+            f"{user_line()}: a pass over a dataloader is read behind the block of the Session "
+            "in which it began: begin another one"
+        )
+
+
+def require_call_of_model(found: Any) -> Any:
+    """What a call of the model gives in a step of tokens.
+
+    Raises: UsageError where it is another one than in step 1
+    """
+    if found is None:
+        raise UsageError(
+            f"{user_line()}: the model must be called as in step 1, on the tensors of the "
+            "Session's batch, got another call: its forward does not run on this machine"
+        )
+    return found
+
+
 def require_followed(step: Step, accumulates: bool) -> None:
     """The loop leaves a batch. accumulates: it may do so between backward() and optimizer.step().
 
@@ -76,6 +98,15 @@ def require_optimizer(optimization: Optimization | None) -> None:
         raise UsageError(
             f"{user_line()}: the loop calls backward() in a Session that has no optimizer: "
             'give it one, and mode="train"'
+        )
+
+
+def require_training(optimization: Optimization | None) -> None:
+    """Raises: UsageError for a number of the events where nothing is trained"""
+    if optimization is None:
+        raise UsageError(
+            f"{user_line()}: cbtorch.summarize_scalar writes at a training's step, and this "
+            'Session has none: print the value, or use mode="train"'
         )
 
 

@@ -130,9 +130,13 @@ class ParameterWatch(TorchDispatchMode):
             self._give_back()
         return func(*args, **kwargs)
 
-    def has_of_model(self, leaves: Iterable[Any]) -> bool:
-        """Whether a tensor of the model is among them."""
-        return any(self.name_of(leaf) for leaf in leaves)
+    def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
+        """Raises: UsageError where a function is to take a tensor of the model later"""
+        if any(self.name_of(leaf) for leaf in leaves):
+            raise UsageError(
+                f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
+                "or not as in steps 1 to 3: have forward return it"
+            )
 
     def name_of(self, leaf: Any) -> str | None:
         """The model's tensor that a leaf is, or is a view of."""

@@ -11,15 +11,7 @@ from csrun.base.mode import RunMode
 from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
-from csrun.pytorch.loop.call_order import (
-    another_loss,
-    require_followed,
-    require_optimizer,
-    require_same_edits,
-    require_same_numbers,
-    require_same_place,
-    step_of,
-)
+from csrun.pytorch.loop import call_order
 from csrun.pytorch.loop.known_parts import KnownParts
 from csrun.pytorch.loop.later import later, now
 from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
@@ -47,8 +39,8 @@ from csrun.pytorch.user import Loader
 class SessionLoop:
     """What the loop of a Session meets: its batches, `optimizer.step()`, and all that tokens ask.
 
-    line: of the Session; another one of that line has the same parts. forward: the
-    model's own. watch: of what the loop does with the model beside its steps.
+    line: of the Session; another one of that line has the same parts. forward: the model's own.
+    watch: of what the loop does with the model beside its steps.
     """
 
     def __init__(
@@ -87,13 +79,10 @@ class SessionLoop:
 
         Gives what is to be said instead, of an error in a step that was recorded
         """
-        is_recorded = self._step is not None and self._step.recorded is not None
-        said = None
-        if is_recorded and isinstance(error, Exception):
-            said = failure_of(error, self._model)
         self._weight_calls.end()
-        self._is_over = True
+        said, self._is_over = None, True
         if self._step is not None and self._step.recorded is not None:
+            said = failure_of(error, self._model)
             self._step.recorded.close()
         self._step = None
         for parameter in self._trainable:
@@ -121,11 +110,7 @@ class SessionLoop:
         self._end_step()
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
-        if self._is_over:
-            raise UsageError(
-                f"{user_line()}: a pass over a dataloader is read behind the block of the Session "
-                "in which it began: begin another one"
-            )
+        call_order.require_block(self._is_over)
         self._end_step()
         loader, run = batches.loader, self._run
         if not self._has_begun:
@@ -168,7 +153,7 @@ class SessionLoop:
         if step is None or step.is_over:
             return
         recorded = step.recorded
-        require_followed(step, self._run.accumulates)
+        call_order.require_followed(step, self._run.accumulates)
         if step.has_gradients:
             self._leave_open(step)
         elif recorded is not None and not recorded.calls.found:
@@ -184,7 +169,7 @@ class SessionLoop:
         recorded = step.recorded
         if recorded is not None:
             recorded.close()
-        require_optimizer(self._optimization)
+        call_order.require_optimizer(self._optimization)
         self._run.accumulate()
         if recorded is not None:
             recorded.is_left = True
@@ -201,7 +186,7 @@ class SessionLoop:
         if self._step is None and closure is None and (left := self._several.take_left()):
             self._queue(left, optimization.numbers(), is_computed=True)
             return
-        step = step_of(self._step, closure)
+        step = call_order.step_of(self._step, closure)
         numbers, recorded = optimization.numbers(), step.recorded
         if recorded is not None:
             self._learn(step, recorded, RunMode.TRAIN)
@@ -219,14 +204,14 @@ class SessionLoop:
         elif self._run.accumulates:  # its gradients are computed
             self._queue(step, numbers, is_computed=True)
         else:
-            require_same_numbers(step, numbers)
+            call_order.require_same_numbers(step, numbers)
 
     def _edit(self, step: Step) -> None:
         """Have the step be one with the gradients as the loop has edited them."""
         assert step.part is not None, "known by now"
         part = self._parts.edited(step.part, self._gradients.end())
         if not (self._run.accumulates and self._several.are_of_sums(step.part, part)):
-            require_same_edits(step, part)
+            call_order.require_same_edits(step, part)
         step.part = part
 
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
@@ -275,12 +260,7 @@ class SessionLoop:
         if step is not None and step.is_rechecking:  # by its own forward
             return self._forward(*args, **kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
-        if found is None:
-            raise UsageError(
-                f"{user_line()}: the model must be called as in step 1, on the tensors of the "
-                "Session's batch, got another call: its forward does not run on this machine"
-            )
-        return found
+        return call_order.require_call_of_model(found)
 
     def _called_model(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         modes = self._modes()
@@ -313,11 +293,7 @@ class SessionLoop:
         leaves = leaves_of(args, kwargs)
         if any(isinstance(leaf, Gradient) for leaf in leaves):
             return Gradient.__torch_function__(func, (), args, kwargs)
-        if self.watch.has_of_model(leaves):
-            raise UsageError(
-                f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
-                "or not as in steps 1 to 3: have forward return it"
-            )
+        self.watch.require_none(func, leaves)
         if writes_outside(func, args):
             return now(self, func, args, kwargs)
         return later(self, func, args, kwargs)
@@ -345,13 +321,13 @@ class SessionLoop:
         loss = step.part.shape.loss if step is not None and step.part is not None else None
         is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
         if step is None or not is_loss or token.step is not step.values:
-            raise another_loss(step)
+            raise call_order.another_loss(step)
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.part is not None, "it has the loss"
         self._weight_calls.end()
         place = self._gradients.added_to()
-        require_same_place(step, place)
+        call_order.require_same_place(step, place)
         step.place = place
         if place:
             self._gradients.require_same(step.part.recording.first_gradients)
@@ -418,6 +394,7 @@ class SessionLoop:
 
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""
+        call_order.require_training(self._run.users.optimization)
         number = float(value.item() if hasattr(value, "item") else value)
         self._run.flush()
         self._run.summarize(name, number)

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from csrun.base.errors import CsrunError, PeerLost, UsageError
+from csrun.base.errors import CsrunError, PeerLost
 from csrun.estimator.place import target_of
 from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
-from csrun.pytorch.capture import Ref, user_line
+from csrun.pytorch.capture import Ref
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued, gathering_of, in_a_row
@@ -23,8 +23,8 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine, keep_results
 from csrun.pytorch.user import Loader
 from csrun.pytorch.weights.given_back import GivenBack
-from csrun.pytorch.weights.stored import StoredWeights, names_of, write_weights
-from csrun.records import checkpoints, model_dir
+from csrun.pytorch.weights.stored import StoredWeights, names_of, newest_of, write_weights
+from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.roles.loop import Orders
 from csrun.runtime.roles.machine import Program
@@ -343,15 +343,7 @@ class ScriptRun:
             keep_results(part, program, taken, losses)
 
     def summarize(self, name: str, value: float) -> None:
-        """Write a number into the events, at the training's step; once, if the step is replayed.
-
-        Raises: UsageError where nothing is trained
-        """
-        if self.users.optimization is None:
-            raise UsageError(
-                f"{user_line()}: cbtorch.summarize_scalar writes at a training's step, and this "
-                'Session has none: print the value, or use mode="train"'
-            )
+        """Write a number into the events, at the training's step; once, if the step is replayed."""
         if self.replay.is_on:
             return
         if self._machine is None or not self._machine.owner.trains:
@@ -387,13 +379,7 @@ class ScriptRun:
         """
         if self._machine is not None:
             self._machine.save()
-        newest = checkpoints.latest(self.run.model_dir)
-        if newest is None:
-            raise UsageError(
-                f"{user_line()}: weights that cbtorch.meta_init() has made have no memory before "
-                "the first step: read them behind it"
-            )
-        return newest
+        return newest_of(self.run.model_dir)
 
     def give_back(self) -> None:
         """Give the user's own Parameter objects and optimizer what the store holds.

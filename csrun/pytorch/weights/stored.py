@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
+from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.tape import is_meta, real
-from csrun.records import tensor_files
+from csrun.records import checkpoints, tensor_files
+from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name, torch_identity
 
 
@@ -28,6 +30,20 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._state)
+
+
+def newest_of(model_dir: Path) -> Checkpoint:
+    """The newest checkpoint, where weights that have no memory are read.
+
+    Raises: UsageError before the first step of a run that begins
+    """
+    newest = checkpoints.latest(model_dir)
+    if newest is None:
+        raise UsageError(
+            f"{user_line()}: weights that cbtorch.meta_init() has made have no memory before "
+            "the first step: read them behind it"
+        )
+    return newest
 
 
 def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
