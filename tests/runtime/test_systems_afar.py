@@ -163,4 +163,4 @@ def test_each_task_traces_its_sums(tmp_path):
         traced = dict(machine.traced())
     for name in ("swarmx 2", "swarmx 3"):
         assert traced[name][:, 0].tolist() == [Kind.GRADIENTS] * 2 * len(executable.plan.groups)
-        assert traced[name][:, 1].tolist() == 2 * list(executable.plan.deliveries)
+        assert traced[name][:, 2].tolist() == 2 * list(executable.plan.deliveries)
