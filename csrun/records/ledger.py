@@ -82,8 +82,8 @@ class Ledger:
         self._seconds[row] += now - self._marked
         self._marked = now
 
-    def mark_steps(self, steps: StepTimes) -> None:
-        """The time since the mark before was that of an order: what is not its steps', the chief's.
+    def mark_steps(self, steps: StepTimes, behind: Row = Row.CHIEF) -> None:
+        """The time since the mark before was that of an order: what is not its steps', another's.
 
         The wafer's clock is another process's: its seconds are never more than ours.
         """
@@ -99,7 +99,7 @@ class Ledger:
         }
         scale = min(1.0, seconds / waited) if (waited := sum(waits.values())) else 1.0
         parts = {row: wait * scale for row, wait in waits.items()}
-        parts[Row.CHIEF] = passed - seconds
+        parts[behind] = passed - seconds
         parts[Row.COMPUTE] = passed - sum(parts.values())
         for row, part in parts.items():
             self._seconds[row] += part

@@ -5,7 +5,7 @@ place, and then another token, or it waits until somebody reads it (`later.py`).
 torch.Tensors that know their shape and type.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any, Protocol
@@ -42,8 +42,8 @@ class StepValues:
     number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
     run has taken it (is_taken). trained: the training steps behind it, once it is made. waiting:
     what is to be computed of its values, while anybody has that. asked: values that are read. kept:
-    values that the loop has detached, which it may have for later. batch: gives it as the loader
-    does.
+    values that the loop has detached, which it may have for later. others: all that is made of
+    it, the loss and the batch aside. batch: gives it as the loader does.
     """
 
     number: int
@@ -55,6 +55,7 @@ class StepValues:
     waiting: list["ReferenceType[Waiting]"] = field(default_factory=list)
     asked: dict[Ref, None] = field(default_factory=dict)
     kept: list["ReferenceType[Token]"] = field(default_factory=list)
+    others: list["ReferenceType[Token]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
 
     def wanted(self) -> dict[Ref, None]:
@@ -68,6 +69,12 @@ class StepValues:
                 places = (p for p in computation.own_places() if p.step is self)
                 found.update((p.slot.value, None) for p in places if not p.slot.is_loss)
         return found
+
+    def asks_for(self, outputs: Collection[Ref]) -> bool:
+        """Whether these are all that anybody may read of it, whenever it runs."""
+        wanted = self.wanted()
+        in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
+        return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
 
     def settle(self) -> None:
         """It has run: compute what waits for it, so that its values need not be kept."""
@@ -292,6 +299,8 @@ class Token(Numbers):
             cls, meta.size(), dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
+        if not (slot.is_loss or slot.is_input):
+            step.others.append(ref(made))
         return made
 
     def tensor(self) -> torch.Tensor:

@@ -9,6 +9,7 @@ from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.run.compiling import Compiling
+from csrun.pytorch.run.orders import TrainingOrders
 from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
@@ -33,6 +34,7 @@ class Prepared(ScriptRun):
         self._compiling = Compiling(self.users, target)
         self._batches = KnownBatches(self.loaders)
         self.replay = Replay(self.run.model_dir, self.users)
+        self._orders = TrainingOrders(self.users, self.replay)  # which gets none
 
     def enter(self) -> None:
         """A Session's block begins; nobody else is kept from model_dir."""

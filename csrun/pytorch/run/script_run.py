@@ -1,8 +1,8 @@
 """The chief's part of a script's run: its Sessions' steps, in the loops' order, over one store."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby
@@ -18,18 +18,18 @@ from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.compiling import Compiling
-from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued, gathering_of, in_a_row
+from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
+from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued, in_a_row
 from csrun.pytorch.run.replay import Replay
-from csrun.pytorch.run.script_machine import ScriptMachine, keep_results
+from csrun.pytorch.run.script_machine import ScriptMachine
 from csrun.pytorch.user import Loader
 from csrun.pytorch.weights.given_back import GivenBack
 from csrun.pytorch.weights.stored import StoredWeights, names_of, newest_of, write_weights
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
-from csrun.runtime.roles.loop import Orders
 from csrun.runtime.roles.machine import Program
 from csrun.runtime.roles.training import Training
-from csrun.runtime.wire.messages import Gathering, Results
+from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed
 
 log = logging.getLogger("csrun")
@@ -57,8 +57,7 @@ class ScriptRun:
     _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
     _queued: list[Queued] = field(default_factory=list)
     _machine: ScriptMachine | None = None
-    _running: tuple[Part, Program, list[Queued]] | None = None  # in the training's order
-    _evaluated: int = 0
+    _evaluations: Evaluations = field(default_factory=Evaluations)
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
     _results: Results = field(default_factory=dict)
     _broken_by: BaseException | None = None
@@ -68,6 +67,7 @@ class ScriptRun:
         self._target, self._batches = target_of(self.run), KnownBatches(self.loaders)
         self._compiling = Compiling(self.users, self._target)
         self.replay = Replay(self.run.model_dir, self.users)
+        self._orders = TrainingOrders(self.users, self.replay)
 
     # A Session's block.
 
@@ -159,6 +159,7 @@ class ScriptRun:
 
     def _close_machine(self, results: Results | None) -> None:
         machine, self._machine = self._machine, None
+        self._orders.forget()
         if machine is not None:
             machine.close(results)
         if self.run.folder is not None and results is not None:
@@ -251,8 +252,25 @@ class ScriptRun:
         if self.replay.takes(step):
             return
         self._queued.append(step)
+        if self._orders.is_under_way or len(self._queued) > EARLIEST:
+            self._order_early(is_full=len(self._queued) >= MOST_STEPS)
         if len(self._queued) >= MOST_STEPS:
             self.flush()
+
+    def _order_early(self, *, is_full: bool) -> None:
+        """Have the wafer at work while the loop goes on. is_full: even if that has to wait."""
+        if self._orders.is_under_way and not (self._orders.is_done or is_full):
+            return
+        with self._breaking():
+            self._finish_order()
+            if (count := self._orders.ready(self._queued)) >= EARLIEST:
+                steps, self._queued = self._queued[:count], self._queued[count:]
+                self._orders.begin(self._trainer(), steps)
+
+    def _finish_order(self) -> None:
+        """Wait for the steps that are under way, if there are some; what is left comes next."""
+        if self._orders.is_under_way:
+            self._queued[:0] = self._orders.finish(self._trainer())
 
     def flush(self) -> None:
         """Run what is queued, in order.
@@ -261,12 +279,19 @@ class ScriptRun:
         """
         if isinstance(self._broken_by, Exception):
             raise self._broken_by
-        queued, self._queued = self._queued, []
-        try:
+        with self._breaking():
+            self._finish_order()
+            queued, self._queued = self._queued, []
             for (part, is_computed), each in groupby(queued, lambda s: (s.part, s.is_computed)):
                 (self._update if is_computed else self._run)(part, list(each))
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """What is raised here is remembered, and what was queued is lost."""
+        try:
+            yield
         except BaseException as error:
-            self._broken_by = error
+            self._broken_by, self._queued = error, []
             raise
 
     def _run(self, part: Part, steps: list[Queued]) -> None:
@@ -281,66 +306,28 @@ class ScriptRun:
                 part.wanted.update(step.values.wanted())
             program = self._program(part)
             if has_begun and not is_next and batches.fed is not None:
-                told = batches.loader.orders.told()
-                batches.fed.begin(first, batches.last, told)
-            (self._train if part.trains else self._evaluate)(part, program, steps[:count])
+                batches.fed.begin(first, batches.last, batches.loader.orders.told())
+            if part.trains:
+                self._orders.run(self._trainer(), part, program, steps[:count], self.accumulates)
+            else:
+                self._evaluations.run(part, program, steps[:count])
             batches.next = first + count
             steps = steps[count:]
-
-    def _train(self, part: Part, program: Program, steps: list[Queued]) -> None:
-        training, at = self._trainer(), 0
-        training.use(program)
-        while at < len(steps):
-            self.users.are_current = False
-            self._running = part, program, steps[at:]
-            keeps_all = any(step.values.wanted() for step in steps[at:-1])
-            numbers = [step.numbers for step in steps[at:] if step.ends]
-            gathering = gathering_of(steps[at:]) if self.accumulates else None
-            done = training.advance(numbers, keeps_all, gathering)
-            self.replay.step = training.step
-            if not done.done:
-                raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
-            at += done.done
 
     def _update(self, part: Part, steps: list[Queued]) -> None:
         """End steps of which all batches are computed."""
         for step in steps:
-            program, training = self._program(part), self._trainer()
-            training.use(program)
-            self.users.are_current, self._running = False, (part, program, [])
-            training.advance([step.numbers], gathering=Gathering(step.place))
-            self.replay.step = training.step
-
-    def _evaluate(self, part: Part, program: Program, steps: list[Queued]) -> None:
-        orders, at = part.orders or Orders(program, None), 0
-        part.orders = orders
-        while at < len(steps):
-            done = orders.give(self._evaluated, (), len(steps) - at)
-            if not done.done:
-                raise CsrunError(f"the data ended at batch {steps[at].batch}, the loop goes on")
-            keep_results(part, program, steps[at : at + done.done], program.losses(done.done))
-            at += done.done
-            self._evaluated += done.done
+            self._orders.update(self._trainer(), part, self._program(part), step)
 
     def _trainer(self) -> Training:
         machine, names = self._machine, partial(names_of, self.users.model)
         assert machine is not None, "begun"
-        training = machine.training(
-            self.replay.step, names, self._compiling.seconds, self._keep_taken
-        )
+        keep_taken = self._orders.keep_taken
+        training = machine.training(self.replay.step, names, self._compiling.seconds, keep_taken)
         for name, value in self._summaries:
             training.summarize(name, value)
         self._summaries = []
         return training
-
-    def _keep_taken(self, first: int, count: int) -> None:
-        """Have what came of training steps, before a signal that asks to end can do so."""
-        assert self._running is not None, "they were taken"
-        part, program, steps = self._running
-        if taken := steps[:count]:
-            losses = program.losses(count)
-            self.replay.keep_losses([step.values for step in taken], losses)
-            keep_results(part, program, taken, losses)
 
     def summarize(self, name: str, value: float) -> None:
         """Write a number into the events, at the training's step; once, if the step is replayed."""
@@ -377,6 +364,7 @@ class ScriptRun:
 
         Raises: UsageError before the first step of a run that begins
         """
+        self._finish_order()
         if self._machine is not None:
             self._machine.save()
         return newest_of(self.run.model_dir)

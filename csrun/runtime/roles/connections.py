@@ -192,11 +192,19 @@ class Cluster:
         self._streamers.primed()
         return RingSource(readers, request.first)
 
-    def order(
+    def order(self, order: messages.RunSteps) -> None:
+        """Give an order to the wafers."""
+        self._wafers.tell(order)
+
+    def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Give an order to the wafers; `awaited` hears what one of them waits for."""
-        return self._wafers.run(order, awaited)
+        """Wait for their answers; `awaited` hears what one of them waits for."""
+        return self._wafers.answer(order, awaited)
+
+    def has_answer(self) -> bool:
+        """Whether all wafers have said something since their order."""
+        return self._wafers.have_answered()
 
     def hold_updates(self) -> Held:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""

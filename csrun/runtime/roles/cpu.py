@@ -1,6 +1,7 @@
 """The CPU run: every role in this process, the same Executable, the same bits."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -56,6 +57,14 @@ class _Fed:
     feeding: Feeding
 
 
+@dataclass(frozen=True)
+class CpuOrder:
+    """Steps that are to run in this process."""
+
+    finish: Callable[[], StepsDone]
+    is_done = False
+
+
 class CpuProgram:
     """A program of a CPU run, in one thread.
 
@@ -63,6 +72,7 @@ class CpuProgram:
     """
 
     device = "cpu:0"
+    runs_apart = False
 
     def __init__(self, executable: Executable, memory: _Memory, fed: _Fed) -> None:
         plan = self.plan = executable.plan
@@ -98,6 +108,12 @@ class CpuProgram:
         self._recorder.program = self._number
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
             return self._engine.run(first, count, keeps_all, gathering)
+
+    def order(
+        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
+    ) -> CpuOrder:
+        """The steps run when they are waited for."""
+        return CpuOrder(partial(self.run, first, count, keeps_all, gathering))
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""

@@ -6,7 +6,7 @@ from time import perf_counter
 from csrun.base.errors import CsrunError
 from csrun.context import Progress
 from csrun.executable import MOST_STEPS, Plan
-from csrun.runtime.roles.machine import Program
+from csrun.runtime.roles.machine import Ordered, Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
 from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
@@ -36,6 +36,17 @@ class Orders:
 
         keeps_all, gathering: as of `Program.run`; with the latter they are `most` batches
         """
+        return self.finish(self.begin(step, boundaries, most, keeps_all, gathering))
+
+    def begin(
+        self,
+        step: int,
+        boundaries: tuple[int, ...],
+        most: int,
+        keeps_all: bool,
+        gathering: Gathering | None,
+    ) -> Ordered:
+        """Order steps as by `give`, and do not wait for them."""
         steps = [every - step % every for every in boundaries]
         if gathering is not None:
             steps = [gathering.batches_of(each) for each in steps]
@@ -48,9 +59,14 @@ class Orders:
             count = min(count, 1)  # nobody knows yet how long a step takes
         if gathering is not None:
             gathering = gathering.first(count)
+        return self._machine.order(step, count, keeps_all, gathering)
+
+    def finish(self, order: Ordered) -> StepsDone:
+        """Wait for what `begin` has ordered."""
         started = perf_counter()
-        done = self._machine.run(step, count, keeps_all, gathering)
-        self._seconds_per_step = (perf_counter() - started) / max(done.done, 1)
+        done = order.finish()
+        seconds = max(done.seconds, perf_counter() - started)
+        self._seconds_per_step = seconds / max(done.done, 1)
         return done
 
 

@@ -51,16 +51,31 @@ class Held:
     sent: Mapping[str, Blocks] | None = None
 
 
+class Ordered(Protocol):
+    """Steps that were ordered, and may be under way."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `finish` will not wait."""
+
+    def finish(self) -> StepsDone:
+        """Wait until they are committed; to be called once, before all else of the machine.
+
+        Raises: PeerLost when a peer of the run is lost
+        """
+
+
 class Program(Protocol):
     """One loaded Executable.
 
     plan: over the store that it shares; device: how log lines name it; feeding: who makes its
-    batches.
+    batches. runs_apart: whether its steps are computed while this process does something else.
     """
 
     plan: Plan
     device: str
     feeding: Feeding
+    runs_apart: bool
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
         """Its next batch is number `first` of its data set; what was made before is thrown away.
@@ -81,6 +96,11 @@ class Program(Protocol):
         Which batch comes next is another matter: the one after the last that was taken.
         gathering: they are batches, of a plan that `accumulates`, of which a step takes several.
         """
+
+    def order(
+        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
+    ) -> Ordered:
+        """Have steps run as by `run`, and do not wait for them."""
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of its last call's step number `slot`."""

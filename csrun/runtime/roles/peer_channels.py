@@ -79,6 +79,12 @@ class PeerChannels:
             awaited(message)
             stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
 
+    def has_message(self, name: str) -> bool:
+        """Whether a peer has said something, or is gone."""
+        poll = select.poll()
+        poll.register(self._by_name[name], select.POLLIN)
+        return bool(poll.poll(0))
+
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
         """What peers have traced, by their names; of those that are afar only if it asks."""
         asked = [name for name in self._by_name if asks and name not in self._rings]

@@ -32,10 +32,16 @@ class Loaded:
 class Peers(Protocol):
     """The parts of a run on other machines and in other processes, as a machine needs them."""
 
-    def order(
+    def order(self, order: messages.RunSteps) -> None:
+        """Give an order to the wafers."""
+
+    def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Give an order to the wafers and wait for their answers, put together."""
+        """Wait for their answers to it, put together; `awaited` hears what one waits for."""
+
+    def has_answer(self) -> bool:
+        """Whether all of them have said something since."""
 
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
         """Load the program of this number everywhere, with batches of its own."""
@@ -68,11 +74,38 @@ class Peers(Protocol):
         """Tell every peer that the run is over."""
 
 
+@dataclass(frozen=True)
+class ClusterOrder:
+    """An order that the wafers have."""
+
+    peers: Peers
+    order: messages.RunSteps
+    awaited: Callable[[Awaited], None]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `finish` will not wait; or not long, as a wafer has said that it waits itself."""
+        return self.peers.has_answer()
+
+    def finish(self) -> messages.StepsDone:
+        """Wait for what the wafers have done.
+
+        Raises: PeerLost when a peer of the run is lost.
+        """
+        try:
+            return self.peers.answer(self.order, self.awaited)
+        except PeerLost as lost:
+            lost.step = self.order.first  # a restart for the same cause at the same step is in vain
+            raise
+
+
 class ClusterProgram:
     """A program of a job, by its number: the wafer's process steps, MemoryX updates.
 
     own: the program whose rings its batches come by, which is this one if they are its own.
     """
+
+    runs_apart = True
 
     def __init__(
         self, peers: Peers, plan: Plan, device: str, number: int, loaded: Loaded, own: int
@@ -98,12 +131,23 @@ class ClusterProgram:
 
         Raises: PeerLost when a peer of the run is lost.
         """
+        return self.order(first, count, keeps_all, gathering).finish()
+
+    def order(
+        self,
+        first: int,
+        count: int,
+        keeps_all: bool = False,
+        gathering: messages.Gathering | None = None,
+    ) -> ClusterOrder:
+        """Have the wafers run them, and do not wait."""
+        order = messages.RunSteps(first, count, self.number, keeps_all, gathering)
         try:
-            order = messages.RunSteps(first, count, self.number, keeps_all, gathering)
-            return self._peers.order(order, self._say_awaited)
+            self._peers.order(order)
         except PeerLost as lost:
-            lost.step = first  # a restart for the same cause at the same step is in vain
+            lost.step = first
             raise
+        return ClusterOrder(self._peers, order, self._say_awaited)
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""

@@ -17,7 +17,7 @@ from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.roles.loop import Orders, Show, nothing_counts
-from csrun.runtime.roles.machine import Machine, Program
+from csrun.runtime.roles.machine import Machine, Ordered, Program
 from csrun.runtime.roles.saving import Saving, outcome
 from csrun.runtime.roles.tracing import ChiefTrace
 from csrun.runtime.step.numbers import StepNumbers
@@ -95,6 +95,7 @@ class Training:
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
         self._result: StepResult | None = None  # of the last step, if it took one batch
+        self._ordered_ns = 0  # when the last order was given
         self._left_s: float | None = None  # when it was left the last time
         self.step = options.first
 
@@ -182,6 +183,12 @@ class Training:
 
         Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
         """
+        return self.finish_order(self.order(numbers, keeps_all, gathering), gathering)
+
+    def order(
+        self, numbers: Sequence[Sequence[float]], keeps_all: bool, gathering: Gathering | None
+    ) -> Ordered:
+        """Order steps as by `advance`, and do not wait for them: `finish_order` must come next."""
         options = self._options
         if numbers:
             self._numbers.put(self.step, numbers)
@@ -190,12 +197,18 @@ class Training:
             most = len(gathering.ends)
         boundaries = options.log_steps, options.checkpoint_steps
         self._ledger.mark(Row.SCRIPT)
-        began_ns = perf_counter_ns()
-        done = self._orders[self._program].give(self.step, boundaries, most, keeps_all, gathering)
-        self._traced(Kind.ORDER, self.step, began_ns, max(1, done.done))
+        self._ordered_ns = perf_counter_ns()
+        return self._orders[self._program].begin(self.step, boundaries, most, keeps_all, gathering)
+
+    def finish_order(self, order: Ordered, gathering: Gathering | None) -> StepsDone:
+        """Wait for the steps that were ordered; write what is due after them, as by `advance`."""
+        options = self._options
+        behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script has come late, or waits
+        done = self._orders[self._program].finish(order)
+        self._traced(Kind.ORDER, self.step, self._ordered_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
-        self._ledger.mark_steps(StepTimes(done.seconds, *waits))
+        self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
         first, steps = self.step, self._steps_of(done, gathering)
         self.step += steps
         self._taken(first, done.done)

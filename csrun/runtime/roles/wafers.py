@@ -46,16 +46,18 @@ class Wafers:
         for name in self._names:
             self._peers[name].send(order)
 
-    def run(
+    def answer(
         self, order: messages.RunSteps, awaited: Callable[[Awaited], None]
     ) -> messages.StepsDone:
-        """Have all take steps, each with its rows; `awaited` hears what one waits for.
+        """Wait until all have taken steps, each with its rows; `awaited` hears what one waits for.
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
-        for name in self._names:
-            self._peers[name].send(order)
         return together([self._peers.answer(name, order, awaited) for name in self._names])
+
+    def have_answered(self) -> bool:
+        """Whether all have said something since their order."""
+        return all(self._peers.has_message(name) for name in self._names)
 
 
 def together(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:

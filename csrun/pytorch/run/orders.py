@@ -1,0 +1,170 @@
+"""Orders of a loop's steps, of which one in training may be under way while the loop goes on.
+
+A loop that reads its loss every so often would else have the wafer wait while it makes steps, and
+wait itself while they run. So steps are ordered before anybody asks, where nobody can ask more of
+them than their program gives: they are of a part that has run, with no other value in the loop's
+hands.
+"""
+
+from dataclasses import dataclass
+from itertools import count, takewhile
+
+from csrun.base.errors import CsrunError
+from csrun.pytorch.run.parts import Numbers, Part, Queued, gathering_of
+from csrun.pytorch.run.replay import Replay
+from csrun.pytorch.run.script_machine import keep_results
+from csrun.pytorch.weights.given_back import GivenBack
+from csrun.runtime.roles.loop import Orders
+from csrun.runtime.roles.machine import Ordered, Program
+from csrun.runtime.roles.training import Training
+from csrun.runtime.wire.messages import Gathering
+
+EARLIEST = 8  # steps that are ordered before they are asked for: fewer are not worth an answer
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """Steps of a part, of which some at least are ordered."""
+
+    part: Part
+    program: Program
+    steps: list[Queued]
+    order: Ordered
+    gathering: Gathering | None
+
+
+class TrainingOrders:
+    """The training's orders. users: what is not as the store is from the first one on."""
+
+    def __init__(self, users: GivenBack, replay: Replay) -> None:
+        self._users, self._replay = users, replay
+        self._running: Part | None = None
+        self._program: Program | None = None
+        self._under_way: _UnderWay | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an order has no answer so far, or one that nobody has read."""
+        return self._under_way is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `finish` will not wait."""
+        return self._under_way is not None and self._under_way.order.is_done
+
+    def run(
+        self,
+        training: Training,
+        part: Part,
+        program: Program,
+        steps: list[Queued],
+        accumulates: bool,
+    ) -> None:
+        """Run steps of a part by its program; accumulates: they are batches of steps."""
+        self._running, self._program = part, program
+        training.use(program)
+        while steps:
+            self.begin(training, steps, gathering_of(steps) if accumulates else None)
+            steps = self.finish(training)
+
+    def update(self, training: Training, part: Part, program: Program, step: Queued) -> None:
+        """End a step of which all batches are computed."""
+        training.use(program)
+        self._running = self._program = None
+        self._begin(training, part, program, [], [step.numbers], Gathering(step.place))
+        self._finish(training)
+
+    def ready(self, queued: list[Queued]) -> int:
+        """How many of the next steps may be ordered early; the newest may still be read."""
+        part, program = self._running, self._program
+        if part is None or program is None or part.program is not program:
+            return 0
+        if not program.runs_apart or not queued or queued[0].batch != part.batches.next:
+            return 0
+        follow = zip(queued[:-1], count(queued[0].batch), strict=False)
+        return sum(1 for _ in takewhile(lambda each: _is_ready(part, *each), follow))
+
+    def begin(
+        self, training: Training, steps: list[Queued], gathering: Gathering | None = None
+    ) -> None:
+        """Order steps of the part that has run last. gathering: which batches end one."""
+        part, program = self._running, self._program
+        assert part is not None, "run before"
+        assert program is not None, "run before"
+        numbers = [step.numbers for step in steps if step.ends]
+        self._begin(training, part, program, steps, numbers, gathering)
+
+    def _begin(
+        self,
+        training: Training,
+        part: Part,
+        program: Program,
+        steps: list[Queued],
+        numbers: list[Numbers],
+        gathering: Gathering | None,
+    ) -> None:
+        self._users.are_current = False
+        keeps_all = any(step.values.wanted() for step in steps[:-1])
+        order = training.order(numbers, keeps_all, gathering)
+        self._under_way = _UnderWay(part, program, steps, order, gathering)
+
+    def finish(self, training: Training) -> list[Queued]:
+        """Wait for the order; the steps that it did not come to.
+
+        Raises: CsrunError where it took none, as the data has ended
+        """
+        under_way, done = self._finish(training)
+        if not done:
+            raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
+        under_way.part.batches.next = under_way.steps[0].batch + done
+        return under_way.steps[done:]
+
+    def _finish(self, training: Training) -> tuple[_UnderWay, int]:
+        """What was under way, and how many batches were taken."""
+        under_way = self._under_way
+        assert under_way is not None, "begun"
+        try:
+            done = training.finish_order(under_way.order, under_way.gathering).done
+        finally:
+            self._under_way = None
+        self._replay.step = training.step
+        return under_way, done
+
+    def forget(self) -> None:
+        """The system is given back: what was under way is of no use to anybody."""
+        self._running = self._program = self._under_way = None
+
+    def keep_taken(self, first: int, count: int) -> None:
+        """Have what came of training steps, before a signal that asks to end can do so."""
+        assert self._under_way is not None, "they were taken"
+        its = self._under_way
+        if taken := its.steps[:count]:
+            losses = its.program.losses(count)
+            self._replay.keep_losses([step.values for step in taken], losses)
+            keep_results(its.part, its.program, taken, losses)
+
+
+class Evaluations:
+    """Orders of batches that are evaluated, which are numbered through."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def run(self, part: Part, program: Program, steps: list[Queued]) -> None:
+        """Run steps of a part.
+
+        Raises: CsrunError where the data has ended
+        """
+        orders = part.orders = part.orders or Orders(program, None)
+        while steps:
+            done = orders.give(self._taken, (), len(steps)).done
+            if not done:
+                raise CsrunError(f"the data ended at batch {steps[0].batch}, the loop goes on")
+            keep_results(part, program, steps[:done], program.losses(done))
+            steps, self._taken = steps[done:], self._taken + done
+
+
+def _is_ready(part: Part, step: Queued, batch: int) -> bool:
+    """Whether a step is that batch's by the part, which gives all that may be read of it."""
+    is_next = step.part is part and step.batch == batch and step.ends and not step.place
+    return is_next and step.values.asks_for(part.outputs)

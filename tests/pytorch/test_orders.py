@@ -1,0 +1,127 @@
+"""Steps are ordered while the loop goes on, and nobody sees a difference."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit  # noqa: E402
+from torch.optim.lr_scheduler import StepLR  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from csrun.runtime.roles.cpu import CpuOrder, CpuProgram  # noqa: E402
+
+EPOCHS, BATCHES, EVERY, READ_AT = 4, 30, 25, 9
+
+
+@pytest.fixture(params=[False, True], ids=["at work", "done"])
+def ordered(request, monkeypatch):
+    """The steps of each order, of a program that takes them as a wafer does, as (first, last)."""
+    found, order = [], CpuProgram.order
+
+    def noted(self, first, count, *options):
+        found.append((first, first + count))
+        return order(self, first, count, *options)
+
+    monkeypatch.setattr(CpuProgram, "runs_apart", True)
+    monkeypatch.setattr(CpuProgram, "order", noted)
+    monkeypatch.setattr(CpuOrder, "is_done", request.param)
+    return found
+
+
+def kit():
+    """Batches of 4, many of them."""
+    made = Kit()
+    torch.manual_seed(5)
+    x, y = torch.randn(4 * BATCHES, 6, dtype=torch.float64), torch.randint(4, (4 * BATCHES,))
+    made.train = DataLoader(TensorDataset(x, y), 4)
+    return made
+
+
+def reads_sometimes(kit):
+    """The loss, every so often; rates change by a schedule."""
+    schedule, found = StepLR(kit.optimizer, 7, 0.9), []
+    for epoch in range(EPOCHS):
+        for step, (x, y) in enumerate(kit.train, epoch * len(kit.train)):
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            schedule.step()
+            if step % EVERY == EVERY - 1:
+                found.append(loss.item())
+    return found
+
+
+def sums_up(kit):
+    """Losses and hits, which nobody reads before the end."""
+    total, hits, found = 0, 0, []
+    for _ in range(EPOCHS):
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out = kit.model(x)
+            loss = kit.criterion(out, y)
+            loss.backward()
+            kit.optimizer.step()
+            total += loss.detach()
+            hits += (out.argmax(1) == y).sum()
+        found.append(float(total))
+    return [*found, float(hits)]
+
+
+def has_outputs_in_hand(kit):
+    """They are kept by the loop, which computes with one of them much later."""
+    kept, found = [], []
+    for epoch in range(EPOCHS):
+        kept.clear()
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out = kit.model(x)
+            kit.criterion(out, y).backward()
+            kit.optimizer.step()
+            kept.append(out)
+        found += [epoch if epoch < EPOCHS // 2 else kept[1].sum().item()]
+    return found
+
+
+def trains_and_evaluates(kit):
+    """Each pass of training has one of validation behind it."""
+    found = []
+    for _ in range(EPOCHS):
+        kit.train_once()
+        kit.model.eval()
+        with torch.no_grad():
+            found += [kit.criterion(kit.model(x), y).item() for x, y in kit.val]
+        kit.model.train()
+    return found
+
+
+@pytest.mark.parametrize("loop", [reads_sometimes, sums_up, trains_and_evaluates])
+def test_steps_are_ordered_before_they_are_asked_for(tmp_path, ordered, loop):
+    ours, theirs = kit(), kit()
+    with ours.session(tmp_path, save_checkpoints_steps=40):
+        found = loop(ours)
+    torch.testing.assert_close(found, loop(theirs), rtol=1e-9, atol=1e-10)
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
+
+
+def test_the_wafer_is_at_work_while_the_loop_goes_on(tmp_path, ordered):
+    ours, orders = kit(), []
+    with ours.session(tmp_path):
+        for step, (x, y) in enumerate(ours.train):
+            ours.optimizer.zero_grad()
+            loss = ours.criterion(ours.model(x), y)
+            loss.backward()
+            ours.optimizer.step()
+            if step == READ_AT:
+                loss.item()
+            orders.append(len(ordered))
+    assert orders[READ_AT] < orders[-1], "nobody has read a value since"
+
+
+def test_outputs_in_the_loops_hand_hold_steps_back(tmp_path, ordered):
+    """As they might be read: then the program is compiled once more, and no step is gone."""
+    ours, theirs = kit(), kit()
+    with ours.session(tmp_path):
+        found = has_outputs_in_hand(ours)
+    torch.testing.assert_close(found, has_outputs_in_hand(theirs), rtol=1e-9, atol=1e-10)
