@@ -1,4 +1,4 @@
-"""First values: those of NumPy's Philox, whoever draws them and by how many threads."""
+"""First values: those of NumPy's generators, whoever draws them and by how many threads."""
 
 import hashlib
 
@@ -30,15 +30,18 @@ def drawn(plan, threads: int, **options):
 
 
 def by_numpy(parameter) -> np.ndarray:
-    """A parameter's values in one draw of float64, rounded."""
-    key = hashlib.blake2b(f"{SEED}/{parameter.name}".encode(), digest_size=16).digest()
-    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+    """A parameter's values in one draw: normal ones of float32, others of float64, rounded."""
+    digest = hashlib.blake2b(f"{SEED}/{parameter.name}".encode(), digest_size=16).digest()
+    key = int.from_bytes(digest, "little")
+    generator = np.random.Generator(np.random.Philox(key=key))
     scale = parameter.initializer.scale
     match parameter.initializer.kind:
         case InitializerKind.UNIFORM:
             values = generator.uniform(-scale, scale, parameter.shape)
         case InitializerKind.NORMAL:
-            values = generator.normal(0, scale, parameter.shape)
+            generator = np.random.Generator(np.random.SFC64(key))
+            drawn = generator.standard_normal(parameter.shape, np.float32)
+            values = drawn * np.float32(scale)
         case kind:
             values = np.full(parameter.shape, float(kind is InitializerKind.ONES))
     return values.astype(parameter.dtype)
