@@ -1,6 +1,7 @@
 """CIRH to an Executable on disk: the stages in their order."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -120,11 +121,10 @@ def _back_end(
 ) -> dict[str, str]:
     """Kernels to the text of the artifacts."""
     watch.begin(PLACING)
-    layout = lay_out(model, _group_bytes(model, options), options.micro_batches)
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
     try:
-        placed = _placed(model, layout, options, batch)
+        placed = _placed(model, options, batch)
     except TooLargeError as error:
         raise _with_whole(error, module, options) from error
     watch.begin(GENERATING)
@@ -161,11 +161,18 @@ def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
     return options.group_bytes if most is None else min(options.group_bytes, most)
 
 
-def _placed(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
-    """Everything at its place; where there is none, and it may be, with activations made again.
+def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> Placed:
+    """Everything at its place, in the order in which updates hold up least; where there is none,
+    in that of reverse mode, which frees activations earlier; and then, where they may be, with
+    activations made again.
 
     Raises: TooLargeError
     """
+    laid_out = partial(lay_out, model, _group_bytes(model, options), options.micro_batches)
+    if options.mode is ExecutionMode.WEIGHT_STREAMING and model.clip_norm is None:
+        with suppress(TooLargeError):
+            return place_model(model, laid_out(updates_beside=True), options, batch)
+    layout = laid_out()
     try:
         return place_model(model, layout, options, batch)
     except TooLargeError:
@@ -285,7 +292,8 @@ def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[Call, ...]:
     """The calls of several minibatches; a group is a stage of the pipeline."""
     if minibatches == 1:
         return ()
-    return interleave([next(iter(visit.groups), -1) for visit in visits], minibatches)
+    stages = [min((*visit.groups, *visit.gradients), default=-1) for visit in visits]
+    return interleave(stages, minibatches)
 
 
 def _generated(kernels: Sequence[Kernel]) -> tuple[GeneratedKernel, ...]:

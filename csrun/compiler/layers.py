@@ -11,6 +11,7 @@ from csrun.compiler.graph import GRADIENT
 from csrun.compiler.groups import group_layers
 from csrun.compiler.homes import crossing_bytes, homes_of, touched, with_matrices
 from csrun.compiler.kernels import Kernel, Phase
+from csrun.compiler.last_gradients import first_group_before_last
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.visits import Function, Use, functions_of
 from csrun.executable import (
@@ -53,8 +54,13 @@ class Layout:
         return [kernel for function in self.functions for kernel in function.kernels]
 
 
-def lay_out(model: MatchedModel, group_bytes: int, micro_batches: int = 1) -> Layout:
-    """Cut the layers into groups of about `group_bytes`, and the kernels into visits of them."""
+def lay_out(
+    model: MatchedModel, group_bytes: int, micro_batches: int = 1, updates_beside: bool = False
+) -> Layout:
+    """Cut the layers into groups of about `group_bytes`, and the kernels into visits of them.
+
+    updates_beside: MemoryX makes updates while the wafer computes, each as its gradients come
+    """
     operations: dict[str, list[StoredOp]] = {}
     for operation in model.parameters:
         operations.setdefault(_layer_of(operation), []).append(operation)
@@ -76,7 +82,10 @@ def lay_out(model: MatchedModel, group_bytes: int, micro_batches: int = 1) -> La
 
     trained = frozenset(group_of[layer_of[name]] for name in (*model.updates, *model.states))
     placed = _placed([op for layer in group_of for op in operations[layer]])
-    functions = functions_of(model.kernels, use_of, trained)
+    kernels: Sequence[Kernel] = model.kernels
+    if updates_beside:
+        kernels = first_group_before_last(kernels, use_of)
+    functions = functions_of(kernels, use_of, trained)
     homes = homes_of(model.kernels, layer_of, next(iter(group_of), ""))
     loads = loads_of(micro_batches * [function.visit for function in functions])
     parameters = tuple(placed[op.symbol.data] for op in model.parameters)

@@ -30,6 +30,9 @@ class Use:
         return self.weights | self.gradients
 
 
+UseOf = Callable[[Kernel], Use]
+
+
 @dataclass(frozen=True)
 class Function:
     """What a plan says of one of the program's functions, and what it is made of."""
@@ -39,13 +42,13 @@ class Function:
 
 
 def functions_of(
-    kernels: Sequence[Kernel], use_of: Callable[[Kernel], Use], trained: frozenset[int]
+    kernels: Sequence[Kernel], use_of: UseOf, trained: frozenset[int]
 ) -> tuple[Function, ...]:
     """The functions of a step; groups in `trained` are updated once their gradients are complete.
 
     A group is complete after the last visit that uses it, and not before the loss is there.
     """
-    runs = _runs(kernels, use_of)
+    runs = runs_of(kernels, use_of)
     uses = [[use_of(kernel) for kernel in run] for run in runs]
     groups = [_all(use.groups for use in own) for own in uses]
     loss = next((i for i, run in enumerate(runs) if any(map(_writes_loss, run))), 0)
@@ -58,7 +61,7 @@ def functions_of(
         Function(
             Visit(
                 names[number],
-                groups[number],
+                _all(use.weights for use in uses[number]),
                 _all(use.gradients for use in uses[number]),
                 tuple(completes.get(number, ())),
             ),
@@ -84,7 +87,8 @@ def with_frees(functions: Sequence[Function], last_use: dict[str, int]) -> tuple
     )
 
 
-def _runs(kernels: Sequence[Kernel], use_of: Callable[[Kernel], Use]) -> list[list[Kernel]]:
+def runs_of(kernels: Sequence[Kernel], use_of: UseOf) -> list[list[Kernel]]:
+    """The kernels in rows, each with what one visit calls."""
     runs: list[list[Kernel]] = []
     held: frozenset[int] = frozenset()
     for kernel in kernels:

@@ -236,9 +236,9 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One call of a function of the program, by its name.
 
-    groups: those whose weights it reads, or whose gradients it writes, by index. gradients: those
-    that it writes gradients of, or adds to. completes: those whose gradients are complete after it,
-    and whose weights are not read again in the step. frees: buffers that no later visit uses.
+    groups: those whose weights it reads, by index. gradients: those that it writes gradients of, or
+    adds to. completes: those whose gradients are complete after it, and whose weights are not read
+    again in the step. frees: buffers that no later visit uses.
     """
 
     function: str

@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
-from support.programs import Network, options_of
+from support.programs import ArrayData, Network, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
-from csrun.compiler.graph import LOSS, Array
+from csrun.compiler.graph import GRADIENT, LOSS, Array
 from csrun.compiler.kernels import Kernel, Phase
+from csrun.compiler.last_gradients import first_group_before_last
 from csrun.compiler.visits import Use, functions_of, with_frees
 from csrun.nn.tracer import Tracer
+from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.wire.messages import RunSettings
 
-NOTHING = Use()
+NOTHING, STEPS = Use(), 3
+READ, OTHER = Array("activation", (1,), "float32"), Array("other", (1,), "float32")
 MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
 
 
@@ -147,7 +152,7 @@ def test_a_layer_that_is_computed_early_and_read_late_leaves_the_groups_alone(tm
     names = ["gate", "h/d0", "h/d1", "h/d2", "out"]
     assert [group.layers for group in plan.groups] == [(name,) for name in names]
     assert sorted(plan.deliveries) == [0, 1, 2, 3, 4]
-    assert len(plan.visits) == 10
+    assert len(plan.visits) == 11  # of the gradients of h/d0 most are made last
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -179,3 +184,73 @@ def test_the_wafer_holds_at_most_two_of_the_largest_group_beside_the_activations
     slots = max(group.slot_offset_bytes + group.nbytes for group in plan.groups)
     assert slots <= 2 * max(group.nbytes for group in plan.groups)
     assert min(buffer.offset_bytes for buffer in plan.buffers) == slots
+
+
+def gives(group, reads=(READ,), also=()):
+    """A kernel that makes gradients of a group, and writes something else, too."""
+    writes = (Array(f"{GRADIENT}w{group}", (1,), "float32"), *also)
+    return Handmade("layer", Phase.BACKWARD, Use(gradients=frozenset([group])), reads, writes)
+
+
+def passes_on(group, writes=(OTHER,)):
+    """A kernel that makes the gradient of a group's input."""
+    return Handmade("layer", Phase.BACKWARD, Use(frozenset([group])), (), writes)
+
+
+def moved(*backwards):
+    """Their new order, by their numbers, behind a forward pass over groups 0 and 1."""
+    before = [forward(0), forward(1), LOSS_KERNEL]
+    kernels = [*before, *backwards]
+    found = first_group_before_last(kernels, lambda kernel: kernel.use)
+    assert [*found[:3]] == before
+    numbers = {id(kernel): number for number, kernel in enumerate(backwards)}
+    return [numbers[id(kernel)] for kernel in found[3:]]
+
+
+def test_the_first_groups_gradients_come_before_those_that_are_read_by_nobody():
+    assert moved(gives(1), passes_on(1), gives(1), gives(0)) == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        (gives(1, also=[OTHER]), passes_on(1), gives(0)),  # what comes next is made with them
+        (gives(1), passes_on(1, writes=[READ]), gives(0)),  # what they read is changed behind them
+        (gives(1), passes_on(1), gives(0, also=[READ])),
+        (gives(1), gives(0)),  # nothing stays
+        (passes_on(1), gives(0)),  # nothing is late
+        (gives(0), passes_on(0), gives(1)),  # the first group is not the last one
+        (),
+    ],
+)
+def test_else_all_stay_where_they_are(kernels):
+    assert moved(*kernels) == [*range(len(kernels))]
+
+
+def test_what_is_read_and_changed_before_is_no_hindrance():
+    assert moved(passes_on(1, writes=[READ]), gives(1), gives(0)) == [0, 2, 1]
+
+
+def plan_of(folder, mode, **options):
+    return Network((12, 40, 30, 5), **options).compile(folder, mode, 1).plan
+
+
+def test_where_weights_are_streamed_the_first_group_is_delivered_before_the_second(tmp_path):
+    assert plan_of(tmp_path, ExecutionMode.WEIGHT_STREAMING).deliveries == (2, 0, 1)
+    assert plan_of(tmp_path, ExecutionMode.PIPELINED).deliveries == (2, 1, 0)
+    clipped = nn.SGD(0.1, clip_norm=1.0)  # all are updated after the last one
+    plan = plan_of(tmp_path, ExecutionMode.WEIGHT_STREAMING, optimizer=clipped)
+    assert plan.deliveries == (2, 1, 0)
+
+
+def test_bits_are_those_of_the_other_order(tmp_path):
+    network = Network((12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
+    states = []
+    for mode in (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING):
+        executable = network.compile(tmp_path / mode, mode, 1)
+        machine = CpuMachine(executable, ArrayData(network.batches(STEPS)), RunSettings(seed=1), 0)
+        machine.initialize()
+        assert machine.run(0, STEPS).done == STEPS
+        states.append({name: np.array(array) for name, array in machine.state.items()})
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(states[1][name], array, err_msg=name)

@@ -1,6 +1,8 @@
 """The threads of MemoryX that update: both halves of a large group at once.
 
-Which elements a half has is the program's; so bits do not depend on how many threads there are.
+Which elements a half has is the program's; so bits do not depend on who makes it. That is the
+other thread if it has begun with its half when the first one is done, which it has not where other
+work has the processors: then nobody waits for it.
 """
 
 from collections.abc import Callable
@@ -43,7 +45,10 @@ class UpdateThreads:
         def update(step: Step) -> None:
             done = beside.submit(_quiet, back, step)
             front(step)
-            done.result()
+            if done.cancel():
+                back(step)
+            else:
+                done.result()
 
         return update
 
