@@ -162,7 +162,12 @@ def assert_resumes(place: FcMnist, mode: Mode) -> None:
 
 def test_a_disk_that_takes_pages_of_the_store_back_is_named(place: FcMnist) -> None:
     """As one does that is full where it has only promised room: its pages are there no more."""
-    place.configure(runconfig__max_steps=MANY_STEPS, runconfig__weight_store="disk")
+    place.configure(
+        model__hidden_sizes=[512] * 12,
+        runconfig__max_steps=MANY_STEPS,
+        runconfig__weight_store="disk",
+        runconfig__weight_store_memory="20MB",  # of 30: all of it would lie in memory alone
+    )
     with place.start_wse(layout=STREAMING.layout, interpreter=STREAMING.interpreter) as launcher:
         pid = born(place, launcher, "rank-00001")
         until(lambda: bool(list(place.path.glob("model_dir/model-ckpt-0.json"))))

@@ -12,7 +12,8 @@ from support.fc_mnist import FcMnist
 from support.jobs import STALL_S
 
 LAYOUT = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
-STORE = re.compile(r"/(?:#[0-9]+|csrun-store-\w+) \(deleted\)\n(?:.*\n)*?Pss: +([0-9]+) kB")
+PLACES = r"#[0-9]+|csrun-store-\w+|memfd:csrun-store"  # the file, and what stays beside it
+STORE = re.compile(rf"/(?:{PLACES}) \(deleted\)\n(?:.*\n)*?Pss: +([0-9]+) kB")
 UNITS, LAYERS, STEPS = 1024, 12, 6
 GROUP = 4 * UNITS * UNITS  # bytes of a layer, about
 WEIGHTS = LAYERS * GROUP

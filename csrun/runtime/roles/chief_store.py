@@ -14,6 +14,7 @@ from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.roles.machine import Held
 from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.step.copying import copying_order
+from csrun.runtime.store.place import MEMORIES
 from csrun.runtime.store.residency import Residency, store_bytes
 from csrun.runtime.store.tensors import FilePort, Port, stored_numbers, stored_state
 from csrun.runtime.wire import messages
@@ -66,8 +67,8 @@ class ChiefStore:
 
     def made(self) -> messages.StoreReady:
         """Wait until it is."""
-        memory = 0 if self.is_afar else 1
-        ready, parts = self._expect(messages.StoreReady, memory + self._counters)
+        memories = 0 if self.is_afar else MEMORIES
+        ready, parts = self._expect(messages.StoreReady, memories + self._counters)
         if isinstance(self._channel, TcpChannel):
             self.parts = [self._channel.bulk.fileno()]
         else:
@@ -97,13 +98,16 @@ class ChiefStore:
         if isinstance(self._channel, TcpChannel):
             self.sent = SentState(plan, own, self._channel)
             return _state_by(plan, ChannelPort(self._channel), own)
-        memory, *counters = self.parts
+        memory, file, *counters = self.parts
         close_all(counters)
         if self.disk is None:
+            os.close(file)
             mapped = self._resources.enter_context(closing(SharedMemory.attach(memory)))
             return state_views(plan, mapped.bytes, own), numbers_view(plan, mapped.bytes)
-        self._resources.callback(os.close, memory)  # not mapped, which would count as the chief's
-        return _state_by(plan, FilePort(memory, Residency(plan, self.disk.memory_bytes, own)), own)
+        self._resources.callback(close_all, (memory, file))
+        # not mapped, which would count as the chief's
+        residency = Residency(plan, self.disk.memory_bytes, own)
+        return _state_by(plan, FilePort(memory, file, residency), own)
 
     def _expect(self, kind: type[M], descriptors: int) -> tuple[M, list[int]]:
         return self._peers.expect(self._name, kind, descriptors)

@@ -198,7 +198,7 @@ class _Store:
         self._poll = select.poll()
         self._poll.register(control.fileno(), select.POLLIN)
         parts = self._add(executable)
-        control.send(StoreReady(made.nbytes, made.disk), (made.memory.descriptor, *parts))
+        control.send(StoreReady(made.nbytes, made.disk), (*made.parts, *parts))
 
     def _add(self, executable: Executable) -> tuple[int, ...]:
         plan, memory = executable.plan, self._store.memory.bytes

@@ -38,7 +38,7 @@ from csrun.runtime.step.weights import (
 )
 from csrun.runtime.store.notes import MemoryxEnd, Notes
 from csrun.runtime.store.pages import StorePages
-from csrun.runtime.store.place import Store, pages_of
+from csrun.runtime.store.place import MEMORIES, mapped
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
@@ -277,9 +277,7 @@ class _Memory:
             self.remote = _RemoteStores(owner, names, store_parts, control, resources)
             self.store = self.remote.gradients.bytes
         elif request.servers:
-            self.store = self._mapped(
-                request.disks, store_parts[:: len(store_parts) // request.servers]
-            )
+            self.store = self._mapped(request.disks, store_parts)
         else:
             self.store = self.resident
 
@@ -293,17 +291,16 @@ class _Memory:
         return self._shards.servers_of(plan)
 
     def _mapped(
-        self, disks: Sequence[messages.StoreOnDisk | None], descriptors: list[int]
+        self, disks: Sequence[messages.StoreOnDisk | None], store_parts: list[int]
     ) -> AnyStore:
         """The stores of this machine's MemoryX tasks."""
-        memories = []
-        for server, (disk, descriptor) in enumerate(zip(disks, descriptors, strict=True)):
-            memory = SharedMemory.over(descriptor)
-            own = self._shards.own(self.owner, server)
-            pages = pages_of(self.owner, memory, disk, own)
-            self._opened(closing(Store(memory, pages, disk, len(memory.bytes), own)))
-            self.pages.append(pages)
-            memories.append(memory.bytes)
+        memories, each = [], len(store_parts) // len(disks)
+        for server, disk in enumerate(disks):
+            parts = store_parts[each * server :][:MEMORIES]
+            store = mapped(self.owner, parts, disk, self._shards.own(self.owner, server))
+            self._opened(closing(store))
+            self.pages.append(store.pages)
+            memories.append(store.memory.bytes)
         return memories[0] if len(memories) == 1 else ShardedStore(self._shards, memories)
 
     def make_room(self, plan: Plan) -> None:

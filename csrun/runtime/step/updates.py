@@ -68,6 +68,7 @@ class Updates:
 
     def _update(self, groups: Sequence[int], step: Step) -> Sequence[int]:
         for each in groups:
+            self._pages.await_state(each)
             self._pages.fetch_state(self._following[each])
             self._gate.wait(self._last_copied[each])
             self._program.update[each](step)

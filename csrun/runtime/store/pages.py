@@ -1,7 +1,9 @@
 """The pages of a store on disk, as a process that has mapped it uses them.
 
-They are fetched ahead of their use; what does not stay is written back and let go behind it. Pages
-that another process has mapped are let go by the last one that does it, so each lets go of its own.
+What stays in memory lies in memory alone; what leaves it lies in a file, over the same addresses.
+That is fetched ahead of its use, and written back and let go behind it, in threads of their own: a
+disk whose queue is full lets nobody on who asks it for more. Pages that another process has mapped
+are let go by the last one that does it, so each lets go of its own.
 """
 
 import ctypes
@@ -15,14 +17,22 @@ from contextlib import suppress
 
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan
-from csrun.executable.bind import Bytes
-from csrun.runtime.store.residency import Residency, spilled_gradients, state_of, weights_of
+from csrun.runtime.store.residency import (
+    Residency,
+    spilled_gradients,
+    state_of,
+    weights_of,
+    whole_pages,
+)
+from csrun.runtime.wire.shared import SharedMemory
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _OVERLAYFS = 0x794C7630  # f_type of statfs(2)
 _FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # of what has been written
+# Of more at a call the kernel reads no more than the disk's read-ahead is set to.
+_FETCHED_BYTES = 128 << 10
 _WRITE_AND_WAIT = 1 | 2 | 4  # sync_file_range(2): wait before, write, wait after
 
 Ranges = Sequence[range]  # of the store's bytes
@@ -30,6 +40,8 @@ Ranges = Sequence[range]  # of the store's bytes
 
 class StorePages:
     """The pages of a store that stays in memory: there is nothing to do."""
+
+    file: int | None = None
 
     def of(self, plan: Plan) -> "GroupPages":
         """Those of a program's groups."""
@@ -54,6 +66,9 @@ class GroupPages:
     def fetch_state(self, group: int) -> None:
         """Its update comes next."""
 
+    def await_state(self, group: int) -> None:
+        """Its update comes now."""
+
     def has_read(self, group: int, is_updated_next: bool) -> None:
         """The wafer has read the group's weights; MemoryX will next, or nobody but the wafer."""
 
@@ -68,17 +83,21 @@ class GroupPages:
 
 
 class FilePages(StorePages):
-    """The pages of a store in a file, of which a residency says what leaves memory.
+    """The pages of a store of which a residency says what leaves memory, and lies in a file.
 
-    descriptor: the caller's, open as long as this is.
+    file: a descriptor, which is taken over. memory: gets the file's bytes in their place
     """
 
-    def __init__(self, descriptor: int, memory: Bytes, residency: Residency) -> None:
-        self._descriptor = descriptor
-        self._memory = memory
+    file: int
+
+    def __init__(self, memory: SharedMemory, file: int, residency: Residency) -> None:
+        memory.lay(file, residency.leaving(range(len(memory.bytes))))
+        self._address = memory.bytes.ctypes.data
+        self.file = file
         self._residency = residency
-        self._sync = sync_of(descriptor)
-        self._thread = ThreadPoolExecutor(1, "write-back")
+        self._sync = sync_of(file)
+        self._reading = ThreadPoolExecutor(1, "read-ahead")
+        self._writing = ThreadPoolExecutor(1, "write-back")
         self._under_way: deque[Future[None]] = deque()
 
     def of(self, plan: Plan) -> GroupPages:
@@ -89,10 +108,9 @@ class FilePages(StorePages):
         """The parts of these bytes that do not stay."""
         return [part for each in used for part in self._residency.leaving(each)]
 
-    def fetch(self, leaving: Ranges) -> None:
-        """Have them read from the disk, and do not wait for it."""
-        for part in leaving:
-            os.posix_fadvise(self._descriptor, part.start, len(part), os.POSIX_FADV_WILLNEED)
+    def fetch(self, leaving: Ranges) -> "Future[None]":
+        """Have them read from the disk; it is done when the disk has been asked for the last."""
+        return self._reading.submit(self._fetch, leaving)
 
     def let_go(self, used: range) -> None:
         """These bytes have been read."""
@@ -110,24 +128,25 @@ class FilePages(StorePages):
         while self._under_way:
             self._await()
         if leaving:
-            self._under_way.append(self._thread.submit(self._flush, leaving))
+            self._under_way.append(self._writing.submit(self._flush, leaving))
 
     def unmap(self, leaving: Ranges) -> None:
         """Have them mapped here no more, until they are used again."""
-        for pages in map(_whole_pages, leaving):
-            address = self._memory.ctypes.data + pages.start
-            _libc.madvise(address, len(pages), mmap.MADV_DONTNEED)
+        for pages in map(whole_pages, leaving):
+            _libc.madvise(self._address + pages.start, len(pages), mmap.MADV_DONTNEED)
 
     def drop(self, leaving: Ranges) -> None:
         """Unmap them here, and give back their memory where nobody else has them mapped."""
         self.unmap(leaving)
-        for pages in map(_whole_pages, leaving):
+        for pages in map(whole_pages, leaving):
             if pages:  # a length of 0 would mean all of the file
-                os.posix_fadvise(self._descriptor, pages.start, len(pages), os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self.file, pages.start, len(pages), os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._thread.shutdown()
+        self._reading.shutdown(cancel_futures=True)
+        self._writing.shutdown()
+        os.close(self.file)
         for each in self._under_way:
             with suppress(OSError):  # the run is over: nobody reads it again
                 each.result()
@@ -137,6 +156,12 @@ class FilePages(StorePages):
             self._under_way.popleft().result()
         except OSError as error:
             raise disk_failed(error) from error
+
+    def _fetch(self, leaving: Ranges) -> None:
+        for part in leaving:
+            for start in range(part.start, part.stop, _FETCHED_BYTES):
+                nbytes = min(_FETCHED_BYTES, part.stop - start)
+                os.posix_fadvise(self.file, start, nbytes, os.POSIX_FADV_WILLNEED)
 
     def _flush(self, leaving: Ranges) -> None:
         for part in leaving:
@@ -151,14 +176,22 @@ class _FileGroupPages(GroupPages):
         self._weights = [pages.leaving([weights_of(plan, group)]) for group in groups]
         self._state = [pages.leaving(state_of(plan, group)) for group in groups]
         self._gradients = [pages.leaving(spilled_gradients(plan, group)) for group in groups]
+        self._coming: dict[int, Future[None]] = {}
 
     def fetch_weights(self, group: int) -> None:
-        self._pages.fetch(self._weights[group])
+        self._fetch(group, self._weights[group])
 
     def fetch_state(self, group: int) -> None:
-        self._pages.fetch(self._state[group])
+        self._fetch(group, self._state[group])
+
+    def await_state(self, group: int) -> None:
+        # Of a mapped page that is not there yet the kernel would read few around it.
+        if group not in self._coming:  # the first of all
+            self.fetch_state(group)
+        self._await(group)
 
     def has_read(self, group: int, is_updated_next: bool) -> None:
+        self._await(group)  # else it came again behind this
         # Not mapped here in any case: the one that lets go of them last must be the only one.
         let_go = self._pages.unmap if is_updated_next else self._pages.drop
         let_go(self._weights[group])
@@ -172,11 +205,13 @@ class _FileGroupPages(GroupPages):
     def has_updated(self, group: int) -> None:
         self._pages.flush(self._state[group])
 
+    def _fetch(self, group: int, leaving: Ranges) -> None:
+        if leaving:
+            self._coming[group] = self._pages.fetch(leaving)
 
-def _whole_pages(part: range) -> range:
-    """The bytes of the pages of which all is in a part."""
-    first, end = -(-part.start // mmap.PAGESIZE), part.stop // mmap.PAGESIZE
-    return range(first * mmap.PAGESIZE, max(first, end) * mmap.PAGESIZE)
+    def _await(self, group: int) -> None:
+        if (coming := self._coming.pop(group, None)) is not None:
+            coming.result()
 
 
 def disk_failed(error: OSError) -> CsrunError:

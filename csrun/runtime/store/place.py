@@ -27,6 +27,7 @@ from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, RunSettings,
 from csrun.runtime.wire.shared import SharedMemory, reserve
 
 AVAILABLE_SHARE = 2  # a store on disk takes up to half of the free memory, unless it is told
+MEMORIES = 2  # descriptors of a store that others map: its memory, its file
 WRITTEN_BACK = 2  # tensors: the one that is, and the next one, which waits for it
 FOLDERS = (tempfile.gettempdir, lambda: "/var/tmp")  # the second outlives a restart: a disk
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # f_type of statfs(2)
@@ -37,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Store:
     """A store: its bytes, the pages of them as this process uses them, and its disk, if it has one.
 
-    nbytes: that it has memory for, which is that of its `own` groups
+    nbytes: of its `own` groups, in memory and on the disk
     Shapes: memory.bytes uint8[plan.store.nbytes], zero at first
     """
 
@@ -46,6 +47,15 @@ class Store:
     disk: StoreOnDisk | None
     nbytes: int
     own: Own = None
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """The descriptors by which others map it: its memory, and the file of what leaves that.
+
+        The memory again where nothing does.
+        """
+        memory, file = self.memory.descriptor, self.pages.file
+        return memory, memory if file is None else file
 
     def initialize(self, plan: Plan, seed: int) -> None:
         """Give all of its state, which is zero, its first values."""
@@ -113,10 +123,7 @@ def make_store(
     bound = settings.weight_store_memory
     most = None if bound is None else bytes_in(bound)
     if _is_on_disk(plan, settings, part, nbytes, most):
-        disk = _disk(plan, settings, part, most)
-        require_room(Path(disk.folder), nbytes + part.later_bytes, checkpoints)
-        memory = _file(Path(disk.folder), plan.store.nbytes, own_ranges(plan, own))
-        return Store(memory, pages_of(plan, memory, disk, own), disk, nbytes, own)
+        return _on_disk(plan, _disk(plan, settings, part, most), part, checkpoints)
     if most is not None and most < (whole := _whole_bytes(plan, part)):
         raise CsrunError(
             f"runconfig.weight_store_memory bounds a store on disk to {most:,} bytes of memory, "
@@ -129,13 +136,40 @@ def make_store(
         raise CsrunError(f"{error}: set runconfig.weight_store: disk") from error
 
 
-def pages_of(
-    plan: Plan, memory: SharedMemory, disk: StoreOnDisk | None, own: Own = None
-) -> StorePages:
-    """The pages of a store that is mapped in this process; plan: the one it is laid out by."""
+def mapped(plan: Plan, parts: Sequence[int], disk: StoreOnDisk | None, own: Own = None) -> Store:
+    """A store of another process by its parts, which are taken over.
+
+    plan: the one it is laid out by
+    """
+    memory_part, file = parts
+    memory, nbytes = SharedMemory.over(memory_part), store_bytes(plan, own)
     if disk is None:
-        return StorePages()
-    return FilePages(memory.descriptor, memory.bytes, Residency(plan, disk.memory_bytes, own))
+        os.close(file)
+        return Store(memory, StorePages(), None, nbytes, own)
+    pages = FilePages(memory, file, Residency(plan, disk.memory_bytes, own))
+    return Store(memory, pages, disk, nbytes, own)
+
+
+def _on_disk(
+    plan: Plan, disk: StoreOnDisk, part: Part, checkpoints: CheckpointSpace | None
+) -> Store:
+    """What stays of it in memory, and all else in a file on the disk."""
+    own, folder = part.own(plan), Path(disk.folder)
+    residency, nbytes = Residency(plan, disk.memory_bytes, own), plan.store.nbytes
+    pieces = [piece for used in own_ranges(plan, own) for piece in residency.pieces(used)]
+    staying, leaving = ([each for each, leaves in pieces if leaves is way] for way in (False, True))
+    require_room(folder, sum(map(len, leaving)) + part.later_bytes, checkpoints)
+    with ExitStack() as undo:
+        file = _file(folder, nbytes, leaving)
+        undo.callback(os.close, file)
+        try:
+            memory = SharedMemory.create("store", nbytes, staying)
+        except CsrunError as error:
+            raise CsrunError(f"{error}: lower runconfig.weight_store_memory") from error
+        undo.callback(memory.close)
+        pages = FilePages(memory, file, residency)
+        undo.pop_all()
+    return Store(memory, pages, disk, store_bytes(plan, own), own)
 
 
 def _whole_bytes(plan: Plan, part: Part) -> int:
@@ -217,7 +251,7 @@ def _free_bytes(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> SharedMemory:
+def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> int:
     """A file of so many bytes that has space for some, and no name: it is gone with who has it
     open.
     """
@@ -226,7 +260,6 @@ def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> SharedMemory:
             descriptor = _unnamed(folder)
             undo.callback(os.close, descriptor)
             reserve(descriptor, nbytes, ranges)
-            memory = SharedMemory(descriptor, nbytes)
         except OSError as error:
             raise CsrunError(
                 f"the weight store needs {sum(map(len, ranges)):,} bytes in {folder}, where "
@@ -234,7 +267,7 @@ def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> SharedMemory:
                 "folder with runconfig.weight_store_dir"
             ) from error
         undo.pop_all()
-    return memory
+    return descriptor
 
 
 def _unnamed(folder: Path) -> int:

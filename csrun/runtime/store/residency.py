@@ -3,9 +3,10 @@
 A step uses all of the store once, in the same order as the step before. Of what is used in a circle
 the newest is the last to be used again: to keep the newest keeps nothing. So what stays is chosen
 once: weights first, which a step reads twice and updates, then optimizer state, which it reads and
-writes once. All else leaves memory after each use.
+writes once. All else leaves memory after each use, and is all that a file is needed for.
 """
 
+import mmap
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import chain, zip_longest
@@ -38,7 +39,7 @@ class Residency:
         for region in regions:
             kept = min(room, len(region))
             room -= kept
-            self._leaving.append(range(region.start + kept, region.stop))
+            self._leaving.append(whole_pages(range(region.start + kept, region.stop)))
 
     def leaving(self, used: range) -> Iterator[range]:
         """The parts of these bytes that do not stay."""
@@ -46,6 +47,23 @@ class Residency:
             start, stop = max(used.start, region.start), min(used.stop, region.stop)
             if start < stop:
                 yield range(start, stop)
+
+    def pieces(self, used: range) -> Iterator[tuple[range, bool]]:
+        """These bytes in their order, each part with whether it leaves."""
+        at = used.start
+        for leaving in sorted(self.leaving(used), key=lambda part: part.start):
+            if at < leaving.start:
+                yield range(at, leaving.start), False
+            yield leaving, True
+            at = leaving.stop
+        if at < used.stop:
+            yield range(at, used.stop), False
+
+
+def whole_pages(part: range) -> range:
+    """The bytes of the pages of which all is in a part."""
+    first, end = -(-part.start // mmap.PAGESIZE), part.stop // mmap.PAGESIZE
+    return range(first * mmap.PAGESIZE, max(first, end) * mmap.PAGESIZE)
 
 
 def least_bytes(plan: Plan, own: Own = None) -> int:

@@ -14,6 +14,8 @@ from csrun.executable.shards import Own
 from csrun.runtime.store.pages import disk_failed, sync_of
 from csrun.runtime.store.residency import Residency
 
+_Move = Callable[[int, list[memoryview], int], int]
+
 
 class Port(Protocol):
     """A way to the bytes of a store."""
@@ -86,15 +88,15 @@ def stored_numbers(plan: Plan, port: Port) -> Array | None:
 
 
 class FilePort:
-    """A store in a file; what does not stay in memory is let go again, or written back and let go.
+    """A store on disk; what does not stay in memory is let go again, or written back and let go.
 
-    descriptor: the caller's, open as long as this is used
+    memory, file: the caller's descriptors, open as long as this is used
     """
 
-    def __init__(self, descriptor: int, residency: Residency) -> None:
-        self._descriptor = descriptor
+    def __init__(self, memory: int, file: int, residency: Residency) -> None:
+        self._memory, self._file = memory, file
         self._residency = residency
-        self._sync = sync_of(descriptor)
+        self._sync = sync_of(file)
 
     def read(self, offset_bytes: int, array: Array) -> None:
         self._move(os.preadv, offset_bytes, array)
@@ -102,18 +104,27 @@ class FilePort:
     def write(self, offset_bytes: int, array: Array) -> None:
         self._move(os.pwritev, offset_bytes, array)
 
-    def _move(
-        self, move: Callable[[int, list[memoryview], int], int], offset_bytes: int, array: Array
-    ) -> None:
-        data, at = array.reshape(-1).view(np.uint8).data, offset_bytes
+    def _move(self, move: _Move, offset_bytes: int, array: Array) -> None:
+        data = array.reshape(-1).view(np.uint8).data
+        used = range(offset_bytes, offset_bytes + len(data))
         try:
-            while data:
-                count = move(self._descriptor, [data], at)
-                if not count:
-                    raise CsrunError("the weight store's file has become shorter")
-                data, at = data[count:], at + count
-            for part in self._residency.leaving(range(offset_bytes, at)):
-                self._sync(part)  # of what was read it may tell what MemoryX has written in vain
-                os.posix_fadvise(self._descriptor, part.start, len(part), os.POSIX_FADV_DONTNEED)
+            for part, leaves in self._residency.pieces(used):
+                start = part.start - offset_bytes
+                descriptor = self._file if leaves else self._memory
+                _move_all(move, descriptor, data[start : start + len(part)], part.start)
+                if leaves:
+                    self._let_go(part)
         except OSError as error:  # else a checkpoint's file would have the blame
             raise disk_failed(error) from error
+
+    def _let_go(self, part: range) -> None:
+        self._sync(part)  # of what was read it may tell what MemoryX has written in vain
+        os.posix_fadvise(self._file, part.start, len(part), os.POSIX_FADV_DONTNEED)
+
+
+def _move_all(move: _Move, descriptor: int, data: memoryview, at: int) -> None:
+    while data:
+        count = move(descriptor, [data], at)
+        if not count:
+            raise CsrunError("the weight store's file has become shorter")
+        data, at = data[count:], at + count

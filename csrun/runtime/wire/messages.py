@@ -137,9 +137,9 @@ class StoreOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with descriptors: memory, and of each wafer gradients, weights, notes.
+    """MemoryX → chief, with descriptors: memory, file, and of each wafer gradients, weights, notes.
 
-    Without them from another machine.
+    The file is the memory again where the store has none. Without them from another machine.
 
     nbytes: of its own groups. disk: None for a store in memory.
     """

@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_MAP_FAILED = ctypes.c_void_p(-1).value
+_MAP_FAILED, _MAP_FIXED = ctypes.c_void_p(-1).value, 0x10  # of mmap(2)
 
 
 class SharedMemory:
@@ -94,6 +94,14 @@ class SharedMemory:
         except OSError as error:
             raise CsrunError(f"{nbytes:,} bytes of memory cannot be had: {error}") from error
 
+    def lay(self, descriptor: int, ranges: Iterable[range]) -> None:
+        """Have bytes of a file in the place of these of its own, at the same offsets: whole pages.
+
+        So it is for who has this mapping; another one of the memory must do it, too.
+        """
+        for part in ranges:
+            _map(self.bytes.ctypes.data + part.start, len(part), descriptor, part.start)
+
     def close(self) -> None:
         """Close the descriptor; the mapping lives as long as arrays over it do."""
         if self.descriptor != GIVEN_AWAY:
@@ -117,15 +125,22 @@ def _mapped(descriptor: int, nbytes: int) -> Bytes:
     Not as mmap.mmap, which keeps a duplicate of the descriptor: a wafer has one such mapping for
     each of its streamers.
     """
-    flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
-    address = _libc.mmap(None, nbytes, *flags, descriptor, 0)
-    if address == _MAP_FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    address = _map(None, nbytes, descriptor, 0)
     mapped = (ctypes.c_uint8 * nbytes).from_address(address)
     # Not at the exit, where a thread may still read in it: the kernel unmaps it then.
     weakref.finalize(mapped, _libc.munmap, address, nbytes).atexit = False
     return np.ctypeslib.as_array(mapped)
+
+
+def _map(at: int | None, nbytes: int, descriptor: int, offset: int) -> int:
+    """Map bytes of a file, in the place of what lies at an address if there is one."""
+    flags = mmap.MAP_SHARED if at is None else mmap.MAP_SHARED | _MAP_FIXED
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc.mmap(at, nbytes, protection, flags, descriptor, offset)
+    if address == _MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(address)
 
 
 log = logging.getLogger("csrun")
