@@ -32,17 +32,19 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return sum(times.user + times.system for times in (psutil.Process(p).cpu_times() for p in pids))
 
 
-def bytes_moved(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """What living processes have had read from disks so far, and written to them, by process.
+def bytes_moved(pids: Iterable[int]) -> tuple[int, int]:
+    """What living processes have had read from disks so far, and written to them.
 
-    Pages count as written when they are changed. Source: proc(5), /proc/pid/io
+    A process has the bytes of the children that it has waited for among its own: those of one that
+    has ended are its parent's. Pages count as written when they are changed.
+    Source: proc(5), /proc/pid/io
     """
-    found = {}
+    read = written = 0
     for pid in pids:
         with suppress(psutil.Error):  # it has just ended
             counters = psutil.Process(pid).io_counters()
-            found[pid] = counters.read_bytes, counters.write_bytes
-    return found
+            read, written = read + counters.read_bytes, written + counters.write_bytes
+    return read, written
 
 
 def rss_mb() -> float:

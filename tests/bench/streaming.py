@@ -232,7 +232,7 @@ def _watched(run: list[str], folder: Path, added: dict[str, str]) -> tuple[str, 
             run, cwd=folder, env={**os.environ, **added}, stdout=log, stderr=log
         )
         peak, over = 0.0, threading.Event()
-        moved: dict[int, tuple[int, int]] = {}
+        read = written = 0
         threading.Thread(target=lambda: (process.wait(), over.set()), daemon=True).start()
         while not over.wait(WATCH_S):
             try:
@@ -240,17 +240,12 @@ def _watched(run: list[str], folder: Path, added: dict[str, str]) -> tuple[str, 
             except psutil.NoSuchProcess:
                 break
             peak = max(peak, pss_mb(pids) / 1024)
-            moved |= bytes_moved(pids)
+            read, written = map(max, (read, written), bytes_moved(pids))
         over.wait()
         log.seek(0)
         text = log.read()
     assert process.returncode == 0, text
-    return (
-        text,
-        peak,
-        sum(read for read, _ in moved.values()),
-        sum(put for _, put in moved.values()),
-    )
+    return text, peak, read, written
 
 
 def bench_first_values() -> None:
