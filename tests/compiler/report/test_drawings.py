@@ -121,7 +121,12 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
     )
     completes = tuple(group for visit in visits for group in visit.completes)
     plan = SimpleNamespace(
-        groups=groups, visits=visits, order=visits, deliveries=completes, clip_norm=None
+        groups=groups,
+        visits=visits,
+        order=visits,
+        deliveries=completes,
+        clip_norm=None,
+        accumulates=False,
     )
     slots = weights.Slots(plan, None, None)
     slots.close()
