@@ -31,14 +31,14 @@ SLOW = """
 SLOW_STEPS = """
     import pathlib, time
     from csrun.runtime.roles import loop
-    give, index = loop.Orders.give, pathlib.Path("model_dir", "checkpoint")
+    begin, index = loop.Orders.begin, pathlib.Path("model_dir", "checkpoint")
     def slowly(orders, step, *limits):
         time.sleep(0.5 if step == 5 else 0)
-        done = give(orders, step, *limits)
+        order = begin(orders, step, *limits)
         while step == 4 and "model-ckpt-4" not in index.read_text():
             time.sleep(0.01)
-        return done
-    loop.Orders.give = slowly
+        return order
+    loop.Orders.begin = slowly
 """
 
 
