@@ -10,7 +10,7 @@ from csrun.context import Hosts, JobFile, Role, TaskEntry
 from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.jobs.request import JobRequest
 from csrun.launch.command import is_preparing, mode_of, systems_of, wgt_servers_of
-from csrun.site import JobLayout, Scheduler, Site, streaming_single_task_nodes
+from csrun.site import JobLayout, Site, streaming_single_task_nodes
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,10 @@ class _Serving:
 
 
 def _swarmx(command: tuple[str, ...], site: Site) -> int:
-    """SwarmX tasks between MemoryX and the CS systems that a command's words ask for.
-
-    Raises: UsageError for several systems on Slurm
-    """
-    systems = systems_of(command)
-    if systems > 1 and site.scheduler is Scheduler.SLURM:
-        raise UsageError(
-            f"--num_csx must be 1 on site {site.name}, got {systems}: Slurm gives a job one CS"
-            " system; leave the option out, or choose another --site"
-        )
-    return swarmx_tasks(min(systems, len(site.systems))) if site.nodes.addresses else 0
+    """SwarmX tasks between MemoryX and the CS systems that a command's words ask for."""
+    if not site.nodes.addresses:
+        return 0
+    return swarmx_tasks(min(systems_of(command), len(site.systems)))
 
 
 def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:

@@ -10,6 +10,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Role
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import plan
+from csrun.launch.slurm.backend import SlurmBackend
 from csrun.site import Scheduler, Site, load
 
 SITE = load("local")  # 16 nodes of 128 CPUs; by default 4 nodes, 2 tasks a node, 16 CPUs a task
@@ -92,10 +93,10 @@ def test_tasks_share_the_real_cpus_in_turn() -> None:
 
 
 def test_slurm_gives_a_job_one_system() -> None:
-    slurm = msgspec.structs.replace(MACHINES, scheduler=Scheduler.SLURM)
-    assert plan(JobRequest((*WS, "--num_csx", "1"), 4), slurm, CPUS).layout.single_task_nodes == 2
+    slurm = SlurmBackend(msgspec.structs.replace(MACHINES, scheduler=Scheduler.SLURM))
+    assert slurm.plan(JobRequest((*WS, "--num_csx", "1"), 4)).layout.single_task_nodes == 2
     with pytest.raises(UsageError, match="--num_csx must be 1 on site streaming-8, got 2: Slurm"):
-        plan(JobRequest((*WS, "--num_csx", "2"), 4), slurm, CPUS)
+        slurm.plan(JobRequest((*WS, "--num_csx", "2"), 4))
 
 
 REFUSED_OF_MACHINES = [

@@ -16,6 +16,7 @@ from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobRequest
 from csrun.launch.backend import Backend
+from csrun.launch.command import mode_of, systems_of
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
@@ -40,6 +41,7 @@ class SlurmBackend(Backend):
         options.of(request.options.slurm_options, self._site, batch=request.sbatch)
         if request.foreground is not None:
             sinfo.require_commands(self._site)
+        _require_one_system(request.command, self._site)
         return plan(request, self._site, tuple(range(self._site.nodes.cpus)))
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
@@ -75,6 +77,15 @@ class SlurmBackend(Backend):
     ) -> None:
         """From the job's folder, which all nodes share."""
         show(self._site, job_id, role, follow, write)
+
+
+def _require_one_system(command: tuple[str, ...], site: Site) -> None:
+    systems = systems_of(command) if mode_of(command) is not None else 1
+    if systems > 1:
+        raise UsageError(
+            f"--num_csx must be 1 on site {site.name}, got {systems}: Slurm gives a job one CS"
+            " system; leave the option out, or choose another --site"
+        )
 
 
 BACKEND = SlurmBackend
