@@ -261,10 +261,11 @@ def test_the_outputs_of_all_steps_of_a_training_are_kept_where_they_are_wanted(t
         assert_same(one, other)
 
 
-def mapped(what):
-    """How often such memory is mapped in this process, in which all roles are."""
+def mapped(*kinds):
+    """How often memory of each kind is mapped in this process, in which all roles are."""
     gc.collect()
-    return Path("/proc/self/maps").read_text().count(f"csrun-{what}")
+    maps = Path("/proc/self/maps").read_text()
+    return [maps.count(f"csrun-{kind}") for kind in kinds]
 
 
 @pytest.mark.parametrize(("mode", "servers"), [(PIPELINED, 1), (STREAMING, 1), (STREAMING, 2)])
@@ -290,7 +291,7 @@ def test_a_program_that_is_unloaded_takes_nothing_and_leaves_its_batches(
             del former, each
             assert losses_of(evaluate, 0, 1)  # all peers have let go of the others by now
             files = len(os.listdir("/proc/self/fd")) if way == "memory 4" else 0
-            counts.append((mapped("results"), mapped("notes"), files))
+            counts.append([*mapped("results", "notes"), files])
     assert losses == expected
     assert counts[1:] == counts[:1] * 2
 
