@@ -66,9 +66,16 @@ class SlotSender:
         return self._bulk.fileno()
 
     def room(self, source: int) -> int:
-        """How many slots of a program may be sent, as far as is known; 0 only when none may."""
+        """How many slots of a program may be sent, as far as is known; 0 only when none may.
+
+        Finding that out it may hear of others' as well, which `known` tells.
+        """
         if not self._room[source]:
             self._hear()
+        return self._room[source]
+
+    def known(self, source: int) -> int:
+        """How many of these were heard of already."""
         return self._room[source]
 
     def send(self, source: int, frame: Bytes) -> None:
@@ -139,6 +146,11 @@ class BatchSender:
     def ready(self) -> int:
         """How many slots are known to be free; 0 only when there is none."""
         return self._link.room(self._source)
+
+    @property
+    def known(self) -> int:
+        """How many of these were heard of already."""
+        return self._link.known(self._source)
 
     def reserve(self) -> Slot:
         """The slot, which is free; call `publish` when it is filled."""

@@ -211,8 +211,10 @@ class _Desk:
                 self._look_s = monotonic() + LOOK_S
             if len(self._wanted) == 1 and self._wanted[0].ring.ready():
                 return self._wanted[0]
-            if ready := [stream for stream in self._wanted if stream.ring.ready()]:
-                return max(ready, key=lambda stream: stream.ring.ready())
+            for stream in self._wanted:  # each may hear of others' room
+                stream.ring.ready()
+            if ready := [stream for stream in self._wanted if stream.ring.known]:
+                return max(ready, key=lambda stream: stream.ring.known)
             self._wait([stream.ring.room for stream in self._wanted])
 
     def _wait(self, rooms: list[int]) -> None:

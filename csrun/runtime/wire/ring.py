@@ -141,13 +141,21 @@ class RingWriter:
 
     @property
     def room(self) -> int:
-        """The descriptor that is readable when there are more: of a reader that has given none."""
-        slowest = min(zip(self._waiters, self._free, strict=True), key=lambda each: each[0].ready())
+        """The descriptor that is readable when there are more: of a reader that has given none.
+
+        It reads none: who then waits for the descriptor would wait for what came meanwhile.
+        """
+        slowest = min(zip(self._waiters, self._free, strict=True), key=lambda each: each[0].known)
         return slowest[1].descriptor
 
     def ready(self) -> int:
         """How many slots are known to be free; 0 only when there is none."""
         return min(waiter.ready() for waiter in self._waiters)
+
+    @property
+    def known(self) -> int:
+        """How many of these were heard of already."""
+        return min(waiter.known for waiter in self._waiters)
 
     def publish(
         self, made: Made | None, index: int, cost: Production = NO_PRODUCTION, number: int = 0

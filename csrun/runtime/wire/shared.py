@@ -286,6 +286,11 @@ class Waiter:
         self._poll.register(self._descriptor, select.POLLIN)
         self._poll.register(control.fileno(), select.POLLIN)
 
+    @property
+    def known(self) -> int:
+        """How many may be taken at once of those that were read; more may have come since."""
+        return self._available
+
     def ready(self) -> int:
         """How many may be taken at once, as far as is known; 0 only when there is none."""
         if not self._available:

@@ -14,13 +14,21 @@ from csrun.base.errors import CsrunError, PeerLost
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
 from csrun.executable import InputSpec, LabelRange
-from csrun.runtime.remote.ring import BatchRelay
+from csrun.runtime.remote.ring import ROOM, BatchRelay, BatchSender
 from csrun.runtime.roles import streamer
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import Primed, RingReady, RunSettings, StartStreaming, Stop
+from csrun.runtime.wire.messages import (
+    Primed,
+    RingReady,
+    RunSettings,
+    StartStreaming,
+    Stop,
+    TellOrder,
+)
 from csrun.runtime.wire.ring import Made, RingReader, RingWriter, ahead_of, burst_of, ring_slots_for
 from csrun.runtime.wire.shared import Interrupted
+from csrun.runtime.wire.tcp import summed
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),
@@ -92,6 +100,56 @@ def test_a_remote_slot_is_free_when_the_last_of_several_readers_has_given_it_bac
                 expected = data.all[number][0].astype("f")
                 np.testing.assert_array_equal(features[: len(expected)], expected)
                 source.release()
+        chief.send(Stop({}))
+        thread.join()
+
+
+def test_room_that_comes_between_looking_and_waiting_wakes_a_writer():
+    """What it is to wait for is readable then, whoever was free before."""
+    chief, control = channel_pair("streamer", "chief")
+    with ExitStack() as stack:
+        writer = RingWriter(INPUTS, 2, control)
+        parts = tuple(map(os.dup, writer.descriptors))
+        reader = RingReader(parts, INPUTS, 2, chief)
+        for part in (chief, control, writer, reader):
+            stack.enter_context(closing(part))
+        for number in range(2):
+            writer.reserve()
+            writer.publish(Made(4, (4,)), number)
+        assert not writer.ready()
+        for _ in range(2):
+            reader.take()
+            reader.release()
+        poll = select.poll()
+        poll.register(writer.room, select.POLLIN)
+        assert poll.poll(0)
+
+
+def test_room_that_another_ring_hears_of_is_used(monkeypatch):
+    """Two rings afar have one connection: whoever asks hears what is said of either."""
+    chief, control = tcp_channel_pair("streamer", "chief")
+    room = summed(ROOM.pack(0, 1))
+    ready, both, told = BatchSender.ready, threading.Event(), []
+
+    def late(ring):
+        """The first one's room is told just behind its own question."""
+        found = ready(ring)
+        if both.is_set() and not told and not found:
+            told.append(chief.bulk.send(room))
+        return found
+
+    monkeypatch.setattr(BatchSender, "ready", late)
+    with closing(chief), closing(control):
+        for source in range(2):
+            chief.send(StartStreaming(INPUTS, 0, 1, None, 2, source=source))
+        thread = threading.Thread(target=streamer.serve, args=(control, [Data(2)]))
+        thread.start()
+        for _ in range(2):
+            chief.expect(RingReady)
+        both.set()
+        chief.send(TellOrder(0, b""))
+        chief.bulk.settimeout(30)
+        assert chief.bulk.recv(1)
         chief.send(Stop({}))
         thread.join()
 
