@@ -4,7 +4,7 @@ python pytorch_loop.py MODEL PARAMS LOADER SECONDS EVERY: the loss is read every
 the loop ends when it is read after so many seconds. LOADER is `samples`, the script's own
 DataLoader, or `batches`, which takes a batch's rows at once. What `cerebras_torch` is, csrun's or
 nothing at all, is PYTHONPATH's to say. Prints steps a second, and the processor time of a step in
-this thread, in microseconds: the least between two readings, as what disturbs only adds to it.
+this thread between two readings, in microseconds: the least, as what disturbs only adds to it.
 """
 
 import sys
@@ -38,6 +38,7 @@ def main(name: str, params_path: str, loader: str, seconds: float, every: int) -
     model, optimizer, criterion, dataloader, clip = parts_of(name, run, params)
     model = cbtorch.module(model)
     dataloader = cbtorch.dataloader(dataloader if loader == "samples" else by_batches(dataloader))
+    cpu_s, least_s = thread_time(), inf
     with cbtorch.Session(model, optimizer, criterion, mode="train"):
         for step, (features, labels) in enumerate(chain.from_iterable(repeat(dataloader)), 1):
             optimizer.zero_grad()
@@ -49,11 +50,13 @@ def main(name: str, params_path: str, loader: str, seconds: float, every: int) -
             optimizer.step()
             if step % every:
                 continue
+            spent_s = thread_time() - cpu_s  # since the last reading, without that or this one
             loss.item()
+            cpu_s = thread_time()
             if step == warm:
-                begun_s, cpu_s, least_s = perf_counter(), thread_time(), inf
+                begun_s = perf_counter()
             elif step > warm:
-                least_s, cpu_s = min(least_s, thread_time() - cpu_s), thread_time()
+                least_s = min(least_s, spent_s)
                 if (taken_s := perf_counter() - begun_s) >= seconds:
                     print("steps/s", (step - warm) / taken_s)
                     print("us/step", least_s / every * 1e6, flush=True)

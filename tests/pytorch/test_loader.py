@@ -47,6 +47,11 @@ def loader(**options: Any) -> Any:
     return data.DataLoader(PLAIN, **({"batch_size": BATCH} | options))
 
 
+def rows_at_once(samples: Any) -> Any:
+    """A loader whose dataset is asked for a batch's samples at once."""
+    return data.DataLoader(PLAIN, batch_size=None, sampler=data.BatchSampler(samples, BATCH, False))
+
+
 def own() -> Any:
     return torch.Generator().manual_seed(7)
 
@@ -64,6 +69,14 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "mixed": lambda: loader(sampler=Mixed()),
     "batch_sampler": lambda: data.DataLoader(
         PLAIN, batch_sampler=data.BatchSampler(data.RandomSampler(PLAIN), BATCH, False)
+    ),
+    "batch_sampler, as torch has it": lambda: data.DataLoader(
+        PLAIN, batch_sampler=loader(shuffle=True).batch_sampler
+    ),
+    "a sampler of batches": lambda: rows_at_once(data.RandomSampler(PLAIN)),
+    "a sampler of batches in order": lambda: rows_at_once(data.SequentialSampler(PLAIN)),
+    "a sampler of batches, generator": lambda: rows_at_once(
+        data.RandomSampler(PLAIN, generator=own())
     ),
     "buckets": lambda: data.DataLoader(PLAIN, batch_sampler=Buckets()),
     "samples that are batches": lambda: data.DataLoader(
@@ -131,9 +144,10 @@ def test_what_the_users_loop_draws_moves_it_as_in_pytorch(name: str) -> None:
     assert batches_of_csrun(make, lambda: torch.rand(1), 2) == expected
 
 
-def test_passes_to_come_are_told_beforehand_where_nothing_else_draws() -> None:
+@pytest.mark.parametrize("name", ["shuffle", "batch_sampler", "a sampler of batches"])
+def test_passes_to_come_are_told_beforehand_where_nothing_else_draws(name: str) -> None:
     seed()
-    orders = Orders(loader(shuffle=True))
+    orders = Orders(LOADERS[name]())
     assert [orders.begin() for _ in range(4)] == [False, True, True, True]
     torch.rand(1)
     assert [orders.begin() for _ in range(2)] == [False, True]

@@ -125,3 +125,12 @@ def test_outputs_in_the_loops_hand_hold_steps_back(tmp_path, ordered):
     with ours.session(tmp_path):
         found = has_outputs_in_hand(ours)
     torch.testing.assert_close(found, has_outputs_in_hand(theirs), rtol=1e-9, atol=1e-10)
+
+
+def test_an_order_goes_on_in_the_next_pass(tmp_path, ordered):
+    """Whose order of samples was known before: there is nothing to wait for."""
+    ours = kit()
+    with ours.session(tmp_path):
+        ours.train_once()
+        ours.train_once()
+    assert any(first < BATCHES < last for first, last in ordered)

@@ -9,7 +9,8 @@ other sampler each pass is told whole.
 Source: torch.utils.data.dataloader, _BaseDataLoaderIter; torch.utils.data.sampler, RandomSampler
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -47,25 +48,34 @@ class Orders:
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self._loader = loader
-        self._draws_seeds = draws_seeds(loader)
-        self._size, self._samples = getattr(loader.batch_sampler, "batch_size", 1), 0  # of a pass
+        self._cut = cut_of(loader)
+        self._samples = 0  # of a pass
         self._told = Told(0, ())
         self._base: int | None = None  # of workers that persist
         self._kept: dict[int, PassOrder] = {}  # those that are read now
         self.begun = 0
 
-    def begin(self) -> bool:
-        """Begin the next pass, as torch's iterator does; whether it had been told already."""
-        number, self.begun = self.begun, self.begun + 1
+    def begin(self, before: Callable[[], None] = lambda: None) -> bool:
+        """Begin the next pass, as torch's iterator does; whether it had been told already.
+
+        before: is called where it had not, while what was told still holds
+        """
+        told = self._begin(self.begun, before)
+        self.begun += 1
+        return told
+
+    def _begin(self, number: int, before: Callable[[], None]) -> bool:
         base = self._drawn_base()
-        if self._draws_seeds:
-            self._samples = len(self._loader.sampler)
+        if self._cut is not None:
+            self._samples = len(self._cut.sampler)
             seeds = PassSeeds(base, self._drawn_sampler_seed())
             if self._seeds_of(number) == seeds:
                 return True
-            self._tell(Told(number, (seeds, *self._foreseen())))
+            told = Told(number, (seeds, *self._foreseen()))
         else:
-            self._tell(Told(number, (PassSeeds(base, 0),), self._drawn_batches()))
+            told = Told(number, (PassSeeds(base, 0),), self._drawn_batches())
+        before()
+        self._tell(told)
         return False
 
     def end(self) -> int:
@@ -98,8 +108,8 @@ class Orders:
         loader = self._loader
         if loader.batch_sampler is None:
             return None
-        if self._draws_seeds:  # whose order the chief need not know for that
-            return min(self._size, self._samples - position * self._size)
+        if self._cut is not None:  # whose order the chief need not know for that
+            return min(self._cut.size or 1, self._samples - position * (self._cut.size or 1))
         return len(self.of(number).batches[position])
 
     def _tell(self, told: Told) -> None:
@@ -112,7 +122,8 @@ class Orders:
             raise LookupError(f"pass {number} of the DataLoader has not begun")
         if self._told.batches is not None:
             return PassOrder(seeds.base, self._told.batches)
-        return PassOrder(seeds.base, batches_by(self._loader, seeds.sampler))
+        assert self._cut is not None, "else its batches are told"
+        return PassOrder(seeds.base, self._cut.batches(seeds.sampler, len(self._loader)))
 
     def _seeds_of(self, number: int) -> PassSeeds | None:
         place = number - self._told.first
@@ -125,7 +136,8 @@ class Orders:
         return self._base
 
     def _drawn_sampler_seed(self) -> int:
-        return drawn_seed(None) if type(self._loader.sampler) is RandomSampler else 0
+        assert self._cut is not None, "its order is one of seeds"
+        return drawn_seed(None) if type(self._cut.sampler) is RandomSampler else 0
 
     def _drawn_batches(self) -> list[Indices]:
         sampler = self._loader._index_sampler
@@ -151,30 +163,44 @@ def drawn_seed(generator: "torch.Generator | None") -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def draws_seeds(loader: "DataLoader[Any]") -> bool:
-    """Whether a pass is in the data set's order, or shuffled by one seed of torch's generator."""
-    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
-        return False
-    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler.sampler
-    if sampler is not loader.sampler:  # a batch sampler of the user's own making
-        return False
-    shuffles = type(sampler) is RandomSampler and sampler.generator is None
-    return shuffles or type(sampler) is SequentialSampler
+@dataclass(frozen=True)
+class SeededCut:
+    """The data set's order, or one shuffled by a seed of torch's generator, cut into batches.
 
+    size: samples of a batch; None where they are not put together.
+    """
 
-def batches_by(loader: "DataLoader[Any]", seed: int) -> Sequence[Indices]:
-    """The batches of a pass that was drawn by a seed."""
-    sampler = loader.sampler
-    if isinstance(sampler, RandomSampler):
+    sampler: "SequentialSampler | RandomSampler"
+    size: int | None
+
+    def batches(self, seed: int, length: int) -> Sequence[Indices]:
+        """So many batches of a pass that was drawn by a seed."""
+        sampler = self.sampler
+        if isinstance(sampler, SequentialSampler):
+            return Cut(range(len(sampler)), self.size, length)
         drawn = torch.Generator().manual_seed(seed)
-        sampler = RandomSampler(
+        shuffled = RandomSampler(
             sampler.data_source, sampler.replacement, sampler._num_samples, generator=drawn
         )
-        order: Sequence[int] | np.ndarray[Any, Any] = np.fromiter(sampler, np.int64)
-    else:
-        order = range(len(sampler))
-    size = None if loader.batch_sampler is None else loader.batch_sampler.batch_size
-    return Cut(order, size, len(loader))
+        return Cut(np.fromiter(shuffled, np.int64), self.size, length)
+
+
+def cut_of(loader: "DataLoader[Any]") -> SeededCut | None:
+    """How a loader's passes are drawn, where each is one seed; None for other samplers.
+
+    So it is with `shuffle`, with these samplers, and with a BatchSampler of them that is given as
+    `batch_sampler`, or as `sampler` with `batch_size=None`.
+    """
+    batches = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    size = None
+    sampler: Any = batches
+    if type(batches) is BatchSampler:
+        sampler, size = batches.sampler, batches.batch_size
+    if type(sampler) is SequentialSampler:
+        return SeededCut(sampler, size)
+    if type(sampler) is RandomSampler and sampler.generator is None:
+        return SeededCut(sampler, size)
+    return None
 
 
 class Cut(Sequence[Indices]):

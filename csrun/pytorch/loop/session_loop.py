@@ -100,9 +100,8 @@ class SessionLoop:
         Raises: UsageError where it is read behind the block
         """
         self._end_step()
-        self._run.flush()
         batches = self._run.batches_of(loader)
-        batches.begin()
+        batches.begin(self._run.flush)
         epoch, length = loader.orders.begun - 1, len(loader)
         for position in range(min(length, batches.most)):
             rows = loader.orders.rows(epoch, position)

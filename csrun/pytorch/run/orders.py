@@ -19,7 +19,7 @@ from csrun.runtime.roles.machine import Ordered, Program
 from csrun.runtime.roles.training import Training
 from csrun.runtime.wire.messages import Gathering
 
-EARLIEST = 8  # steps that are ordered before they are asked for: fewer are not worth an answer
+EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not worth an answer
 
 
 @dataclass(frozen=True)

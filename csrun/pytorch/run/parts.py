@@ -1,7 +1,7 @@
 """The parts of a loop: a step of each is a program, and takes its batches from a loader."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,9 +42,9 @@ class Batches:
     parts: list["Part"] = field(default_factory=list)
     most: int = sys.maxsize
 
-    def begin(self) -> None:
-        """Another pass begins."""
-        if not self.loader.orders.begin():
+    def begin(self, flush: Callable[[], None]) -> None:
+        """Another pass begins; flush: runs what was taken of those before, if it must be now."""
+        if not self.loader.orders.begin(flush):
             self.next = None
 
     @property
