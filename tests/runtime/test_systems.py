@@ -2,7 +2,6 @@
 
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 from support.programs import SYSTEM, ArrayData, Network, TiedNetwork, options_of
-from support.roles import Peers, fed_by
-from support.running import SETTINGS, assert_same, copied, fill, losses_of
+from support.running import SETTINGS, assert_same, copied, losses_of
+from support.systems import compiled, machine_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
@@ -22,55 +21,15 @@ from csrun.executable.shards import Shards
 from csrun.nn.tracer import Tracer
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.roles import memoryx
-from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.store import place
 from csrun.runtime.store.notes import MemoryxEnd
 from csrun.runtime.store.residency import least_bytes, store_bytes
-from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
 TIED = TiedNetwork((30, 12, 12, 12, 30), dropout=0.2, optimizer=nn.Adam(0.01, clip_norm=0.5))
 STEPS = 8
-
-
-def compiled(network, folder, systems, run_mode=RunMode.TRAIN, micro_batches=1, **options):
-    """A network whose batch is that of all systems."""
-    part = replace(network, batch=network.batch // systems // micro_batches)
-    options = options_of(
-        ExecutionMode.WEIGHT_STREAMING,
-        run_mode,
-        group_bytes=1,
-        systems=systems,
-        micro_batches=micro_batches,
-        **options,
-    )
-    return compile_model(part.trace(run_mode), folder, options).executable
-
-
-@contextmanager
-def machine_of(
-    executable, folder, batches, state, streamers=2, settings=SETTINGS, beside=(), servers=1
-):
-    """A job of threads with as many wafers as the Executable is for.
-
-    beside: batches of other data sets; servers: MemoryX tasks
-    """
-    systems = tuple(f"cs{n}" for n in range(executable.plan.systems))
-    run = RunFolder(folder / "run", "1", b"secret")
-    mode = executable.plan.mode
-    datasets = [ArrayData(each) for each in (batches, *beside)]
-    peers = Peers(run, datasets, streamers, mode, servers=servers, systems=systems)
-    fed, names = fed_by(streamers), memoryx_names(servers)
-    request = RunRequest(executable, settings, 0, None, fed, systems, 9, memoryx=names)
-    with Cluster(run) as cluster:
-        machine = cluster.start(request, lambda: None, lambda text: None)
-        fill(machine, state)
-        yield machine
-        machine.close({})
-    peers.join()
-    assert peers.errors == {}
 
 
 @dataclass
@@ -84,7 +43,7 @@ def trained(network, folder, systems, batches=None, steps=STEPS, micro_batches=1
     batches = network.batches(steps) if batches is None else batches
     executable = compiled(network, folder, systems, micro_batches=micro_batches)
     first = network.parameters()
-    with machine_of(executable, folder, batches, first, servers=servers) as machine:
+    with machine_of(executable, folder, ArrayData(batches), first, servers=servers) as machine:
         done = machine.run(0, steps)
         assert done.done == steps
         logits = machine.result(steps - 1, steps - 1).outputs["logits"]
@@ -172,7 +131,7 @@ def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
     executable = compiled(network, tmp_path, 4, micro_batches=micro_batches)
     before = trained(network, tmp_path / "before", 4, batches[:2], 2, micro_batches)
     first = network.parameters()
-    with machine_of(executable, tmp_path, batches, first, servers=servers) as machine:
+    with machine_of(executable, tmp_path, ArrayData(batches), first, servers=servers) as machine:
         done = machine.run(0, 4)
         assert done.done == 2
         assert done.bad_loss is not None
@@ -188,7 +147,7 @@ def test_an_evaluation_of_several_systems_has_the_sums_of_all(tmp_path):
     for systems in (1, 4):
         executable = compiled(NETWORK, tmp_path, systems, RunMode.EVAL)
         folder = tmp_path / str(systems)
-        with machine_of(executable, folder, batches, NETWORK.parameters()) as machine:
+        with machine_of(executable, folder, ArrayData(batches), NETWORK.parameters()) as machine:
             done = machine.run(0, 4)
             assert (done.done, done.samples, done.finished) == (3, 37, True)
             found.append([machine.result(step, step) for step in range(3)])
@@ -203,7 +162,7 @@ def test_a_program_that_is_loaded_anew_takes_the_place_of_the_former_one(tmp_pat
     expected = trained(NETWORK, tmp_path / "one", 2)
     executable, losses = compiled(NETWORK, tmp_path, 2), []
     batches, state = NETWORK.batches(STEPS), NETWORK.parameters()
-    with machine_of(executable, tmp_path / "anew", batches, state) as machine:
+    with machine_of(executable, tmp_path / "anew", ArrayData(batches), state) as machine:
         program = machine
         for first in range(0, STEPS, 2):
             assert program.run(first, 2).done == 2
@@ -247,8 +206,8 @@ def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network, se
     evaluation = compiled(network, tmp_path / "evaluation", 2, RunMode.EVAL)
     others, losses, found = network.batches(STEPS + 3)[STEPS:], [], []
     batches, first = network.batches(STEPS), network.parameters()
-    more = {"beside": [others], "servers": servers}
-    with machine_of(train, tmp_path, batches, first, **more) as machine:
+    data = [ArrayData(batches), ArrayData(others)]
+    with machine_of(train, tmp_path, data, first, servers=servers) as machine:
         evaluate = machine.load(evaluation, Feed(ArrayData(others), 1))
         for step in (0, STEPS // 2):
             losses += losses_of(machine, step, STEPS // 2)
@@ -259,7 +218,7 @@ def test_an_evaluation_beside_the_training_changes_nothing(tmp_path, network, se
     assert losses == pytest.approx(expected.losses, rel=1e-12)
     assert_same(expected.state, state)
     for number, (weights, evaluated) in enumerate(found):
-        with machine_of(evaluation, tmp_path / f"{number}", others, weights) as machine:
+        with machine_of(evaluation, tmp_path / f"{number}", ArrayData(others), weights) as machine:
             assert losses_of(machine, 0, 3) == evaluated
 
 
@@ -272,7 +231,7 @@ def test_a_checkpoint_beside_the_next_step_holds_the_state_of_its_own(
     """Each tensor is copied for longer than a step takes."""
     executable, batches = compiled(network, tmp_path / "compiled", 2), network.batches(STEPS)
     expected = []
-    with machine_of(executable, tmp_path, batches, network.parameters()) as machine:
+    with machine_of(executable, tmp_path, ArrayData(batches), network.parameters()) as machine:
         for step in range(STEPS):
             machine.run(step, 1)
             expected.append(copied(machine))
@@ -287,7 +246,7 @@ def test_a_checkpoint_beside_the_next_step_holds_the_state_of_its_own(
     folder.mkdir()
     options = LoopOptions(folder, 0, STEPS, 100, 1, STEPS + 1, {}, 0.0, SETTINGS)
     first, beside = network.parameters(), tmp_path / "beside"
-    with machine_of(executable, beside, batches, first, servers=servers) as machine:
+    with machine_of(executable, beside, ArrayData(batches), first, servers=servers) as machine:
         Training(machine, options, None, lambda progress: None).run()
     for step, state in enumerate(expected, 1):
         found = checkpoints.open_checkpoint(folder / checkpoints.name_of(step))
@@ -315,7 +274,7 @@ def test_a_store_on_disk_has_the_bits_of_one_in_memory(tmp_path, network, micro_
     batches, first, found = network.batches(3), network.parameters(), []
     for name, each, of in (("memory", SETTINGS, 1), ("disk", settings, servers)):
         more = {"settings": each, "servers": of}
-        with machine_of(executable, tmp_path / name, batches, first, **more) as machine:
+        with machine_of(executable, tmp_path / name, ArrayData(batches), first, **more) as machine:
             found.append(trained_on(machine, 3))
     assert_same_training(found[1], found[0])
 
@@ -327,7 +286,7 @@ def test_two_threads_that_update_have_the_bits_of_one(tmp_path, monkeypatch):
     batches, first = network.batches(3), network.parameters()
     for threads in (1, 2):
         monkeypatch.setattr(memoryx, "own_threads", lambda count=threads: count)
-        with machine_of(executable, tmp_path / f"{threads}", batches, first) as machine:
+        with machine_of(executable, tmp_path / f"{threads}", ArrayData(batches), first) as machine:
             found.append(trained_on(machine, 3))
     assert_same_training(found[1], found[0])
 
@@ -368,7 +327,7 @@ def test_a_forward_pass_computed_again_has_the_same_bits(tmp_path):
     first = {p.name: random.standard_normal(p.shape) / 4 for p in whole.plan.parameters}
     found = []
     for name, executable in (("whole", whole), ("again", again)):
-        with machine_of(executable, tmp_path / name, batches, first) as machine:
+        with machine_of(executable, tmp_path / name, ArrayData(batches), first) as machine:
             found.append(trained_on(machine, 3))
     assert_same_training(found[1], found[0])
 
@@ -390,7 +349,7 @@ def test_statistics_by_minibatch_are_those_of_as_many_micro_batches(tmp_path):
         options = options_of(ExecutionMode.WEIGHT_STREAMING, group_bytes=1, **split)
         executable = compile_model(module, tmp_path / name, options).executable
         first = {p.name: np.full(p.shape, 0.5) for p in executable.plan.parameters}
-        with machine_of(executable, tmp_path / name, batches, first) as machine:
+        with machine_of(executable, tmp_path / name, ArrayData(batches), first) as machine:
             found.append(trained_on(machine, 2))
     systems, parts = found
     assert systems.losses == pytest.approx(parts.losses, rel=1e-12)

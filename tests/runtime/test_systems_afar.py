@@ -1,27 +1,21 @@
 """Several CS systems with MemoryX on other machines, SwarmX between: the bits of one machine."""
 
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 import pytest
-from support.programs import ArrayData, Network, TiedNetwork, options_of
-from support.roles import Peers, fed_by, swarmx_names
-from support.running import SETTINGS, assert_same, copied, fill, losses_of
+from support.programs import ArrayData, Network, TiedNetwork
+from support.running import SETTINGS, assert_same, copied, losses_of
+from support.systems import compiled, machine_of
 
 from csrun import nn
-from csrun.base.mode import ExecutionMode, RunMode
-from csrun.compiler import compile_model
-from csrun.context import Host
-from csrun.context.broadcast_tree import swarmx_tasks
+from csrun.base.mode import RunMode
 from csrun.runtime.remote.store import StoreLink
-from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.machine import Feed
 from csrun.runtime.step.trace import Kind
-from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 NETWORK = Network((12, 40, 30, 5), batch=24, dropout=0.3, optimizer=nn.AdamW(0.01))
 TIED = TiedNetwork(
@@ -29,45 +23,6 @@ TIED = TiedNetwork(
 )
 CLIPPED = replace(NETWORK, optimizer=nn.AdamW(0.01, clip_norm=0.1))
 STEPS = 6
-
-
-def compiled(network, folder, systems, run_mode=RunMode.TRAIN, micro_batches=1):
-    """A network whose batch is that of all systems."""
-    part = replace(network, batch=network.batch // systems // micro_batches)
-    options = options_of(
-        ExecutionMode.WEIGHT_STREAMING,
-        run_mode,
-        group_bytes=1,
-        systems=systems,
-        micro_batches=micro_batches,
-    )
-    return compile_model(part.trace(run_mode), folder, options).executable
-
-
-@contextmanager
-def machine_of(
-    executable, folder, datasets, state, wire="tcp", servers=1, streamers=2, settings=SETTINGS
-):
-    """A job of threads with as many wafers as the Executable is for."""
-    count = executable.plan.systems
-    systems = tuple(f"cs{n}" for n in range(count))
-    relays = swarmx_tasks(count) if wire == "tcp" else 0
-    hosts = [Host(f"node{n}", f"127.0.0.{n}") for n in (1, 2)]
-    here, there = hosts if wire == "tcp" else (None, None)
-    run = RunFolder(folder / "run", "1", b"secret", host=here)
-    peers = Peers(
-        run, datasets, streamers, executable.plan.mode, there,
-        servers=servers, systems=systems, relays=relays,
-    )  # fmt: skip
-    names = {"memoryx": memoryx_names(servers), "swarmx": swarmx_names(servers, relays)}
-    request = RunRequest(executable, settings, 0, None, fed_by(streamers), systems, 9, **names)
-    with Cluster(run) as cluster:
-        machine = cluster.start(request, lambda: None, lambda text: None)
-        fill(machine, state)
-        yield machine
-        machine.close({})
-    peers.join()
-    assert peers.errors == {}
 
 
 def trained(network, folder, systems, wire, servers=1, micro_batches=1):
@@ -144,7 +99,9 @@ def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
     executable = compiled(network, tmp_path, 6, micro_batches=micro_batches)
     first, data, states = network.parameters(), [ArrayData(batches)], []
     for steps in (2, 4):
-        with machine_of(executable, tmp_path / f"{steps}", data, first, servers=2) as machine:
+        with machine_of(
+            executable, tmp_path / f"{steps}", data, first, "tcp", servers=2
+        ) as machine:
             done = machine.run(0, steps)
             assert done.done == 2
             states.append(copied(machine))
@@ -158,7 +115,7 @@ def test_each_task_traces_its_sums(tmp_path):
     executable = compiled(NETWORK, tmp_path, 6)
     settings = msgspec.structs.replace(SETTINGS, trace_steps=(2, 3))
     data, first = [ArrayData(NETWORK.batches(4))], NETWORK.parameters()
-    with machine_of(executable, tmp_path, data, first, settings=settings) as machine:
+    with machine_of(executable, tmp_path, data, first, "tcp", settings=settings) as machine:
         machine.run(0, 4)
         traced = dict(machine.traced())
     for name in ("swarmx 2", "swarmx 3"):

@@ -99,6 +99,13 @@ def opened(
     peers = Peers(run, datasets, int(streamers), executable.plan.mode, there, hear, servers)
     fed, more = fed_by(int(streamers)), {"batch": batch, "memoryx": memoryx_names(servers)}
     request = RunRequest(executable, SETTINGS, start, None, fed, ("cs",), 9, sram, **more)
+    with begun_by(peers, run, request, state) as machine:
+        yield machine
+
+
+@contextmanager
+def begun_by(peers, run, request, state):
+    """The machine of a job of threads, which must end well."""
     with Cluster(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)
