@@ -24,7 +24,7 @@ from csrun.runtime.store.place import Part, Store, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.shared import Interrupted
-from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed, summed
+from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed
 
 
 def serve_remote(
@@ -131,7 +131,7 @@ class _RemoteStore:
         match Order(order):
             case Order.FETCH:
                 turn.pages.fetch_weights(group)
-                send_summed(self._wafer, [raw(turn.flat[f"weights/{group}"])])
+                self._answer(raw(turn.flat[f"weights/{group}"]))
                 turn.pages.has_read(group, is_updated_next=False)
             case Order.GRADIENTS:
                 receive_gradients(self._wafer, turn.flat[f"gradients/{group}"])
@@ -141,7 +141,7 @@ class _RemoteStore:
             case Order.SQUARES:
                 measured, squares = turn.updates.measured(), turn.squares
                 squares[: len(measured)] = measured
-                send_summed(self._wafer, [raw(squares)])
+                self._answer(raw(squares))
             case Order.TOTAL:
                 (total,) = NUMBER.unpack(receive_few(self._wafer, NUMBER.size, ORDERS))
                 if self._is_applied:
@@ -149,11 +149,15 @@ class _RemoteStore:
             case Order.LOSS:
                 loss = receive_few(self._wafer, NUMBER.size, ORDERS)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
-                self._wafer.sendall(summed(loss))
+                self._answer(memoryview(loss))
             case Order.SETTLE:
-                send_summed(self._wafer, [raw(SETTLED)])
+                self._answer(raw(SETTLED))
             case Order.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
+
+    def _answer(self, data: memoryview) -> None:
+        held = memoryview(NUMBER.pack(self._gate.held_s))
+        send_summed(self._wafer, [data, held])
 
 
 class _Served:

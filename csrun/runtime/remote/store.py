@@ -1,7 +1,8 @@
 """MemoryX on another machine: weights and gradients on its bulk, the state on its channel.
 
 The wafer gives orders, which MemoryX carries out one after the other: a fetch that follows a
-group's gradients gets the updated weights. All sizes are known from the plan on both sides.
+group's gradients gets the updated weights. All sizes are known from the plan on both sides. Behind
+each answer is how long updates have waited for checkpoints so far, in seconds.
 """
 
 import queue
@@ -51,7 +52,7 @@ class Order(IntEnum):
 class StoreLink:
     """The wafer's end: sends and receives in threads of its own, while the wafer computes.
 
-    name: MemoryX's.
+    name: MemoryX's. held_s: how long its updates have waited for checkpoints, as was told last.
 
     `arrived` counts what `ask` has asked for and has come, `sent` the gradients that have left;
     at the end of the connection both are raised, too, and `check` raises PeerLost.
@@ -60,6 +61,7 @@ class StoreLink:
     def __init__(self, connection: socket.socket, name: str = MEMORYX) -> None:
         connection.setblocking(True)
         self._connection, self._name = connection, name
+        self.held_s = 0.0
         self._gradients = GradientsOut(connection)
         self.arrived, self.sent = Counter.create(), Counter.create()
         self._error: OSError | DamagedTransferError | None = None
@@ -78,7 +80,7 @@ class StoreLink:
 
     def ask(self, order: Order, group: int, answer: Array, number: bytes = b"") -> None:
         """Give an order whose answer comes in its turn; a number may go with it."""
-        self._send_order(ORDER.pack(order, group, 0, answer.nbytes), number)
+        self._send_order(ORDER.pack(order, group, 0, answer.nbytes + NUMBER.size), number)
         self._incoming.put(raw(answer))
 
     def send_total(self, squares: float) -> None:
@@ -130,9 +132,11 @@ class StoreLink:
                 self._lose(error)
 
     def _receive(self) -> None:
+        held = memoryview(bytearray(NUMBER.size))
         while (memory := self._incoming.get()) is not None:
             try:
-                receive_summed(self._connection, [memory], f"weights from {self._name}")
+                receive_summed(self._connection, [memory, held], f"weights from {self._name}")
+                (self.held_s,) = NUMBER.unpack(held)
                 self.arrived.raise_by()
             except (OSError, DamagedTransferError) as error:
                 self._lose(error)

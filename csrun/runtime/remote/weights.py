@@ -14,6 +14,7 @@ from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import NUMBER, SETTLED, Order, StoreLink
 from csrun.runtime.step.weights import Ahead, Places, gradients_below, measuring, slot_views
 from csrun.runtime.store.notes import squares_of
+from csrun.runtime.wire.awake import awake_s
 from csrun.runtime.wire.shared import Waiter
 
 
@@ -41,6 +42,9 @@ class RemoteEnd:
 
     arrived, sent: of the link's counters. coming: groups, and None for another answer; sending:
     groups whose gradients are not known to have left.
+
+    What a checkpoint held back of a wait is told with the answer that comes next: gradients that
+    could not leave meanwhile are not answered.
     """
 
     def __init__(self, link: StoreLink, arrived: Waiter, sent: Waiter) -> None:
@@ -49,23 +53,34 @@ class RemoteEnd:
         self.coming: deque[int | None] = deque()
         self.sending: deque[int] = deque()
         self._answer = np.empty_like(SETTLED)
+        self._told_s = self._waited_s = 0.0  # held back by then, and waited since
 
     def ask(self, order: Order, answer: Array | None = None, number: bytes = b"") -> None:
         """Give an order that has an answer, which comes in its turn."""
         self.link.ask(order, 0, self._answer if answer is None else answer, number)
         self.coming.append(None)
 
-    def take(self) -> int | None:
-        """What comes next, when it has."""
-        self._arrived.take()
-        self.link.check()
-        return self.coming.popleft()
+    def take(self) -> tuple[int | None, float]:
+        """What comes next, when it has.
+
+        And how long at most a checkpoint held back what was waited for since the answer before.
+        """
+        self._wait(self._arrived)
+        told_s = self.link.held_s
+        held_s = min(told_s - self._told_s, self._waited_s)
+        self._told_s, self._waited_s = told_s, 0.0
+        return self.coming.popleft(), held_s
 
     def take_sent(self) -> None:
         """Wait until the next gradients have left."""
-        self._sent.take()
-        self.link.check()
+        self._wait(self._sent)
         self.sending.popleft()
+
+    def _wait(self, counter: Waiter) -> None:
+        began = awake_s()
+        counter.take()
+        self._waited_s += awake_s() - began
+        self.link.check()
 
 
 class RemoteBallot:
@@ -122,7 +137,7 @@ class RemoteWeights:
         self._places = Places(plan)
         self._is_settled = True
         self.ballot = RemoteBallot(ends)
-        self.held_s = 0.0  # MemoryX does not tell
+        self.held_s = 0.0
 
     def enter(self, visit: int) -> None:
         """Have the groups' newest weights, and fetch those that follow, as far as there is place.
@@ -225,5 +240,7 @@ class RemoteWeights:
             self._take(end)
 
     def _take(self, end: RemoteEnd) -> None:
-        if (group := end.take()) is not None:
+        group, held_s = end.take()
+        self.held_s += held_s
+        if group is not None:
             self._places.has_come(group)

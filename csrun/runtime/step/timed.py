@@ -63,9 +63,17 @@ class TimedWeights:
         self._weights.resume()
 
     def read(self) -> tuple[float, float, float]:
-        """`weights_s`, `first_group_s` and what a checkpoint held back; they begin anew."""
-        held_s = self._weights.held_s
-        found = self.weights_s, self.first_group_s, held_s - self._read_s
+        """`weights_s`, `first_group_s` and what a checkpoint held back; they begin anew.
+
+        A MemoryX on another machine tells of what it held back later than that was waited for,
+        perhaps in the other one of the two: then this one is less than none.
+        """
+        weights_s, first_group_s, held_s = self.weights_s, self.first_group_s, self._weights.held_s
+        found = (
+            max(0.0, weights_s + min(0.0, first_group_s)),
+            max(0.0, first_group_s + min(0.0, weights_s)),
+            held_s - self._read_s,
+        )
         self.weights_s, self.first_group_s, self._read_s = 0.0, 0.0, held_s
         return found
 

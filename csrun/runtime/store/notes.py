@@ -72,7 +72,7 @@ class MemoryxEnd:
 
         And how long at most a checkpoint held it back meanwhile, in seconds.
         """
-        began, held_s = awake_s(), float(self.notes.held[0])
+        held_s, began = float(self.notes.held[0]), awake_s()
         self.updates.take()
         held_s = float(self.notes.held[0]) - held_s
         return self.pending.popleft(), min(held_s, awake_s() - began)

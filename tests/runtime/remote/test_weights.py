@@ -244,7 +244,7 @@ def test_a_lost_memoryx_is_peer_lost(afar):
             weights.deliver(0, Step())
 
 
-@pytest.mark.parametrize("byte", [5, 96, 105], ids=["a value", "a sum", "another value"])
+@pytest.mark.parametrize("byte", [5, 96, 104, 113], ids=["a value", "a time", "a sum", "another"])
 def test_altered_weights_are_not_computed_with(tmp_path, byte):
     """The first group has 96 bytes."""
     executable = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)

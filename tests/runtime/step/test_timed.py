@@ -1,10 +1,14 @@
 """What steps wait for, by a clock of the test: weights, and updates that a checkpoint holds."""
 
+import threading
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, data, fill
+from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, data, fill, opened
 
+from csrun.runtime.remote import weights as weights_afar
+from csrun.runtime.remote.weights import RemoteEnd
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step import copying, timed
 from csrun.runtime.step.trace import Recorder
@@ -17,7 +21,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        for module in (copying, timed, notes):
+        for module in (copying, timed, notes, weights_afar):
             monkeypatch.setattr(module, "awake_s", lambda: self.now_s)
 
     def passes(self, seconds: float) -> None:
@@ -64,6 +68,85 @@ def test_memoryx_tells_what_it_was_held_by(clock: Clock, held_s: float, counted_
     end = MemoryxEnd(counters, counters, told)
     end.deliver(7, 0)
     assert end.take() == (7, counted_s)
+
+
+def test_a_memoryx_afar_tells_with_its_next_answer(clock: Clock) -> None:
+    """Gradients cannot leave for three seconds and weights come in another one; then, in another.
+
+    What it was held while the wafer computed, nobody waited for.
+    """
+    link = SimpleNamespace(held_s=0.0, check=lambda: None)
+
+    def counter(seconds: float) -> SimpleNamespace:
+        return SimpleNamespace(take=lambda: clock.passes(seconds))
+
+    end = RemoteEnd(link, counter(1.0), counter(3.0))
+    end.coming.extend([7, 8, None])
+    end.sending.append(5)
+    end.take_sent()
+    link.held_s = 3.5
+    assert end.take() == (7, 3.5)
+    clock.passes(9.0)
+    link.held_s = 8.0
+    assert end.take() == (8, 1.0)
+    assert end.take() == (None, 0.0)
+
+
+@pytest.mark.parametrize(("waits", "is_told"), [(1, 0), (0, 1)])
+def test_what_is_told_late_is_not_less_than_no_time(clock: Clock, waits: int, is_told: int) -> None:
+    """Of three seconds' wait at one visit two were held, as is heard at the other one."""
+    weights = SimpleNamespace(held_s=0.0)
+
+    def enter(visit: int) -> None:
+        if visit == waits:
+            clock.passes(3.0)
+        else:
+            weights.held_s = 2.0
+
+    weights.enter = enter
+    watched = timed.TimedWeights(weights)
+    watched.enter(waits)
+    watched.enter(is_told)
+    assert watched.read() == ((1.0, 0.0, 2.0) if waits else (0.0, 1.0, 2.0))
+
+
+@pytest.mark.parametrize("way", ["memory 1", "tcp 1"])
+def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, clock: Clock, way: str
+) -> None:
+    """The first tensor is copied in three seconds of MemoryX's; the wafer waits for far longer."""
+    waits, ticks, hold = threading.Event(), count(step=1000), copying.UpdateGate.hold
+
+    def wafers_s() -> float:
+        waits.set()
+        return float(next(ticks))
+
+    def slowly(gate: copying.UpdateGate, take) -> int:
+        def taken() -> None:
+            take()
+            if not clock.now_s:
+                assert waits.wait(120)
+                clock.passes(3.0)
+
+        return hold(gate, taken)
+
+    monkeypatch.setattr(timed, "awake_s", lambda: float(next(ticks)))
+    for module in (notes, weights_afar):
+        monkeypatch.setattr(module, "awake_s", wafers_s)
+    monkeypatch.setattr(copying.UpdateGate, "hold", slowly)
+    executable = NETWORK.compile(tmp_path / "exe", STREAMING, 1)
+    with opened(way, tmp_path, executable, [data(NETWORK)], NETWORK.parameters()) as machine:
+        assert machine.run(0, 1).checkpoint_s == 0.0
+        held = machine.hold_updates()
+        waits.clear()
+        ordered = machine.order(1, 1)
+        for name in held.order:
+            held.copied(1)
+            if held.sent is not None:
+                list(held.sent[name].make())
+        held.end()
+        assert ordered.finish().checkpoint_s == 3.0
+        assert machine.run(2, 1).checkpoint_s == 0.0
 
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
