@@ -17,7 +17,6 @@ from csrun.runtime.wire.tcp import raw, receive_few, receive_summed, send_summed
 BLOCK = 4096  # bytes: about a row of an embedding
 WORTH = 2  # in blocks if no more than a half of them has values
 WHOLE, IN_BLOCKS = b"\0", b"\1"
-SENT = "gradients"
 
 
 class GradientsOut:
@@ -40,21 +39,21 @@ class GradientsOut:
         send_summed(self._connection, map(raw, _parts(data, found)))
 
 
-def receive_gradients(connection: socket.socket, gradients: Array) -> None:
-    """Fill a flat array with what a `GradientsOut` sends.
+def receive_gradients(connection: socket.socket, gradients: Array, sender: str) -> None:
+    """Fill a flat array with what a `GradientsOut` sends; sender: who has that.
 
     Raises: DamagedTransferError
     """
-    data = gradients.view(np.uint8)
-    if receive_few(connection, 1, SENT) == WHOLE:
-        receive_summed(connection, [raw(data)], SENT)
+    data, what = gradients.view(np.uint8), f"gradients from {sender}"
+    if receive_few(connection, 1, what) == WHOLE:
+        receive_summed(connection, [raw(data)], what)
         return
     count = _blocks(data)
-    bits = np.frombuffer(receive_few(connection, -(-count // 8), SENT), np.uint8)
+    bits = np.frombuffer(receive_few(connection, -(-count // 8), what), np.uint8)
     found = np.unpackbits(bits, count=count).astype(bool)
     for part in _parts(data, ~found):
         part.fill(0)
-    receive_summed(connection, map(raw, _parts(data, found)), SENT)
+    receive_summed(connection, map(raw, _parts(data, found)), what)
 
 
 def _blocks(data: Bytes) -> int:

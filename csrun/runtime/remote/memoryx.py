@@ -1,6 +1,7 @@
 """MemoryX on another machine than the wafer: the same store and algorithm, over TCP."""
 
 import select
+import struct
 from contextlib import closing
 from math import isfinite
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Runtime, Step, flat_views, load
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
-from csrun.runtime.remote.store import NUMBER, ORDER, ORDERS, SETTLED, Order
+from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, Order
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import Recorder
@@ -28,23 +30,30 @@ from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed
 
 
 def serve_remote(
-    control: TcpChannel, executable: Executable, request: messages.LoadStore
+    control: TcpChannel, executable: Executable, request: messages.LoadStore, below: str
 ) -> Results:
-    """Make the store, and obey the wafer and the chief until the chief says stop."""
+    """Make the store, and obey the wafer and the chief until the chief says stop.
+
+    below: who gives the wafer's orders, which may be SwarmX.
+    """
     plan = msgspec.structs.replace(executable.plan, systems=1)  # of several the sums come
     part = Part.of(plan, request)
     gate = UpdateGate(plan, part.own(plan))
     with (
         closing(UpdateThreads(own_threads())) as threads,
         closing(make_store(plan, request.settings, request.checkpoints, part)) as store,
-        closing(StateSender(control, plan, store, gate)),
+        closing(StateSender(control, plan, store, gate)) as sender,
     ):
         control.send(messages.StoreReady(store.nbytes, store.disk))
-        served = _RemoteStore(control, executable, request, store, part, threads, gate)
+        served = _RemoteStore(control, executable, request, store, part, threads, gate, below)
         try:
             return served.serve()
         except Interrupted as interrupted:
             return interrupted.stop.results
+        except PeerLost as lost:
+            if sender.error is not None:  # the chief is gone because of that
+                raise sender.error from lost
+            raise
 
 
 class _RemoteStore:
@@ -59,10 +68,11 @@ class _RemoteStore:
         part: Part,
         threads: UpdateThreads,
         gate: UpdateGate,
+        below: str,
     ) -> None:
         self._threads, self._part, self._gate = threads, part, gate
         self._control = control
-        self._wafer = control.bulk
+        self._wafer, self._below = control.bulk, below
         self._store, self._bytes = store, store.memory.bytes
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
@@ -126,7 +136,7 @@ class _RemoteStore:
         return self._bytes[offset : offset + nbytes]
 
     def _obey_wafer(self) -> None:
-        order, group, step, _ = ORDER.unpack(receive_few(self._wafer, ORDER.size, ORDERS))
+        order, group, step, _ = ORDER.unpack(self._order(ORDER))
         turn = self._turn
         match Order(order):
             case Order.FETCH:
@@ -134,7 +144,7 @@ class _RemoteStore:
                 self._answer(raw(turn.flat[f"weights/{group}"]))
                 turn.pages.has_read(group, is_updated_next=False)
             case Order.GRADIENTS:
-                receive_gradients(self._wafer, turn.flat[f"gradients/{group}"])
+                receive_gradients(self._wafer, turn.flat[f"gradients/{group}"], self._below)
                 self._step.index = step
                 if self._is_applied:
                     updated(turn.updates, group, self._step, self._recorder)
@@ -143,17 +153,20 @@ class _RemoteStore:
                 squares[: len(measured)] = measured
                 self._answer(raw(squares))
             case Order.TOTAL:
-                (total,) = NUMBER.unpack(receive_few(self._wafer, NUMBER.size, ORDERS))
+                (total,) = NUMBER.unpack(self._order(NUMBER))
                 if self._is_applied:
                     applied(turn.updates, total, self._step, self._recorder)
             case Order.LOSS:
-                loss = receive_few(self._wafer, NUMBER.size, ORDERS)
+                loss = self._order(NUMBER)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
                 self._answer(memoryview(loss))
             case Order.SETTLE:
                 self._answer(raw(SETTLED))
             case Order.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
+
+    def _order(self, kind: struct.Struct) -> bytes:
+        return receive_few(self._wafer, kind.size, f"orders from {self._below}")
 
     def _answer(self, data: memoryview) -> None:
         held = memoryview(NUMBER.pack(self._gate.held_s))

@@ -9,7 +9,7 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import GradientsOut, receive_gradients
-from csrun.runtime.remote.store import NUMBER, ORDER, ORDERS, Order
+from csrun.runtime.remote.store import NUMBER, ORDER, Order
 from csrun.runtime.step.trace import Kind, Recorder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import SUM, raw, receive_few, receive_into, summed
@@ -28,6 +28,7 @@ PART_BYTES = 1 << 20  # of weights: one is sent down while the next one comes
 class Relay:
     """What goes between one MemoryX task and the children, in threads of its own.
 
+    children: their connections by their names, in the order of the sums.
     recorder: is told how long each sum takes, of the first gradients that come until it is made.
     failed: is raised when `error` is there. A connection that ends, ends the relay without a word:
     the chief has a channel to whoever is lost.
@@ -36,7 +37,7 @@ class Relay:
     def __init__(
         self,
         parent: socket.socket,
-        children: Sequence[socket.socket],
+        children: Mapping[str, socket.socket],
         precision: str,
         recorder: Recorder,
         failed: Counter,
@@ -57,7 +58,7 @@ class Relay:
 
     def close(self) -> None:
         """End the threads; whoever has the connections closes them."""
-        for connection in (self._parent, *self._children):
+        for connection in (self._parent, *self._children.values()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._answers.put(None)
@@ -99,15 +100,16 @@ class Relay:
                     self._answers.put(nbytes)
 
     def _words(self, kind: struct.Struct) -> list[bytes]:
-        return [receive_few(child, kind.size, ORDERS) for child in self._children]
+        children = self._children.items()
+        return [receive_few(child, kind.size, f"orders from {name}") for name, child in children]
 
     def _sum(self, nbytes: int) -> Array:
         """That of all children's gradients, which takes the place of the first one's."""
         whole, part = self._room(nbytes)
-        first, *others = self._children
-        receive_gradients(first, whole)
-        for child in others:
-            receive_gradients(child, part)
+        (first, connection), *others = self._children.items()
+        receive_gradients(connection, whole, first)
+        for name, child in others:
+            receive_gradients(child, part, name)
             np.add(whole, part, out=whole)
         return whole
 
@@ -125,7 +127,7 @@ class Relay:
             while left:
                 part = raw(place[: min(left, PART_BYTES)])
                 receive_into(self._parent, part)
-                for child in self._children:
+                for child in self._children.values():
                     child.sendall(part)
                 left -= len(part)
 

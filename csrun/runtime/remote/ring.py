@@ -102,7 +102,11 @@ class SlotSender:
         self._heard += heard
         while len(self._heard) >= SUMMED_ROOM:
             word, behind = self._heard[: ROOM.size], self._heard[ROOM.size : SUMMED_ROOM]
-            require_sum(checksum(memoryview(word)), behind, "the counts of free slots")
+            require_sum(
+                checksum(memoryview(word)),
+                behind,
+                f"counts of free slots from {self._mail.control.peer}",
+            )
             source, slots = ROOM.unpack(word)
             self._room[source] += slots
             self._heard = self._heard[SUMMED_ROOM:]

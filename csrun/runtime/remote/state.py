@@ -33,6 +33,7 @@ from csrun.runtime.wire.tcp import (
     raw,
     receive_few,
     receive_into,
+    receive_summed,
     summed,
 )
 
@@ -66,12 +67,12 @@ class SentState:
     def hold(self) -> dict[str, Blocks]:
         """Have updates held back: the tensors, to be taken once each, in the order given.
 
-        Raises: PeerLost
+        Raises: DamagedTransferError, PeerLost
         """
         self._send(Ask.HOLD)
         for _ in self._pieces(self._to_come_bytes):  # of a checkpoint that was given up
             pass
-        self._receive(np.empty(len(HELD), np.uint8))
+        self._receive_word()
         self._to_ask, self._to_take = deque(range(len(self._order))), deque(self._order)
         return {name: self._tensor(name) for name in self._order}
 
@@ -128,6 +129,14 @@ class SentState:
         except OSError as error:
             raise self._lost() from error
 
+    def _receive_word(self) -> None:
+        """The answer to HOLD. Raises: DamagedTransferError, PeerLost"""
+        word = memoryview(bytearray(len(HELD)))
+        try:
+            receive_summed(self._connection, [word], f"answers from {self._name}", self._overdue)
+        except OSError as error:
+            raise self._lost() from error
+
     def _lost(self) -> PeerLost:
         return PeerLost(f"lost the connection to {self._name}", self._name)
 
@@ -135,11 +144,13 @@ class SentState:
 class StateSender:
     """MemoryX's end, a thread: sends what the chief asks for, beside the updates.
 
-    plan: that the store is laid out by; gate: that of the updates, which nobody else holds
+    plan: that the store is laid out by; gate: that of the updates, which nobody else holds.
+    error: what has ended the thread; the chief sees a connection that is lost.
     """
 
     def __init__(self, control: TcpChannel, plan: Plan, store: Store, gate: UpdateGate) -> None:
         self._control, self._connection = control, control.state
+        self.error: Exception | None = None
         self._store, self._gate = store, gate
         layout = state_layout(plan, store.own)
         self._places = [layout[name] for name in copying_order(plan, store.own)]
@@ -157,11 +168,14 @@ class StateSender:
 
     def _serve(self) -> None:
         """Until the connection ends; what has become of it is the chief's to say."""
+        what = "orders of a checkpoint from the chief"
         try:
             while True:
-                self._obey(*ASK.unpack(receive_few(self._connection, ASK.size, "orders")))
+                self._obey(*ASK.unpack(receive_few(self._connection, ASK.size, what)))
         except OSError:
             pass
+        except Exception as error:
+            self.error = error
         finally:
             self._count(self._left)
             with suppress(OSError):
@@ -171,7 +185,7 @@ class StateSender:
         match Ask(ask):
             case Ask.HOLD:
                 self._hold()
-                self._connection.sendall(HELD)
+                self._connection.sendall(summed(HELD))
             case Ask.SEND:
                 self._send(self._places[tensor])
                 self._count(1)

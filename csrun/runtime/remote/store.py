@@ -33,7 +33,6 @@ from csrun.runtime.wire.tcp import (
 # What, the group or program it is about, the step; the bytes of its answer, or of what it brings.
 ORDER = struct.Struct(">BIqq")
 NUMBER = struct.Struct(">d")  # behind it
-ORDERS = "orders"  # as one reads of damaged ones
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 

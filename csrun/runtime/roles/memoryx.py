@@ -48,8 +48,10 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
     folder: where the run's tasks meet, and a SwarmX task that may be between it and the wafers
     """
     request, _ = control.receive()
+    below = "the wafer"
     if isinstance(request, JoinSwarmX):
         _join_swarmx(control, folder, request)
+        below = request.task
         request, _ = control.receive()
     if isinstance(request, Stop):
         return request.results
@@ -58,7 +60,7 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
     executable = load(Path(request.directory), request.digest)
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):
-        return serve_remote(control, executable, request)
+        return serve_remote(control, executable, request, below)
     with ExitStack() as resources:
         store = _Store(control, executable, request, resources)
         try:

@@ -82,7 +82,7 @@ class _Task:
             self._opened(closing(channel))
         for server in order.memoryx:
             above = _bulk_of(lanes[lane_name(order.parent or server, server)])
-            below = [_bulk_of(lanes[lane_name(child, server)]) for child in order.children]
+            below = {child: _bulk_of(lanes[lane_name(child, server)]) for child in order.children}
             recorder = Recorder(order.trace_steps)
             relay = Relay(above, below, order.precision, recorder, self._failed)
             self._relays.append(self._opened(closing(relay)))

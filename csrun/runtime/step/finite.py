@@ -4,7 +4,6 @@ A piece is checked, summed and written while it is in the processor's cache.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from math import isfinite
 
@@ -25,20 +24,28 @@ class NotFiniteError(Exception):
 
 
 def finite(state: Mapping[str, Array | Blocks]) -> dict[str, Blocks]:
-    """The tensors as a checkpoint takes them. What takes a piece raises NotFiniteError."""
+    """The tensors as a checkpoint takes them. Their `check` raises NotFiniteError."""
     return {name: _checked(name, tensor) for name, tensor in state.items()}
 
 
 def _checked(name: str, tensor: Array | Blocks) -> Blocks:
+    """Refused when all of it has come: values that arrive altered are no fault of the model."""
     made = tensor if isinstance(tensor, Blocks) else _in_pieces(tensor)
+    is_finite = True
 
     def make() -> Iterator[Array]:
+        nonlocal is_finite
+        is_finite = True
         for piece in made.make():
-            if not (isfinite(piece.min()) and isfinite(piece.max())):
-                raise NotFiniteError(name)
+            is_finite = is_finite and isfinite(piece.min()) and isfinite(piece.max())
             yield piece
 
-    return replace(made, make=make)
+    def check(crc32: int) -> None:
+        made.check(crc32)
+        if not is_finite:
+            raise NotFiniteError(name)
+
+    return Blocks(made.shape, made.dtype, make, check)
 
 
 def _in_pieces(array: Array) -> Blocks:

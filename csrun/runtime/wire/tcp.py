@@ -1,10 +1,10 @@
-"""The channel between two machines: TCP, each message a frame.
+"""The channel between two machines: TCP, each message a frame whose head and body are summed.
 
 A peer on another machine has other connections as well, its lines, for raw data that the two sides
 know the size of. Machines of one job have the same byte order.
 
 TCP has a checksum of 16 bits a packet, which network cards make and check. What else alters data, a
-card's own memory or a machine's, is told by the checksum behind raw data.
+card's own memory or a machine's, is told by a checksum behind all that is sent.
 """
 
 import select
@@ -25,7 +25,7 @@ from csrun.runtime.wire.shared import Overdue, StallWatch
 KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
-SUM = struct.Struct(">I")  # behind raw data
+SUM = struct.Struct(">I")  # behind what it is of
 PART_BYTES = 1 << 20  # summed while it is in the processor's cache, and sent or received
 ROW_BYTES = 1024  # whose words are added up: five times as fast as a CRC-32 of all bytes
 
@@ -87,13 +87,15 @@ class TcpChannel(Channel):
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
         if descriptors:
             raise ValueError(f"{self.peer} is on another machine: no descriptor gets there")
-        self._socket.sendall(framing.encode(data))
+        frame = framing.encode(data)
+        head, body = frame[: framing.HEAD.size], frame[framing.HEAD.size :]
+        self._socket.sendall(summed(head) + summed(body))
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        frame = bytearray()
-        while missing := framing.missing_bytes(frame, MAX_MESSAGE_BYTES):
-            frame += receive_exactly(self._socket, missing)  # raw data may follow: not a byte more
-        return bytes(frame[framing.HEAD.size :]), []
+        what = f"messages from {self.peer}"
+        head = receive_few(self._socket, framing.HEAD.size, what)
+        nbytes = framing.missing_bytes(head, MAX_MESSAGE_BYTES)
+        return receive_few(self._socket, nbytes, what), []  # raw data may follow: not a byte more
 
 
 def raw(array: Array) -> memoryview:

@@ -31,7 +31,8 @@ class Between:
         for each in (self.above, *self.below):
             each.settimeout(WAIT_S)
         self.failed = stack.enter_context(closing(Counter.create()))
-        relay = Relay(parent, own, "float32", Recorder(None), self.failed)
+        named = {f"child {number}": end for number, end in enumerate(own)}
+        relay = Relay(parent, named, "float32", Recorder(None), self.failed)
         self.relay = stack.enter_context(closing(relay))
 
 
@@ -63,7 +64,7 @@ def test_gradients_are_added_in_the_order_of_the_children(between, arrival):
         GradientsOut(around.below[child]).send(7, parts[child])
     found = np.empty_like(parts[0])
     assert received(around.above) == (Order.GRADIENTS, 7, found.nbytes)
-    receive_gradients(around.above, found)
+    receive_gradients(around.above, found, "the relay")
     np.testing.assert_array_equal(found, (parts[0] + parts[1]) + parts[2])
     assert (found != parts[0] + (parts[1] + parts[2])).any()
 
@@ -81,7 +82,7 @@ def test_a_sum_has_the_blocks_of_all(between):
         GradientsOut(child).send(0, part)
     received(around.above)
     found = np.full_like(parts[0], np.nan)
-    receive_gradients(around.above, found)
+    receive_gradients(around.above, found, "the relay")
     np.testing.assert_array_equal(found, parts[0] + parts[1])
 
 
@@ -134,6 +135,17 @@ def test_wafers_that_differ_end_the_relay_with_a_word(between):
     poll.register(around.failed.descriptor, select.POLLIN)
     assert poll.poll(WAIT_S * 1000)
     assert "have given different orders" in str(around.relay.error)
+
+
+def test_what_has_arrived_altered_is_told_with_whose_it_is(between):
+    around = between(2)
+    right = head(Order.FETCH, 1)
+    around.below[0].sendall(right)
+    around.below[1].sendall(right[:-1] + bytes([right[-1] ^ 1]))
+    poll = select.poll()
+    poll.register(around.failed.descriptor, select.POLLIN)
+    assert poll.poll(WAIT_S * 1000)
+    assert str(around.relay.error).startswith("orders from child 1 have arrived damaged: ")
 
 
 def test_a_child_that_is_lost_ends_it_without_one(between):

@@ -18,7 +18,7 @@ from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.finite import finite
 from csrun.runtime.store.place import make_store
 from csrun.runtime.wire.messages import RunSettings
-from csrun.runtime.wire.tcp import DamagedTransferError, Line
+from csrun.runtime.wire.tcp import SUM, DamagedTransferError, Line
 
 WAIT_S = 120.0
 
@@ -96,13 +96,29 @@ def updating(gate, state, updated):
     return thread
 
 
-@pytest.mark.parametrize("byte", [0, 65, 100], ids=["a value", "its sum", "another value"])
-def test_what_is_altered_on_its_way_is_no_checkpoint(tmp_path, byte):
+ANSWER = len(HELD) + SUM.size  # to the order to hold updates back, before the first tensor
+
+
+@pytest.mark.parametrize(
+    ("byte", "what"),
+    [
+        (0, "answers"),
+        (ANSWER - 1, "answers"),
+        (ANSWER, "a checkpoint's tensors"),
+        (ANSWER + 3, "a checkpoint's tensors"),
+        (ANSWER + 65, "a checkpoint's tensors"),
+        (ANSWER + 100, "a checkpoint's tensors"),
+    ],
+    ids=["answer", "its sum", "value", "value that is inf then", "its sum", "another value"],
+)
+def test_what_is_altered_on_its_way_is_no_checkpoint(tmp_path, byte, what):
     """The first tensor has 64 bytes, and is not the first one of the file."""
     with connected(tmp_path) as (sent, *_):
         saved(tmp_path, 3, sent.hold())
-    with connected(tmp_path / "altered", len(HELD) + byte) as (sent, *_):
-        with pytest.raises(DamagedTransferError, match="tensors from memoryx have arrived damaged"):
+    with connected(tmp_path / "altered", byte) as (sent, state, *_):
+        for tensor in state.values():
+            tensor[...] = 2.0**96
+        with pytest.raises(DamagedTransferError, match=f"{what} from memoryx have arrived damaged"):
             saved(tmp_path, 4, sent.hold())
         sent.end()
     assert checkpoints.kept_steps(tmp_path) == (3,)

@@ -20,6 +20,7 @@ from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
+from csrun.runtime.remote.state import ASK, SentState
 from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.roles import memoryx
@@ -41,10 +42,11 @@ def afar(tmp_path):
 
 
 @contextmanager
-def connected(executable, sender=None, altered=0, errors=None):
+def connected(executable, sender=None, altered=0, errors=None, line=Line.BULK):
     """The same for any Executable.
 
-    sender: memoryx or wafer, if a byte of what that sends is altered. errors: what MemoryX ends by.
+    sender: memoryx or another one, if a byte of what that sends on the line is altered. errors:
+    what MemoryX ends by.
     """
     plan = executable.plan
     chief, control = tcp_channel_pair("memoryx", "chief")
@@ -56,8 +58,8 @@ def connected(executable, sender=None, altered=0, errors=None):
         if sender is not None:
             ends = (chief, control) if sender == "memoryx" else (control, chief)
             for channel, end in zip(ends, stack.enter_context(altering_pair(altered)), strict=True):
-                channel.bulk.close()
-                channel.lines[Line.BULK] = end
+                channel.lines[line].close()
+                channel.lines[line] = end
         thread = threading.Thread(target=_serve, args=(control, [] if errors is None else errors))
         thread.start()
         stack.callback(thread.join)
@@ -269,7 +271,30 @@ def test_altered_gradients_are_no_update(tmp_path, byte, what):
             weights.enter(0)
             weights.deliver(0, Step())
     (error,) = errors
-    assert str(error).startswith(f"{what} have arrived damaged: ")
+    assert str(error).startswith(f"{what} from the wafer have arrived damaged: ")
+
+
+ASK_BYTES = ASK.size + SUM.size
+
+
+@pytest.mark.parametrize(
+    "byte",
+    [0, ASK_BYTES - 1, ASK_BYTES, 2 * ASK_BYTES - 5],
+    ids=["hold", "its sum", "send", "which tensor"],
+)
+def test_an_altered_order_of_a_checkpoint_is_what_memoryx_ends_by(tmp_path, byte):
+    """The chief only sees it lost, and nobody waits for what is not sent."""
+    executable, errors = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING), []
+    with connected(executable, "chief", byte, errors, Line.STATE) as (plan, weights, *_, chief):
+        sent = SentState(plan, None, chief)
+        with pytest.raises(PeerLost, match="memoryx"):
+            for tensor in sent.hold().values():
+                list(tensor.make())
+        weights.enter(1)
+        weights.deliver(1, Step())
+        weights.settle()
+    (error,) = errors
+    assert str(error).startswith("orders of a checkpoint from the chief have arrived damaged: ")
 
 
 def test_the_chief_may_not_reach_beyond_the_store(afar):

@@ -10,15 +10,22 @@ import msgspec
 import numpy as np
 import pytest
 from support.jobs import until
-from support.wires import PAIRS, tcp_channel_pair
+from support.wires import PAIRS, altering_pair, tcp_channel_pair
 
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.base.framing import FrameError
+from csrun.base.framing import HEAD, FrameError
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
 from csrun.runtime.wire.messages import MOST, Primed, RingReady, RunSettings, Stop
 from csrun.runtime.wire.shared import SharedMemory
-from csrun.runtime.wire.tcp import ROW_BYTES, checksum
+from csrun.runtime.wire.tcp import (
+    ROW_BYTES,
+    SUM,
+    DamagedTransferError,
+    TcpChannel,
+    checksum,
+    summed,
+)
 
 
 def test_messages_keep_their_borders_and_descriptors():
@@ -127,9 +134,26 @@ def test_a_message_of_endless_length_is_a_lost_peer_and_takes_no_memory():
     left, right = tcp_channel_pair("right", "left")
     with closing(left), closing(right):
         with socket.socket(fileno=os.dup(left.fileno())) as same:
-            same.sendall(b"\xff\xff\xff\xff")
+            same.sendall(summed(b"\xff\xff\xff\xff"))
         with pytest.raises(PeerLost, match="left"):
             right.receive()
+
+
+HEAD_BYTES = HEAD.size + SUM.size
+
+
+@pytest.mark.parametrize(
+    "byte",
+    [0, HEAD.size - 1, HEAD.size, HEAD_BYTES, HEAD_BYTES + 7, HEAD_BYTES + 8],
+    ids=["length", "length", "its sum", "message", "message", "its sum"],
+)
+def test_an_altered_message_is_not_obeyed(byte):
+    """Stop({}) has eight bytes or more; nobody waits for those that an altered length has more."""
+    with altering_pair(byte) as (first, second):
+        left, right = TcpChannel(first, "right"), TcpChannel(second, "left")
+        right.send(Stop({"loss": 1.5}))
+        with pytest.raises(DamagedTransferError, match="messages from right have arrived damaged"):
+            left.receive()
 
 
 def test_no_descriptor_goes_to_another_machine():
