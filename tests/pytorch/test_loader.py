@@ -137,11 +137,12 @@ def test_the_order_is_plain_pytorchs(name: str, streamers: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["shuffle", "mixed", "weighted"])
-def test_what_the_users_loop_draws_moves_it_as_in_pytorch(name: str) -> None:
+@pytest.mark.parametrize("between", [lambda: torch.rand(1), lambda: iter(loader())])
+def test_what_the_users_loop_draws_moves_it_as_in_pytorch(name: str, between: Any) -> None:
     make = LOADERS[name]
-    expected = batches_of_torch(make, lambda: torch.rand(1))
+    expected = batches_of_torch(make, between)
     assert expected != batches_of_torch(make, lambda: None)
-    assert batches_of_csrun(make, lambda: torch.rand(1), 2) == expected
+    assert batches_of_csrun(make, between, 2) == expected
 
 
 @pytest.mark.parametrize("name", ["shuffle", "batch_sampler", "a sampler of batches"])
@@ -153,6 +154,22 @@ def test_passes_to_come_are_told_beforehand_where_nothing_else_draws(name: str) 
     assert [orders.begin() for _ in range(2)] == [False, True]
     assert orders.end() > 100
     assert len(orders.told()) < 10_000
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_passes_are_told_beforehand_where_others_draw_as_often_each_time(draws: int) -> None:
+    """As a loop does that validates behind each pass; once it draws again, and then no more."""
+
+    def drawn(count: int) -> None:
+        for _ in range(count):
+            iter(loader())  # which draws the seed of its workers
+
+    seed()
+    orders, found = Orders(loader(shuffle=True)), []
+    for count in (draws, draws, draws, draws + 1, draws, draws, 0, 0, 0):
+        found.append(orders.begin())
+        drawn(count)
+    assert found == [False, False, True, True, False, False, True, False, True]
 
 
 def test_there_are_batches_as_far_as_they_were_told() -> None:

@@ -134,3 +134,23 @@ def test_an_order_goes_on_in_the_next_pass(tmp_path, ordered):
         ours.train_once()
         ours.train_once()
     assert any(first < BATCHES < last for first, last in ordered)
+
+
+def test_batches_come_without_a_new_beginning_where_each_pass_is_validated(tmp_path, monkeypatch):
+    """From the third pass on, when what validation draws of torch's generator is known."""
+    begun, begin = [], CpuProgram.begin
+
+    def noted(self, first=0, *options):
+        begun.append((self, first))
+        begin(self, first, *options)
+
+    monkeypatch.setattr(CpuProgram, "begin", noted)
+    ours, theirs = kit(), kit()
+    for each in (ours, theirs):
+        each.train = DataLoader(each.train.dataset, 4, shuffle=True)
+    torch.manual_seed(6)
+    with ours.session(tmp_path):
+        found = trains_and_evaluates(ours)
+    torch.manual_seed(6)
+    torch.testing.assert_close(found, trains_and_evaluates(theirs), rtol=1e-9, atol=1e-10)
+    assert {first for _, first in begun if first} <= {BATCHES, len(ours.val)}

@@ -3,13 +3,15 @@
 The chief begins each pass as PyTorch does: it draws the base seed, then what the sampler draws,
 from the user's own generators. Streamers begin none: they are told. Where the order is that of
 `shuffle=True` a pass is two numbers, and those of the passes to come are told beforehand, as they
-are when nothing else draws between two of them; where something does, they are told anew. Of any
-other sampler each pass is told whole.
+are when between two of them others draw as many numbers as the last time: none, or the seed of a
+pass over the validation's loader. Where that is not so they are told anew. Of any other sampler
+each pass is told whole.
 
 Source: torch.utils.data.dataloader, _BaseDataLoaderIter; torch.utils.data.sampler, RandomSampler
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,6 +25,7 @@ from csrun.data.adapters.torch_batches import Indices, PassOrder
 from csrun.data.errors import DataError
 
 AHEAD = 256  # passes that are told beforehand
+MOST_BETWEEN = 8  # draws of others between two passes that are looked for: four loaders' seeds
 
 
 class PassSeeds(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +55,8 @@ class Orders:
         self._samples = 0  # of a pass
         self._told = Told(0, ())
         self._base: int | None = None  # of workers that persist
+        self._behind: torch.Tensor | None = None  # torch's generator, behind the last pass's draws
+        self._between = 0  # draws of others between two passes
         self._kept: dict[int, PassOrder] = {}  # those that are read now
         self.begun = 0
 
@@ -65,15 +70,18 @@ class Orders:
         return told
 
     def _begin(self, number: int, before: Callable[[], None]) -> bool:
-        base = self._drawn_base()
-        if self._cut is not None:
+        if self._cut is None:
+            told = Told(number, (PassSeeds(self._drawn_base(), 0),), self._drawn_batches())
+        else:
             self._samples = len(self._cut.sampler)
-            seeds = PassSeeds(base, self._drawn_sampler_seed())
-            if self._seeds_of(number) == seeds:
+            seeds = self._drawn()
+            is_told = self._seeds_of(number) == seeds
+            if not is_told:
+                self._between = self._found_between(seeds)
+            self._behind = torch.default_generator.get_state()
+            if is_told:
                 return True
             told = Told(number, (seeds, *self._foreseen()))
-        else:
-            told = Told(number, (PassSeeds(base, 0),), self._drawn_batches())
         before()
         self._tell(told)
         return False
@@ -129,6 +137,9 @@ class Orders:
         place = number - self._told.first
         return self._told.seeds[place] if 0 <= place < len(self._told.seeds) else None
 
+    def _drawn(self) -> PassSeeds:
+        return PassSeeds(self._drawn_base(), self._drawn_sampler_seed())
+
     def _drawn_base(self) -> int:
         loader = self._loader
         if self._base is None or not (loader.num_workers and loader.persistent_workers):
@@ -146,16 +157,40 @@ class Orders:
         return list(islice(batches, len(self._loader) + 1))
 
     def _foreseen(self) -> list[PassSeeds]:
-        """The seeds of the next passes, if nothing else draws; nothing is drawn by this."""
+        """The seeds of the next passes, if others draw as many between them."""
+        found = []
+        with self._unmoved():
+            for _ in range(AHEAD - 1):
+                for _ in range(self._between):
+                    drawn_seed(None)
+                found.append(self._drawn())
+        return found
+
+    def _found_between(self, seeds: PassSeeds) -> int:
+        """How many numbers others have drawn since the last pass began; 0 if that is not seen."""
+        if self._behind is None or self._loader.generator is not None:
+            return 0
+        with self._unmoved():
+            torch.default_generator.set_state(self._behind)
+            for count in range(MOST_BETWEEN + 1):
+                here = torch.default_generator.get_state()
+                if self._drawn() == seeds:
+                    return count
+                torch.default_generator.set_state(here)
+                drawn_seed(None)
+        return 0
+
+    @contextmanager
+    def _unmoved(self) -> Iterator[None]:
+        """What is drawn in the context is not."""
         generators = [torch.default_generator, *filter(None, [self._loader.generator])]
         states, base = [each.get_state() for each in generators], self._base
-        seeds = [
-            PassSeeds(self._drawn_base(), self._drawn_sampler_seed()) for _ in range(AHEAD - 1)
-        ]
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        self._base = base
-        return seeds
+        try:
+            yield
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+            self._base = base
 
 
 def drawn_seed(generator: "torch.Generator | None") -> int:
