@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from support.fc_mnist import FOLDER, RUN, FcMnist
-from support.sites import SHIPPED, separate_site
+from support.sites import SHIPPED, STREAMING_8, separate_site
 from support.testbed import Testbed, site_file
 
 GOAL = 1200  # steps: a few seconds of training
@@ -18,19 +18,18 @@ EVERY = 20  # steps between two checkpoints: so that many a kill comes while one
 PER_NODE = ("--tasks-per-node", "2", "--cpus-per-task", "1")
 RUN_TORCH = str(FOLDER / "run_torch.py")
 SMALL = {"usable_cores": 48, "sram_kb_per_core": 1}  # a batch has no room, nor has a first kernel
-CUT = {
-    "model__hidden_sizes": [50] * 8,
-    "runconfig__micro_batch_size": 16,
-    "runconfig__max_group_bytes": 8192,
-}
+WAFERS = tuple(f"wafer-cs2-{number:02}" for number in range(1, 6))
+DEEP = {"model__hidden_sizes": [50] * 8, "runconfig__max_group_bytes": 8192}  # of several groups
+CUT = {**DEEP, "runconfig__micro_batch_size": 16}
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to start the training. streamers, memoryx: the ranks of those.
+    """A way to start the training. streamers, memoryx, swarmx: the ranks of those.
 
-    wafers: how their logs' names begin. options: in params.yaml, beside what all have. is_own: its
-    bits are those of as many systems, so that a job is what it is compared with.
+    wafers: how their logs' names begin. words: behind the script's others. options: in params.yaml,
+    beside what all have. is_own: its bits are those of as many systems, so that a job is what it is
+    compared with.
     """
 
     name: str
@@ -38,8 +37,10 @@ class Configuration:
     layout: tuple[str, ...]
     streamers: tuple[int, ...]
     memoryx: tuple[int, ...] = (1,)
+    swarmx: tuple[int, ...] = ()
     wafers: tuple[str, ...] = ("wafer",)
     script: str = RUN
+    words: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     is_own: bool = False
 
@@ -48,12 +49,18 @@ class Configuration:
         """What can be killed."""
         streaming = ("memoryx",) if self.interpreter == "python-ws" else ()
         server = () if self.name == "slurm" else ("forkserver",)
-        return "launcher", *server, "chief", *streaming, "streamer", "wafer"
+        between = ("swarmx",) if self.swarmx else ()
+        return "launcher", *server, "chief", *streaming, *between, "streamer", "wafer"
 
     def logs_of(self, role: str) -> tuple[str, ...]:
         """How the names of the logs begin of those who play a role."""
-        ranks = {"chief": (0,), "memoryx": self.memoryx, "streamer": self.streamers}.get(role, ())
-        return tuple(f"rank-{rank:05}" for rank in ranks) or (
+        ranks = {
+            "chief": (0,),
+            "memoryx": self.memoryx,
+            "swarmx": self.swarmx,
+            "streamer": self.streamers,
+        }
+        return tuple(f"rank-{rank:05}" for rank in ranks.get(role, ())) or (
             self.wafers if role == "wafer" else (role,)
         )
 
@@ -65,7 +72,8 @@ class Configuration:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        return "--params", "params.yaml", "--mode", "train", "--model_dir", "model_dir"
+        common = "--params", "params.yaml", "--mode", "train", "--model_dir", "model_dir"
+        return *common, *self.words
 
     def command(self) -> tuple[str, ...]:
         return *self.layout, self.interpreter, self.script, *self.arguments
@@ -73,7 +81,7 @@ class Configuration:
     @property
     def reference(self) -> str:
         """What it is compared with; that of all that train alike is one."""
-        return f"{self.name if self.is_own else ''} {self.script} {sorted(self.options.items())}"
+        return f"{self.is_own} {self.script} {sorted(self.options.items())}"
 
 
 CONFIGURATIONS = {
@@ -100,8 +108,29 @@ CONFIGURATIONS = {
             "python-ws",
             ("--site", "streaming-8", "--total-nodes", "3", *PER_NODE),
             (2, 3),
-            wafers=("wafer-cs2-01", "wafer-cs2-02"),
-            options={"runconfig__num_csx": 2},
+            wafers=WAFERS[:2],
+            options={**DEEP, "runconfig__num_csx": 2},
+            is_own=True,
+        ),
+        Configuration(
+            "systems-servers",
+            "python-ws",
+            ("--site", "streaming-8", "--total-nodes", "4", *PER_NODE, "--num-wgt-servers", "2"),
+            (3, 4),
+            memoryx=(1, 2),
+            wafers=WAFERS[:2],
+            options={**DEEP, "runconfig__num_csx": 2},
+            is_own=True,
+        ),
+        Configuration(
+            "swarmx",
+            "python-ws",
+            ("--site", "separate.yaml", "--total-nodes", "5", *PER_NODE),
+            (4, 5),
+            swarmx=(2, 3),
+            wafers=WAFERS,
+            words=("--num_csx", "5"),
+            options={"runconfig__num_csx": 5, "train_input__batch_size": 30},
             is_own=True,
         ),
         Configuration(
@@ -136,7 +165,7 @@ def place_of(
     if configuration.name == "slurm" and cluster is not None:
         conf = ("SLURM_CONF", str(cluster.conf))
         place = FcMnist(folder, site=site_file(folder, "slurm"), variables=(*variables, conf))
-    separate_site(folder)
+    separate_site(folder, shipped=STREAMING_8)
     _small_site(folder)
     options = {
         "train_input__batch_size": 32,

@@ -70,7 +70,8 @@ class ChiefTrace:
     def break_off(self) -> None:
         """The run ends by an error: write what was traced until then.
 
-        That of processes of this machine, be they alive or not: who is lost could not be asked.
+        That of processes of this machine, be they alive or not. Of others who is lost could not be
+        asked, and who is not may be amid a transfer, or end before it answers.
         """
         if self._is_written or self._steps is None:
             return
