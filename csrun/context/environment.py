@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -16,8 +16,8 @@ JOB_DIR = "CSRUN_JOB_DIR"
 SITE = "CSRUN_SITE"
 WAFER = "CSRUN_WAFER"
 RANK = "SLURM_PROCID"
-ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the system that its job was given
-NO_SYSTEM = "-"
+ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the systems that its job was given
+_NO_SYSTEM = "-"
 ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # of cs_input_analyzer: where to leave what was measured
 PREPARATION = "CSRUN_PREPARATION"  # what the command's words ask for in place of a run
 #: For a process that forks: the threads of a BLAS do not survive it.
@@ -56,7 +56,7 @@ class Allocation:
     it, nor is it csrun's to end.
     """
 
-    system: str | None
+    systems: tuple[str, ...]
     is_whole: bool = False
     is_users: bool = False
 
@@ -83,7 +83,12 @@ def allocation() -> Allocation | None:
     given = os.environ.get(ALLOCATION)
     if given is None:
         return None
-    return Allocation(None if given == NO_SYSTEM else given)
+    return Allocation(() if given == _NO_SYSTEM else tuple(given.split(",")))
+
+
+def allocation_words(systems: Iterable[str]) -> tuple[str, str]:
+    """How a script starts a program in an allocation with these systems."""
+    return "env", f"{ALLOCATION}={','.join(systems) or _NO_SYSTEM}"
 
 
 def restarted_job() -> int | None:

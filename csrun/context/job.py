@@ -110,7 +110,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `mode` is the execution mode that the interpreter of the command needs, None for a command
     that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
-    `system` is the CS system that a cluster's scheduler has given the job, if it has.
+    `systems` are the CS systems that a cluster's scheduler has given the job, if it has.
     `grace_s` is the time from the word to end until a task is killed, `max_restarts` how often its
     tasks may start again after a failure, `time_limit_s` the time that the job has from their first
     start. `board` is the folder where other accounts of a shared site read how far the job is;
@@ -126,7 +126,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: int
     cpus_per_task: int
     tasks: tuple[TaskEntry, ...]
-    system: str | None = None
+    systems: tuple[str, ...] = ()
     hosts: Hosts = Hosts.SHARED
     grace_s: float = GRACE_S
     max_restarts: int = 0

@@ -85,21 +85,14 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
         elif interpreter_mode() is ExecutionMode.WEIGHT_STREAMING:
             log.warning(f"python-ws {NO_EFFECT}")
         return Target(context, None, load_site().systems[0], ExecutionMode.PIPELINED)
-    here = load_site(context.job.site)
+    here, given = load_site(context.job.site), context.job.systems
     source = "cs_ip" if cs_ip else "the job's system"
-    found = system.find(here, cs_ip or context.job.system, context.mode, source)
-    if context.job.system not in (None, found.name):
-        raise UsageError(
-            f"cs_ip {cs_ip}: the job was given {context.job.system}, not {found.name}: name the"
-            " system on the command line of csrun_wse, as --cs_ip after the script"
-        )
-    if context.job.system is not None and config.num_csx > 1:
-        raise UsageError(
-            f"num_csx must be 1 on site {here.name}, got {config.num_csx}: Slurm has given the job"
-            f" one CS system, {found.name}; leave it out, or run the script on another site"
-        )
-    is_open = cs_ip is None and context.job.system is None
-    others = _others(here, found, context.mode, config.num_csx)
+    found = system.find(here, cs_ip or next(iter(given), None), context.mode, source)
+    _require_given(context, found, config)
+    is_open = cs_ip is None and not given
+    others = system.others_like(
+        here, found, config.num_csx - 1, context.mode, given=[system.named(here, n) for n in given]
+    )
     if others and context.job.hosts is Hosts.SEPARATE:
         _require_swarmx(context, config.num_csx)
     if cs_ip is None:
@@ -110,17 +103,23 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     return target
 
 
-def _others(site: Site, first: System, mode: ExecutionMode, num_csx: int) -> tuple[System, ...]:
-    """The systems that share each batch with the first.
-
-    Raises: UsageError in pipelined mode, and where the site has not as many
-    """
-    if num_csx > 1 and mode is not ExecutionMode.WEIGHT_STREAMING:
+def _require_given(context: TaskContext, first: System, config: CSRunConfig) -> None:
+    """Where a scheduler has given the job its systems, they are those that the run asks for."""
+    given = context.job.systems
+    if not given:
+        return
+    names = ", ".join(given)
+    if first.name not in given:
         raise UsageError(
-            f"num_csx must be 1 in {mode} mode, got {num_csx}: several CS systems share a batch in "
-            "weight streaming alone; run the script with python-ws, or leave --num_csx out"
+            f"cs_ip {config.cs_ip}: the job was given {names}, not {first.name}: name the"
+            " system on the command line of csrun_wse, as --cs_ip after the script"
         )
-    return tuple(system.others_like(site, first, num_csx - 1, mode))
+    if config.num_csx > len(given) and context.mode is ExecutionMode.WEIGHT_STREAMING:
+        raise UsageError(
+            f"num_csx must be at most {len(given)}, got {config.num_csx}: the job was given {names}"
+            f": give --num_csx {config.num_csx} among the words behind the script's name, by which"
+            " csrun_wse asks for as many"
+        )
 
 
 def _require_swarmx(context: TaskContext, num_csx: int) -> None:
@@ -165,7 +164,7 @@ def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
         return find_target(context, config)
     here, mode = load_site(), interpreter_mode()
     found = system.find_for_compile(here, config.cs_ip, mode)
-    others = _others(here, found, mode, config.num_csx)
+    others = system.others_like(here, found, config.num_csx - 1, mode)
     log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
         log.warning(f"{found.name} is not in {mode} mode now; it must be when this is to run")
@@ -184,7 +183,8 @@ def on_freest(target: Target) -> Target:
     freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
         _say_taken(freest, _why_taken(site, freest, mode))
-    return replace(target, system=freest, others=_others(site, freest, mode, len(target.systems)))
+    others = system.others_like(site, freest, len(target.others), mode)
+    return replace(target, system=freest, others=others)
 
 
 @contextmanager

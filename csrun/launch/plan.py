@@ -58,7 +58,7 @@ class JobPlan:
         job_id: int,
         node_names: tuple[str, ...],
         addresses: Mapping[str, str] | None = None,
-        system: str | None = None,
+        systems: tuple[str, ...] = (),
     ) -> JobFile:
         """What the tasks will know of the job; nodes with addresses are machines of their own.
 
@@ -73,7 +73,7 @@ class JobPlan:
             nodes=self.layout.nodes,
             cpus_per_task=self.layout.cpus_per_task,
             tasks=self.entries(node_names, addresses),
-            system=system,
+            systems=systems,
             hosts=Hosts.SEPARATE if addresses else Hosts.SHARED,
             grace_s=self.grace_s,
             max_restarts=self.max_restarts,
@@ -81,8 +81,12 @@ class JobPlan:
         )
 
 
-def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
+def plan(
+    request: JobRequest, site: Site, real_cpus: tuple[int, ...], *, is_cluster: bool = False
+) -> JobPlan:
     """Lay the job out on a site whose nodes share the CPUs `real_cpus` of this machine.
+
+    is_cluster: they are machines of their own, as nodes with addresses act to be
 
     Raises: UsageError for a layout that the site or the interpreter does not allow
     """
@@ -92,7 +96,8 @@ def plan(request: JobRequest, site: Site, real_cpus: tuple[int, ...]) -> JobPlan
     serving = _Serving()
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
         servers = wgt_servers_of(request.command, request.num_wgt_servers)
-        serving = _Serving(servers, _swarmx(request.command, site))
+        are_apart = is_cluster or bool(site.nodes.addresses)
+        serving = _Serving(servers, _swarmx(request.command, site) if are_apart else 0)
     layout = _resolve(request, site, mode, serving)
     tasks = _place(layout, mode, serving, site, real_cpus)
     return JobPlan(
@@ -130,8 +135,6 @@ class _Serving:
 
 def _swarmx(command: tuple[str, ...], site: Site) -> int:
     """SwarmX tasks between MemoryX and the CS systems that a command's words ask for."""
-    if not site.nodes.addresses:
-        return 0
     return swarmx_tasks(min(systems_of(command), len(site.systems)))
 
 

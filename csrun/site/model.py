@@ -139,6 +139,13 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prolog: tuple[str, ...] = ()
     shared: bool = False
 
-    def gres_of(self, system: str) -> str | None:
-        """The resource by which a job asks for that system."""
-        return None if self.gres is None else self.gres.replace("{system}", system)
+    @property
+    def gres_names_systems(self) -> bool:
+        """Whether a job's resources tell which systems it asks for."""
+        return "{system}" in (self.gres or "")
+
+    def gres_of(self, *systems: str) -> str | None:
+        """The resources by which a job asks for those systems, all in one request."""
+        if self.gres is None or not systems:
+            return None
+        return ",".join(self.gres.replace("{system}", system) for system in systems)

@@ -1,7 +1,15 @@
 """The CS system as its administrator sees it: power state, execution mode, lease."""
 
 from csrun.system.change import SystemBusyError, change, drain
-from csrun.system.find import find, find_for_compile, in_mode, named, others_like, users_of
+from csrun.system.find import (
+    alike,
+    find,
+    find_for_compile,
+    in_mode,
+    named,
+    others_like,
+    users_of,
+)
 from csrun.system.lease import Lease, acquire, acquire_all
 from csrun.system.lock import (
     FileLock,
@@ -25,6 +33,7 @@ __all__ = [
     "WaitingLine",
     "acquire",
     "acquire_all",
+    "alike",
     "apply",
     "change",
     "drain",

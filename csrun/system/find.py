@@ -1,7 +1,7 @@
 """Which CS system a run uses."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
@@ -42,22 +42,46 @@ def find(
 
 
 def others_like(
-    site: Site, first: System, count: int, mode: ExecutionMode, users: Users = users_of
-) -> list[System]:
+    site: Site,
+    first: System,
+    count: int,
+    mode: ExecutionMode,
+    users: Users = users_of,
+    given: Sequence[System] = (),
+) -> tuple[System, ...]:
     """So many systems that can share a run with `first`: those with the fewest users.
 
-    Raises: UsageError where the site has not as many, with what keeps each of the others from it
+    `given` are those that a scheduler gave the job, and others are not its.
+
+    Raises: UsageError in pipelined mode; where there are not as many, with what keeps each of the
+    others from it
     """
-    others = [system for system in site.systems if system != first]
-    obstacles = {system.name: _unlike(site, system, first, mode) for system in others}
-    fitting = [system for system in others if not obstacles[system.name]]
-    if count > len(fitting):
-        why = "; ".join(f"{name} {obstacle}" for name, obstacle in obstacles.items() if obstacle)
+    if not count:
+        return ()
+    if mode is not ExecutionMode.WEIGHT_STREAMING:
         raise UsageError(
-            f"num_csx must be at most {1 + len(fitting)}, got {1 + count}: site {site.name} has "
-            f"{len(site.systems)} CS systems{': ' if why else ''}{why}"
+            f"num_csx must be 1 in {mode} mode, got {1 + count}: several CS systems share a batch "
+            "in weight streaming alone; run the script with python-ws, or leave --num_csx out"
         )
-    return sorted(fitting, key=lambda system: users(site, system))[:count] if count else []
+    others = [system for system in given or site.systems if system != first]
+    fitting = alike(site, first, mode, others)
+    if count > len(fitting):
+        obstacles = ((system.name, _unlike(site, system, first, mode)) for system in others)
+        why = "; ".join(f"{name} {obstacle}" for name, obstacle in obstacles if obstacle)
+        raise UsageError(
+            f"num_csx must be at most {1 + len(fitting)}, got {1 + count}: "
+            f"{'the job was given' if given else f'site {site.name} has'} "
+            f"{1 + len(others)} CS systems{': ' if why else ''}{why}"
+        )
+    return tuple(sorted(fitting, key=lambda system: users(site, system))[:count])
+
+
+def alike(
+    site: Site, first: System, mode: ExecutionMode, others: Iterable[System] | None = None
+) -> list[System]:
+    """The others, of `others` or of all, that can share a run with `first`."""
+    among = site.systems if others is None else others
+    return [each for each in among if each != first and not _unlike(site, each, first, mode)]
 
 
 def _unlike(site: Site, system: System, first: System, mode: ExecutionMode) -> str:

@@ -17,7 +17,7 @@ from csrun.estimator import place
 from csrun.estimator.config import CSRunConfig
 from csrun.estimator.place import Target, checkpoint_space, find_target, on_freest
 from csrun.site import System, load
-from csrun.system import acquire
+from csrun.system import Power, SystemState, acquire, save_state
 
 MODE, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 LOCAL = load("local")
@@ -95,12 +95,30 @@ def test_another_kind_of_system_is_no_choice() -> None:
         assert on_freest(target) == target
 
 
-def test_a_job_that_was_given_one_system_has_no_others() -> None:
-    job = SimpleNamespace(site="streaming-8", system="cs2-03", hosts=Hosts.SEPARATE)
+def test_a_job_that_was_given_systems_has_no_others() -> None:
+    given = ("cs2-03", "cs2-05")
+    job = SimpleNamespace(site="streaming-8", systems=given, hosts=Hosts.SEPARATE)
     context: Any = SimpleNamespace(mode=STREAMING, job=job, memoryx=1, swarmx=(2,))
-    assert find_target(context, CSRunConfig()).systems[0].name == "cs2-03"
-    with pytest.raises(UsageError, match="num_csx must be 1 on site streaming-8, got 2: Slurm has"):
-        find_target(context, CSRunConfig(num_csx=2))
+
+    def taken(**config: Any) -> tuple[str, ...]:
+        target = find_target(context, CSRunConfig(**config))
+        assert on_freest(target) == target
+        return tuple(each.name for each in target.systems)
+
+    assert taken() == given[:1]
+    assert taken(num_csx=2) == given
+    assert taken(num_csx=2, cs_ip="cs2-05") == given[::-1]
+    with pytest.raises(UsageError, match="the job was given cs2-03, cs2-05, not cs2-01: name the"):
+        taken(num_csx=2, cs_ip="cs2-01")
+    with pytest.raises(
+        UsageError, match=r"at most 2, got 3: .* cs2-03, cs2-05: give --num_csx 3 among"
+    ):
+        taken(num_csx=3)
+    site = load("streaming-8")
+    save_state(site, site.systems[4], SystemState(Power.STANDBY, STREAMING))
+    said = "at most 1, got 2: the job was given 2 CS systems: cs2-05 is in STANDBY"
+    with pytest.raises(UsageError, match=said):
+        taken(num_csx=2)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +137,7 @@ def test_a_job_that_was_given_one_system_has_no_others() -> None:
 def test_several_systems_need_weight_streaming_and_between_machines_swarmx(
     site: str, mode: ExecutionMode, hosts: Hosts, memoryx: int, message: str
 ) -> None:
-    job = SimpleNamespace(site=site, system=None, hosts=hosts)
+    job = SimpleNamespace(site=site, systems=(), hosts=hosts)
     context: Any = SimpleNamespace(mode=mode, job=job, memoryx=memoryx, swarmx=(4,))
     assert len(find_target(context, CSRunConfig()).systems) == 1
     if hosts is Hosts.SEPARATE:

@@ -92,11 +92,16 @@ def test_tasks_share_the_real_cpus_in_turn() -> None:
     assert alone.cpus == (3, 5, 7)
 
 
-def test_slurm_gives_a_job_one_system() -> None:
-    slurm = SlurmBackend(msgspec.structs.replace(MACHINES, scheduler=Scheduler.SLURM))
-    assert slurm.plan(JobRequest((*WS, "--num_csx", "1"), 4)).layout.single_task_nodes == 2
-    with pytest.raises(UsageError, match="--num_csx must be 1 on site streaming-8, got 2: Slurm"):
-        slurm.plan(JobRequest((*WS, "--num_csx", "2"), 4))
+def test_slurms_nodes_are_machines_with_swarmx_between() -> None:
+    site = msgspec.structs.replace(STREAMING_8, scheduler=Scheduler.SLURM, gres="cs:{system}:1")
+    got = SlurmBackend(site).plan(JobRequest((*WS, "--num_csx", "2"), 4))
+    roles = [Role.CHIEF, Role.MEMORYX, Role.SWARMX, Role.STREAMER]
+    assert [task.role for task in got.tasks[:4]] == roles
+    assert got.layout.single_task_nodes == 3
+    one = SlurmBackend(msgspec.structs.replace(site, gres="cs:1"))
+    assert one.plan(JobRequest((*WS, "--num_csx", "1"), 4)).layout.single_task_nodes == 2
+    with pytest.raises(UsageError, match=r"--num_csx must be 1 on .* 2: its gres, cs:1,"):
+        one.plan(JobRequest((*WS, "--num_csx", "2"), 4))
 
 
 REFUSED_OF_MACHINES = [

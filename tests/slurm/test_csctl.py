@@ -26,7 +26,7 @@ def test_a_job_is_shown_and_cancelled(cluster_place: Workplace, testbed: Testbed
         assert len(running) == 1  # of the components one job
         shown = running[0]
         assert (shown["name"], shown["nodes"], shown["tasks"]) == ("digits", 3, 3)
-        assert shown["system"] == "cs2-01"
+        assert shown["systems"] == ["cs2-01"]
         number = str(shown["job_id"])
         assert any(line.endswith(f" {number}+0") for line in testbed.queue())
         table = cluster_place.run("get", "job", number, command="csctl")

@@ -62,8 +62,8 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
 
 
 def is_permitted(message: Message, job: JobFile) -> bool:
-    """Whether the job may have what a task asks for: a wafer is of a system of its site, and of the
-    one that it was given, where a scheduler gives them.
+    """Whether the job may have what a task asks for: a wafer is of a system of its site, and of
+    those that it was given, where a scheduler gives them.
 
     What is asked for besides is told in the log.
     """
@@ -72,7 +72,7 @@ def is_permitted(message: Message, job: JobFile) -> bool:
     from csrun.site import load  # reads YAML, which a server of tasks without a wafer never does
 
     try:
-        known = [job.system] if job.system else [s.name for s in load(job.site).systems]
+        known = job.systems or [each.name for each in load(job.site).systems]
     except CsrunError as error:
         print(f"a wafer of {message.system} was asked for: {error}", file=sys.stderr)
         return False

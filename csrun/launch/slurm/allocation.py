@@ -1,6 +1,6 @@
 """A job of the user's own, by salloc or sbatch, in which csrun_wse was started.
 
-The tasks run in it where it holds the CS system and has the nodes of the layout; srun would give
+The tasks run in it where it holds the CS systems and has the nodes of the layout; srun would give
 a step no more than its job has. Else the line is said that asks for all of it at once.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from csrun import system
 from csrun.base.errors import UsageError
 from csrun.context import environment
-from csrun.launch.command import named_system
+from csrun.launch.command import named_system, systems_of
 from csrun.launch.plan import JobPlan
 from csrun.launch.slurm.squeue import Part, parts
 from csrun.launch.srun import Resources, node_needs, salloc_words
@@ -25,16 +25,20 @@ def around(
 
     Raises: UsageError with the line that asks for enough, when it does not; as `squeue.jobs`
     """
-    wanted, found = _systems(job_plan, site), parts(site, job_id)
-    held = next((each for each in wanted if holds(found, site.gres_of(each.name))), None)
-    needs = node_needs(job_plan.layout, site.nodes.cpus)
-    if missing := lacks(found, needs):
-        raise _refusal(job_id, missing, wanted, job_plan, site, resources_of)
-    if wanted and held is None:
-        names = " or ".join(each.name for each in wanted)
-        raise _refusal(job_id, f"does not hold {names}", wanted, job_plan, site, resources_of)
-    name = None if held is None else held.name
-    return environment.Allocation(name, is_whole=len(found) == 1, is_users=True)
+    ways, found = _ways(job_plan, site), parts(site, job_id)
+    count = systems_of(job_plan.command)
+    held = next(filter(None, (_held(way, count, found, site) for way in ways)), ())
+    missing = lacks(found, node_needs(job_plan.layout, site.nodes.cpus))
+    if ways and not held and not missing:
+        missing = f"does not hold {_named(ways, count)}"
+    if missing:
+        gres = site.gres_of(*(each.name for way in ways[:1] for each in way[:count]))
+        line = shlex.join(salloc_words(job_plan.layout, resources_of(gres)))
+        raise UsageError(
+            f"job {job_id}, in which this runs, {missing}: leave it for one that has all,\n"
+            f"  {line}\nor ask for another job beside it by --new-job"
+        )
+    return environment.Allocation(held, is_whole=len(found) == 1, is_users=True)
 
 
 def holds(found: Sequence[Part], gres: str | None) -> bool:
@@ -60,28 +64,32 @@ def lacks(found: Sequence[Part], needs: Sequence[tuple[int, int]]) -> str:
     return ""
 
 
-def _systems(job_plan: JobPlan, site: Site) -> Sequence[System]:
-    """Those that would do; none when the job needs none."""
+def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
+    """Each system that would do as a job's first, and behind it those that can share the run; none
+    when the job needs none.
+
+    Raises: UsageError, CsrunError as `run.systems_for`
+    """
     mode, named = job_plan.system_mode, named_system(job_plan.command)
     if mode is None:
-        return ()
+        return []
     choice = system.in_mode(site, mode)
-    if named is not None or len(choice) < 2:
-        return (system.find(site, named, mode),)
-    return choice
+    firsts = choice if named is None and len(choice) > 1 else [system.find(site, named, mode)]
+    others = systems_of(job_plan.command) - 1
+    system.others_like(site, firsts[0], others, mode, users=lambda *_: 0)  # as many there must be
+    return [(first, *system.alike(site, first, mode)) for first in firsts]
 
 
-def _refusal(
-    job_id: int,
-    missing: str,
-    wanted: Sequence[System],
-    job_plan: JobPlan,
-    site: Site,
-    resources_of: Callable[[str | None], Resources],
-) -> UsageError:
-    gres = site.gres_of(wanted[0].name) if wanted else None
-    line = shlex.join(salloc_words(job_plan.layout, resources_of(gres)))
-    return UsageError(
-        f"job {job_id}, in which this runs, {missing}: leave it for one that has all,\n  {line}\n"
-        "or ask for another job beside it by --new-job"
-    )
+def _held(way: Sequence[System], count: int, found: Sequence[Part], site: Site) -> tuple[str, ...]:
+    """The first of a way and as many others as are needed; none where a job has not got them."""
+    held = [each for each in way if holds(found, site.gres_of(each.name))][:count]
+    return tuple(each.name for each in held) if held[:1] == [way[0]] and len(held) == count else ()
+
+
+def _named(ways: Sequence[Sequence[System]], count: int) -> str:
+    if count == 1:
+        return " or ".join(first.name for first, *_ in ways)
+    first, *others = (each.name for each in ways[0])
+    if len(ways) == 1:
+        return f"{first} and {count - 1} of {', '.join(others)}"
+    return f"{count} of {', '.join([first, *others])}"

@@ -41,8 +41,8 @@ class SlurmBackend(Backend):
         options.of(request.options.slurm_options, self._site, batch=request.sbatch)
         if request.foreground is not None:
             sinfo.require_commands(self._site)
-        _require_one_system(request.command, self._site)
-        return plan(request, self._site, tuple(range(self._site.nodes.cpus)))
+        _require_gres_of_each(request.command, self._site)
+        return plan(request, self._site, tuple(range(self._site.nodes.cpus)), is_cluster=True)
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
         """Run a job by srun, or hand it and its compile to sbatch; the exit code."""
@@ -79,12 +79,13 @@ class SlurmBackend(Backend):
         show(self._site, job_id, role, follow, write)
 
 
-def _require_one_system(command: tuple[str, ...], site: Site) -> None:
+def _require_gres_of_each(command: tuple[str, ...], site: Site) -> None:
     systems = systems_of(command) if mode_of(command) is not None else 1
-    if systems > 1:
+    if systems > 1 and site.gres is not None and not site.gres_names_systems:
         raise UsageError(
-            f"--num_csx must be 1 on site {site.name}, got {systems}: Slurm gives a job one CS"
-            " system; leave the option out, or choose another --site"
+            f"--num_csx must be 1 on site {site.name}, got {systems}: its gres, {site.gres}, does"
+            " not say which CS systems a job gets; write {system} for the name into it, as in"
+            " cs:{system}:1, and into slurm.conf"
         )
 
 

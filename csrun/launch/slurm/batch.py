@@ -61,20 +61,24 @@ class Scripts:
 
 
 def scripts(
-    request: JobRequest, job_plan: JobPlan, site: Site, resources: Resources, system: str | None
+    request: JobRequest,
+    job_plan: JobPlan,
+    site: Site,
+    resources: Resources,
+    systems: tuple[str, ...],
 ) -> Scripts:
     """The scripts of a job that is submitted.
 
     Its compile waits for what the user's --dependency names, and the job for its compile.
     """
     if not request.compile_first:
-        return Scripts(script(request, job_plan, resources, system, site.prolog))
+        return Scripts(script(request, job_plan, resources, systems, site.prolog))
     compiling, compile_plan = compile_job(request, job_plan)
     own = replace(resources, gres=None, job_name=compiling.name)
     first = tuple(word for word in resources.first if not word.startswith("--dependency="))
     return Scripts(
-        script(request, job_plan, replace(resources, first=first), system, site.prolog),
-        script(compiling, compile_plan, own, None, site.prolog),
+        script(request, job_plan, replace(resources, first=first), systems, site.prolog),
+        script(compiling, compile_plan, own, (), site.prolog),
     )
 
 
@@ -82,14 +86,14 @@ def script(
     request: JobRequest,
     job_plan: JobPlan,
     resources: Resources,
-    system: str | None,
+    systems: tuple[str, ...],
     prolog: tuple[str, ...] = (),
 ) -> str:
     """The script that asks for the job's nodes and runs the same csrun_wse on the first of them."""
     layout = job_plan.layout
     own = (str(Path(sys.executable).with_name("csrun_wse")), *_options(request, layout))
-    given = f"{environment.ALLOCATION}={system or environment.NO_SYSTEM}"
-    return batch_script(layout, ("env", given, *own, *job_plan.command), resources, prolog)
+    command = (*environment.allocation_words(systems), *own, *job_plan.command)
+    return batch_script(layout, command, resources, prolog)
 
 
 def resume_line(request: JobRequest, layout: JobLayout) -> str:

@@ -40,7 +40,7 @@ def run_step(
     job_plan: JobPlan,
     site: Site,
     resources: Resources,
-    system: str | None,
+    systems: tuple[str, ...],
     given: environment.Allocation | None,
 ) -> int:
     """Run it to its end, in a folder of its own; the exit code."""
@@ -52,7 +52,7 @@ def run_step(
     with live:
         folders.prune(jobs_dir)
         try:
-            job = _planned(request, job_plan, system)
+            job = _planned(request, job_plan, systems)
             with _writing(folder):
                 folder.furnish()
                 job = kept(request, job, folder.path)
@@ -194,7 +194,7 @@ class _Run:
         return msgspec.structs.replace(task, node=ready.node, cpus=cpus, address=ready.address)
 
 
-def _planned(request: JobRequest, job_plan: JobPlan, system: str | None) -> JobFile:
+def _planned(request: JobRequest, job_plan: JobPlan, systems: tuple[str, ...]) -> JobFile:
     """The job before Slurm has given it a number and nodes."""
     nodes = tuple(f"node id {index}" for index in range(job_plan.layout.nodes))
-    return job_plan.job_file(request.site, Path.cwd(), 0, nodes, system=system)
+    return job_plan.job_file(request.site, Path.cwd(), 0, nodes, systems=systems)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from csrun import system
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.launch.command import named_system
+from csrun.launch.command import named_system, systems_of
 from csrun.launch.life.job_loop import say
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
@@ -16,7 +16,7 @@ from csrun.launch.slurm import allocation, batch, options, requeued, sinfo, sque
 from csrun.launch.slurm.execution import run_step
 from csrun.launch.slurm.words import mounts_of, python_of, words_of
 from csrun.launch.srun import Resources, after_prolog, cpu_words, in_container
-from csrun.site import Site
+from csrun.site import Site, System
 
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
@@ -26,15 +26,15 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     """
     asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
     given = _allocation(request, job_plan, site, asked)
-    system = system_of(job_plan, site) if given is None else given.system
-    resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
+    systems = systems_for(job_plan, site) if given is None else given.systems
+    resources = batch.resources_of(request, site.gres_of(*systems), site, asked)
     if given is None:
         partition = environment.partition(asked.partition, batch=request.sbatch)
         sinfo.check(job_plan.layout, site, resources.gres, partition)
     else:
         sinfo.require_commands(site)
     if request.sbatch:
-        return batch.scripts(request, job_plan, site, resources, system).submit(site)
+        return batch.scripts(request, job_plan, site, resources, systems).submit(site)
     restarted = environment.restarted_job()
     if restarted is not None and given is not None and not given.is_users:
         line = batch.resume_line(request, job_plan.layout)
@@ -42,9 +42,9 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)
-        if code := run_step(compiling, compile_plan, site, alone, None, given):
+        if code := run_step(compiling, compile_plan, site, alone, (), given):
             return code
-    return run_step(request, job_plan, site, resources, system, given)
+    return run_step(request, job_plan, site, resources, systems, given)
 
 
 def _allocation(
@@ -98,28 +98,37 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
     """
     asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
     given = _allocation(request, job_plan, site, asked)
-    system = system_of(job_plan, site) if given is None else given.system
-    resources = batch.resources_of(request, site.gres_of(system) if system else None, site, asked)
+    systems = systems_for(job_plan, site) if given is None else given.systems
+    resources = batch.resources_of(request, site.gres_of(*systems), site, asked)
     if request.sbatch:
-        return batch.scripts(request, job_plan, site, resources, system).text()
+        return batch.scripts(request, job_plan, site, resources, systems).text()
     command = in_container(job_plan.command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
     return shlex.join(words_of(job_plan, command, resources, given))
 
 
-def system_of(job_plan: JobPlan, site: Site) -> str | None:
-    """The system that the command names, or the one with the fewest jobs; None when it needs none.
+def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
+    """The systems that a job asks for: as many as its command says, the one that it names or the
+    one with the fewest jobs first, and those like it with the fewest; none when it needs none.
 
-    Raises: UsageError, CsrunError when it is unknown, in another mode, or not ACTIVE
+    Raises: UsageError, CsrunError when one is unknown, in another mode, or not ACTIVE, or the site
+    has not as many
     """
     mode, named = job_plan.system_mode, named_system(job_plan.command)
     if mode is None:
-        return None
-    choice = system.in_mode(site, mode)
-    if named is not None or len(choice) < 2:
-        return system.find(site, named, mode).name
-    users = {status.name: status.users for status in squeue.systems(site)}
-    found = system.find(site, None, mode, users=lambda _, each: users[each.name])
-    others = ", ".join(f"{each.name} has {users[each.name]}" for each in choice)
-    say(f"csrun_wse: the job asks for {found.name}, which has the fewest jobs: {others}")
-    return found.name
+        return ()
+    choice, count = system.in_mode(site, mode), systems_of(job_plan.command)
+    is_open = len(choice) > count and (named is None or count > 1)  # else nobody need be asked
+    jobs = {each.name: each.users for each in squeue.systems(site)} if is_open else {}
+
+    def users(_: Site, each: System) -> int:
+        return jobs.get(each.name, 0)
+
+    first = system.find(site, named, mode, users=users)
+    others = system.others_like(site, first, count - 1, mode, users=users)
+    names = tuple(each.name for each in (first, *others))
+    if is_open and named is None:
+        has = "has" if count == 1 else "have"
+        known = ", ".join(f"{each.name} has {jobs[each.name]}" for each in choice)
+        say(f"csrun_wse: the job asks for {', '.join(names)}, which {has} the fewest jobs: {known}")
+    return names

@@ -65,12 +65,8 @@ def check(layout: JobLayout, site: Site, gres: str | None, partition: str | None
     """
     place, found = _in_partition(nodes(site), partition, site)
     _check_nodes(layout, site, place, found)
-    known = frozenset().union(*(node.gres for node in found))
-    if gres is not None and _without_count(gres) not in known:
-        raise UsageError(
-            f"site {site.name}: gres: no node of {place} has {gres}, they have:"
-            f" {', '.join(sorted(known)) or 'none'}; gres in the site file must be as in slurm.conf"
-        )
+    if gres is not None:
+        _check_gres(gres.split(","), site, place, found)
 
 
 def parse(text: str) -> tuple[Node, ...]:
@@ -196,6 +192,19 @@ def _check_nodes(layout: JobLayout, site: Site, place: str, found: tuple[Node, .
                 f" {place} has {sum(size >= cpus for size in sizes)}: use fewer --tasks-per-node"
                 " or --cpus-per-task, or set nodes.cpus in the site file to what a node has"
             )
+
+
+def _check_gres(wanted: list[str], site: Site, place: str, found: tuple[Node, ...]) -> None:
+    """A job's systems are all its first node's, where its wafers run."""
+    names = frozenset(map(_without_count, wanted))
+    if any(names <= node.gres for node in found):
+        return
+    having = (f"{node.name} {' '.join(sorted(node.gres))}" for node in found if node.gres)
+    together = " on one node, as several systems of a job must be" if len(wanted) > 1 else ""
+    raise UsageError(
+        f"site {site.name}: gres: no node of {place} has {' and '.join(wanted)}, they have:"
+        f" {', '.join(having) or 'none'}; gres in the site file must be as in slurm.conf{together}"
+    )
 
 
 def _least(number: str) -> int:

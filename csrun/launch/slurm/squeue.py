@@ -51,7 +51,7 @@ class SlurmJob(msgspec.Struct, frozen=True):
     nodes: int
     tasks: int
     node_names: tuple[str, ...]
-    system: str
+    systems: tuple[str, ...]
     submitted: datetime
     started: datetime | None
     ended: datetime | None
@@ -65,6 +65,11 @@ class SlurmJob(msgspec.Struct, frozen=True):
     def is_running(self) -> bool:
         """True when it has its nodes; one that completes has them still."""
         return not self.is_waiting and self.ended is None
+
+    @property
+    def system(self) -> str:
+        """The system that it has or waits for, or several; empty when it asked for none."""
+        return ", ".join(self.systems)
 
     @property
     def why(self) -> str:
@@ -149,7 +154,7 @@ def systems(site: Site) -> list[SystemStatus]:
     found = []
     for system in site.systems:
         state = load_state(site, system)
-        asking = [job for job in known if job.system == system.name]
+        asking = [job for job in known if system.name in job.systems]
         holder = next((job.job_id for job in asking if job.is_running), None)
         waiting = tuple(job.job_id for job in asking if job.is_waiting)
         out_of_service = sinfo.unavailable(its_nodes, site.gres_of(system.name))
@@ -262,7 +267,7 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
         nodes=sum(_number(part["node_count"]) for part in parts),
         tasks=sum(_number(part["tasks"]) for part in parts),
         node_names=tuple(part["nodes"] for part in parts if part.get("nodes")),
-        system=_system((part.get("tres_per_node") or "" for part in parts), site),
+        systems=_systems((part.get("tres_per_node") or "" for part in parts), site),
         submitted=datetime.fromtimestamp(_number(first["submit_time"]), UTC),
         started=datetime.fromtimestamp(started, UTC) if has_started else None,
         ended=datetime.fromtimestamp(ended, UTC) if ended else None,
@@ -290,13 +295,13 @@ def _names(job: SlurmJob, site: Site) -> frozenset[str]:
     )
 
 
-def _system(asked: Iterable[str], site: Site) -> str:
-    """The system whose resource a job asks for; empty when it asks for none, or any."""
+def _systems(asked: Iterable[str], site: Site) -> tuple[str, ...]:
+    """The systems whose resources a job asks for; none when it asks for none, or any."""
+    if not site.gres_names_systems:
+        return ()
     text = f"{','.join(asked)},"
-    for system in site.systems:
-        if f"{site.gres_of(system.name)}," in text and "{system}" in (site.gres or ""):
-            return system.name
-    return ""
+    names = (system.name for system in site.systems)
+    return tuple(name for name in names if f"{site.gres_of(name)}," in text)
 
 
 def _number(value: Any) -> int:

@@ -9,12 +9,12 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import plan
+from csrun.launch.plan import JobPlan, plan
 from csrun.launch.slurm import allocation, run, sinfo, squeue
 from csrun.launch.slurm.comment import LOST
-from csrun.launch.srun import node_needs
+from csrun.launch.srun import Resources, node_needs
 from csrun.site import JobLayout, load
-from csrun.system import Power
+from csrun.system import Power, SystemState, save_state
 
 PIPELINED = ExecutionMode.PIPELINED
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
@@ -188,13 +188,115 @@ def test_without_a_name_the_system_with_the_fewest_jobs(
     ]
     monkeypatch.setattr(squeue, "systems", lambda site: found)
 
-    def asked(*words: str) -> str | None:
+    def asked(*words: str) -> tuple[str, ...]:
         request = JobRequest(("python", "run.py", *words), 1)
-        return run.system_of(plan(request, site, (0,)), site)
+        return run.systems_for(plan(request, site, (0,)), site)
 
-    assert asked() == "cs2-02"
+    assert asked() == ("cs2-02",)
     said = "the job asks for cs2-02, which has the fewest jobs: cs2-01 has 2, cs2-02 has 1"
     assert capsys.readouterr().err == f"csrun_wse: {said}\n"
-    assert asked("--cs_ip", "cs2-01") == "cs2-01"
-    assert asked("--compile_only") is None
+    assert asked("--cs_ip", "cs2-01") == ("cs2-01",)
+    assert asked("--compile_only") == ()
     assert capsys.readouterr().err == ""
+
+
+STREAMING = ExecutionMode.WEIGHT_STREAMING
+CLUSTER = load("streaming-8")
+FOUR = msgspec.structs.replace(CLUSTER, gres=SITE.gres, systems=CLUSTER.systems[:4])
+
+
+def plan_of(*words: str) -> JobPlan:
+    return plan(JobRequest(("python-ws", "run.py", *words), 4, 1, 1), FOUR, (0,))
+
+
+def test_several_systems_are_those_with_the_fewest_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    waiting = {"cs2-01": (1, 2), "cs2-02": (), "cs2-03": (1,), "cs2-04": ()}
+    found = [
+        SystemStatus(name, "", STREAMING, Power.ACTIVE, None, jobs)
+        for name, jobs in waiting.items()
+    ]
+    monkeypatch.setattr(squeue, "systems", lambda site: found)
+    assert run.systems_for(plan_of("--num_csx", "2"), FOUR) == ("cs2-02", "cs2-04")
+    assert "asks for cs2-02, cs2-04, which have the fewest jobs: cs2-01 " in capsys.readouterr().err
+    named = ("--num_csx", "2", "--cs_ip", "cs2-01")
+    assert run.systems_for(plan_of(*named), FOUR) == ("cs2-01", "cs2-02")
+    save_state(FOUR, FOUR.systems[1], SystemState(Power.STANDBY, STREAMING))
+    assert run.systems_for(plan_of("--num_csx=2"), FOUR) == ("cs2-04", "cs2-03")
+    said = "at most 3, got 5: site streaming-8 has 4 CS systems: cs2-02 is in STANDBY"
+    with pytest.raises(UsageError, match=said):
+        run.systems_for(plan_of("--num_csx=5"), FOUR)
+
+
+def test_where_all_systems_are_asked_for_nobody_need_be_asked(
+    monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.delattr(squeue, "systems")
+    names = ("cs2-01", "cs2-02", "cs2-03", "cs2-04")
+    assert run.systems_for(plan_of("--num_csx=4"), FOUR) == names
+
+
+TWO = "gres:cs:cs2-01:1,gres:cs:cs2-03:1"
+
+
+@pytest.mark.parametrize(
+    ("job_state", "of_each"), [("RUNNING", (7, ())), ("PENDING", (None, (7,)))]
+)
+def test_a_job_is_on_each_of_its_systems(
+    job_state: str,
+    of_each: tuple[int | None, tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+) -> None:
+    said = {"squeue": squeue_answer(job_state, tres_per_node=TWO), "sinfo": SINFO}
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: said[command[0]])
+    (job,) = squeue.jobs(FOUR)
+    assert (job.systems, job.system) == (("cs2-01", "cs2-03"), "cs2-01, cs2-03")
+    on = [(each.job, each.waiting) for each in squeue.systems(FOUR)]
+    assert on == [of_each, (None, ()), of_each, (None, ())]
+
+
+def test_the_systems_of_a_job_must_be_one_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, both = JobLayout(2, 1, 1, 0, False), SITE.gres_of("cs2-01", "cs2-02")
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: SINFO)
+    sinfo.check(layout, SITE, both)
+    apart = [f"node{n}|8|65536|idle|cs:cs2-0{n}:1|all*" for n in (1, 2)]
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(apart))
+    sinfo.check(layout, SITE, "cs:cs2-02:1")
+    said = (
+        "no node of the cluster has cs:cs2-01:1 and cs:cs2-02:1, they have: node1 cs:cs2-01, node2"
+    )
+    with pytest.raises(UsageError, match=said):
+        sinfo.check(layout, SITE, both)
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ((), ("cs2-01",)),
+    (("--num_csx=2",), ("cs2-01", "cs2-03")),
+    (("--num_csx=2", "--cs_ip=cs2-03"), ("cs2-03", "cs2-01")),
+    (("--num_csx=2", "--cs_ip=cs2-02"), "does not hold cs2-02 and 1 of cs2-01, cs2-03, cs2-04: "),
+    (("--num_csx=3",), "does not hold 3 of cs2-01, cs2-02, cs2-03, cs2-04: "),
+    (("--num_csx=5",), "must be at most 4, got 5: site streaming-8 has 4 CS systems"),
+])  # fmt: skip
+def test_the_systems_of_a_users_job(
+    words: tuple[str, ...], expected: tuple[str, ...] | str,
+    monkeypatch: pytest.MonkeyPatch, state: str,
+) -> None:  # fmt: skip
+    whole = squeue_answer("RUNNING", tres_per_node=TWO, node_count=4, cpus=512, het_job_id=0,
+                          job_id=7)  # fmt: skip
+    monkeypatch.setattr(sinfo, "ask", lambda site, *command: whole)
+    monkeypatch.setattr(allocation, "parts", lambda *_: squeue.parse_parts(whole, FOUR, 7)[:1])
+
+    def around() -> tuple[str, ...]:
+        job_plan = plan_of(*words)
+        return allocation.around(7, job_plan, FOUR, lambda gres: Resources(gres)).systems
+
+    if isinstance(expected, tuple):
+        assert around() == expected
+        return
+    with pytest.raises(UsageError, match=expected) as refused:
+        around()
+    if "does not hold" in expected:
+        asked = {"--num_csx=3": "cs:cs2-01:1,cs:cs2-02:1,cs:cs2-03:1"}.get(words[0], "cs:cs2-02:1,")
+        assert f" --gres={asked}" in str(refused.value)

@@ -16,7 +16,7 @@ from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import plan
 from csrun.launch.slurm import batch, options
 from csrun.launch.srun import after_prolog
-from csrun.site import JobLayout, load
+from csrun.site import JobLayout, Scheduler, load
 
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
 SLURM_SITE = msgspec.structs.replace(
@@ -58,7 +58,7 @@ def test_the_two_scripts_of_a_job_that_is_compiled_first() -> None:
     given = options.of(asked.slurm_options, SLURM_SITE, batch=True)
     job_plan = plan(request, SLURM_SITE, tuple(range(8)))
     resources = batch.resources_of(request, "cs:cs2-02:1", SLURM_SITE, given)
-    made = batch.scripts(request, job_plan, SLURM_SITE, resources, "cs2-02")
+    made = batch.scripts(request, job_plan, SLURM_SITE, resources, ("cs2-02",))
     assert made.compiling is not None
     first, *others = made.job.split("#SBATCH hetjob\n")
     assert first.startswith("#!/bin/bash -l\n#SBATCH --nice=10\n#SBATCH --requeue\n#SBATCH '--com")
@@ -141,13 +141,30 @@ def test_the_script_runs_the_same_job_again() -> None:
     )  # fmt: skip
     job_plan = plan(request, SITE, tuple(range(8)))
     resources = batch.resources_of(request, "cs:cs2-02:1", SITE, options.SlurmOptions())
-    last = batch.script(request, job_plan, resources, "cs2-02").splitlines()[-1]
+    last = batch.script(request, job_plan, resources, ("cs2-02",)).splitlines()[-1]
     folder = Path(sys.executable).parent
     assert last == (
         f"exec env CSRUN_ALLOCATION=cs2-02 {folder}/csrun_wse --total-nodes=5 --tasks-per-node=3"
         " --cpus-per-task=2 --single-task-nodes=2 --site=local --mount-dirs=/usr --cyclic"
         " '--job-name=a name' --time-limit=0:90 --output=%j.out --label python-ws run.py 'a b'"
     )
+
+
+def test_a_script_asks_for_all_systems_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is told which they are."""
+    site, systems = msgspec.structs.replace(SITE, scheduler=Scheduler.SLURM), ("cs2-01", "cs2-02")
+    request = JobRequest(("python-ws", "run.py", "--num_csx", "2"), 5, 3, 2)
+    job_plan = plan(request, site, tuple(range(8)))
+    resources = batch.resources_of(request, site.gres_of(*systems), site, options.SlurmOptions())
+    first, *others = batch.script(request, job_plan, resources, systems).split("#SBATCH hetjob\n")
+    assert "#SBATCH --gres=cs:cs2-01:1,cs:cs2-02:1\n" in first
+    assert "--gres" not in "".join(others)
+    told = re.search(r"exec env (CSRUN_ALLOCATION)=(\S+) ", others[-1])
+    assert told is not None
+    monkeypatch.setenv(*told.groups())
+    assert environment.allocation() == environment.Allocation(systems)
+    monkeypatch.setenv(*environment.allocation_words(())[1].split("="))
+    assert environment.allocation() == environment.Allocation(())
 
 
 def test_a_compile_is_its_chief_alone() -> None:
