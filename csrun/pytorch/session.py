@@ -10,6 +10,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture.modes import inference_as_no_grad
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.taken_over import TakenOver
 from csrun.pytorch.optimizers import Optimization
@@ -92,6 +93,7 @@ class Session:
         with ExitStack() as opened:
             run.enter()
             opened.callback(run.leave_block)
+            opened.enter_context(inference_as_no_grad())
             loop = SessionLoop(run, self.line, self._model, optimization, self._model.forward)
             opened.enter_context(TakenOver(loop, self._model, optimization))
             opened.enter_context(loop.watch)

@@ -10,23 +10,24 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.loop.recheck import SETS_EVERY  # noqa: E402
 
 EVERY = 6  # steps between checkpoints: a pass
 
 
 class Changing(nn.Module):
-    """A network whose forward takes another way when `changes` is set; it counts its calls."""
+    """A network whose forward takes another way when its switch is on; it counts its calls."""
 
     def __init__(self, way=lambda self, x: x):
         super().__init__()
         self.inner, self.norm, self.outer = nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4)
-        self.way, self.changes, self.calls = way, False, 0
+        self.way, self.switch, self.calls = way, {}, 0  # not seen where it is set
 
     def forward(self, x):
         self.calls += 1
         random.random()
         x = self.norm(self.inner(x)).tanh()
-        return self.outer(self.way(self, x) if self.changes else x)
+        return self.outer(self.way(self, x) if self.switch.get("on") else x)
 
 
 def scales(self, x):
@@ -80,7 +81,7 @@ def test_a_forward_that_changes_silently_is_refused_behind_the_next_checkpoint(t
     model = kit.model[0]
 
     def before(step):
-        model.changes = step >= (5 if way is not evaluates_otherwise else 8)
+        model.switch["on"] = step >= (5 if way is not evaluates_otherwise else 8)
         if way is not evaluates_otherwise and step == EVERY:
             kit.val = []
 
@@ -138,3 +139,47 @@ def test_the_loops_random_numbers_do_not_know_of_checkpoints(tmp_path):
         return found
 
     assert drawn("often", 2) == drawn("never", 1000)
+
+
+class Scaling(nn.Module):
+    """A network that scales by an attribute; it counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale, self.calls, self.epoch = nn.Linear(6, 4), 2.0, 0, 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x) * self.scale
+
+
+def test_what_the_loop_sets_in_the_model_is_seen_in_the_next_step(tmp_path):
+    kit = Kit(Scaling())
+
+    def before(step):
+        kit.model[0].scale = 2.0 if step < 9 else 1.0
+
+    said = (
+        r"test_recheck.py:\d+: aten.mul.Tensor has other .* step 9, before which the loop has set"
+    )
+    with pytest.raises(UsageError, match=f"{said} scale"), kit.session(tmp_path):
+        both(kit, before)
+    assert kit.model[0].calls == 3 + 3 + 1  # the first ones of both loops, and that one
+
+
+def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
+    kits = []
+
+    def loop(kit):
+        kits.append(kit)
+
+        def before(step):
+            kit.model[0].epoch = step
+
+        kit.val = []
+        return both(kit, before, passes=5)
+
+    beside(loop, tmp_path, Scaling())
+    ours, theirs = (kit.model[0].calls for kit in kits)
+    assert theirs == 5 * 6
+    assert ours == 3 + 1 + (30 - 4) // SETS_EVERY

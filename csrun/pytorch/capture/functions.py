@@ -45,7 +45,8 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.Tensor.backward:
             self._recorder.backward.begins(args[0])
-            func(*args, **kwargs)
+            with torch.autograd.set_detect_anomaly(False):  # which looks at numbers
+                func(*args, **kwargs)
             self._recorder.backward.ends()
             return None
         taken = take(self._recorder, func, args, kwargs)

@@ -5,21 +5,27 @@ from typing import Any
 
 import torch
 
+from csrun.pytorch.capture.errors import CaptureError
+
 _OF_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _DRAWS = torch.Tag.nondeterministic_seeded
 
 
-def refusal_of(func: Any, given: Sequence[torch.Tensor]) -> str | None:
+class OfNumbersError(CaptureError):
+    """The shape of what an operator gives depends on numbers, which the loop itself may read."""
+
+
+def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureError | None:
     """Why an operator on traced tensors cannot be recorded; None where it can."""
     if _DRAWS in func.tags:
-        return (
-            f"{func} draws random numbers in a way that is not known here: use "
+        return CaptureError(
+            f"{line}: {func} draws random numbers in a way that is not known here: use "
             "torch.nn.functional.dropout, or draw them in the dataset"
         )
     if _OF_NUMBERS.intersection(func.tags) and not _is_by_places(func, given):
-        return (
-            f"{func}: the shape of its result depends on numbers, as with a boolean mask as "
-            "an index: use torch.where or a product with the mask, which keep the shape"
+        return OfNumbersError(
+            f"{line}: {func}: the shape of its result depends on numbers, as with a boolean mask "
+            "as an index: use torch.where or a product with the mask, which keep the shape"
         )
     return None
 

@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
         if not any(isinstance(a, Traced) or self._owned.find(a) for a in given):
             return self._run(func, args, kwargs)
         if torch.is_inference_mode_enabled():  # where PyTorch takes no operator apart
-            raise self.refused("torch.inference_mode() is not recorded: use torch.no_grad()")
+            raise self.refused("inference_mode() must begin in the Session's block: use no_grad()")
         if func in _SAME:
             return self._alias(self.traced(given[0]))
         if func in _READS:
@@ -344,8 +344,8 @@ class Recorder(TorchDispatchMode):
         return True
 
     def _check(self, func: Any, given: Sequence[torch.Tensor]) -> None:
-        if why := refusal_of(func, given):
-            raise self.refused(why)
+        if error := refusal_of(func, given, self.scopes.line):
+            raise error
         if self.scopes.is_backward and self.backward.forward_end is None:
             raise CaptureError(
                 f"{user_line()}: gradients must come from loss.backward(), called on the loss"

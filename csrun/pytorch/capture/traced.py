@@ -120,6 +120,12 @@ class Traced(torch.Tensor):
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
         return np.array(self.numbers().numpy(), dtype, copy=copy)
 
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.numbers().clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.numbers().__reduce_ex__(protocol)
+
     def numpy(self, *, force: bool = False) -> Any:
         """Its numbers as an array."""
         return self.numbers().numpy(force=force)

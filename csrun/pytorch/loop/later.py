@@ -85,11 +85,14 @@ class Computation:
         self.owner.want(self.places())
         waiting = [self]
         with on_one_thread():  # sums must not depend on how many CPUs a task has
-            while self.results is None:
+            while waiting:
                 if more := list(waiting[-1]._needs()):
                     waiting += more
                     continue
-                waiting.pop()._compute()
+                last = waiting.pop()
+                if last.results is None:  # two others may be made of it
+                    last._compute()
+        assert self.results is not None, "computed"
         return self.results
 
     def _compute(self) -> None:

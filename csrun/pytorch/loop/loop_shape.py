@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
+from csrun.pytorch.capture.limits import OfNumbersError
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.tokens import Owner, Slot, StepValues, Token, token_of
 
@@ -77,15 +78,26 @@ class Calls(TorchFunctionMode):
         if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
             return self.later(func, args, kwargs)  # it is of a step that is over
         if writes_outside(func, args) and any(isinstance(a, Traced) for a in leaves):
-            return self._written(func, args, kwargs)
+            return self._on_numbers(func, args, kwargs)
         operands = self.operands(args, kwargs)
-        results = func(*args, **kwargs)
+        try:
+            results = func(*args, **kwargs)
+        except OfNumbersError:
+            if self._may_lead_to_loss(leaves):
+                raise
+            return self._on_numbers(func, args, kwargs)
         if getattr(func, "__name__", "") != "__get__":
             self.note(name_of(func), operands, results, tuple(kwargs))
         return results
 
-    def _written(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """The loop adds a value of the step up in a tensor of its own: it reads it."""
+    def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
+        is_before = torch.is_grad_enabled() and not self._recorder.has_loss
+        return is_before and any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
+
+    def _on_numbers(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """The loop reads values of the step: to add them up in a tensor of its own, or for what
+        has a shape that depends on them.
+        """
         read = self._recorder.read
         args, kwargs = tree_map(lambda a: read(a) if isinstance(a, Traced) else a, (args, kwargs))
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():

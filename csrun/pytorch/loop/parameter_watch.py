@@ -17,7 +17,7 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.loop.loop_shape import name_of
-from csrun.pytorch.loop.parameter_sets import ParameterSets
+from csrun.pytorch.loop.parameter_sets import ModuleSets, ParameterSets
 from csrun.pytorch.loop.tokens import Numbers, leaves_of
 from csrun.pytorch.weights.given_back import require_memory
 
@@ -31,7 +31,8 @@ class ParameterWatch(TorchDispatchMode):
     """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
 
     What writes into them is refused, as the store would not have it. is_apart: whether the store
-    has taken them over. give_back: has them be as the store is. sets: of Parameters in the block.
+    has taken them over. give_back: has them be as the store is. sets, module_sets: of Parameters
+    and of modules in the block.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class ParameterWatch(TorchDispatchMode):
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
         self._open = ExitStack()
         self.sets, self._seen, self._steps = ParameterSets(model), -1, 0
+        self.module_sets = ModuleSets(model)
         self._learn()
 
     def __enter__(self) -> Self:
         super().__enter__()
         self._open.enter_context(self.sets.counted())
+        self._open.enter_context(self.module_sets.counted())
         for name in _READS:
             self._open.callback(_put_back, name, torch.Tensor.__dict__.get(name))
             setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))

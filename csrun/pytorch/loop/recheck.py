@@ -1,6 +1,8 @@
-"""Steps behind a checkpoint are compared with step 1 again, while the loop has tokens of them."""
+"""Some steps are compared with step 1 again, while the loop has tokens of them: those behind a
+checkpoint, and behind what the loop sets in the model.
+"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,35 +15,63 @@ from csrun.pytorch.capture import Recorder, Ref, Traced, user_line
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.graph.position_check import difference
 from csrun.pytorch.loop.loop_shape import MODEL, Expected, LoopShape
+from csrun.pytorch.loop.parameter_sets import ModuleSets
 from csrun.pytorch.loop.tokens import Slot, Token
 from csrun.pytorch.run.parts import Part
-from csrun.pytorch.run.replay import Replay
+from csrun.pytorch.run.script_run import ScriptRun
+
+SETS_EVERY = 8  # steps, between two comparisons behind what a loop sets
 
 
 class Rechecks:
-    """Which steps these are: the first one of each part of the loop behind each checkpoint.
-
-    every: the training steps from one checkpoint to the next.
+    """Which steps these are: the first one of each part of the loop behind each checkpoint, and
+    behind what the loop sets in a module; of what it sets in each step, one in `SETS_EVERY`.
     """
 
-    def __init__(self, model: torch.nn.Module, every: int, replay: Replay) -> None:
-        self._model, self._every, self._replay = model, every, replay
+    def __init__(self, model: torch.nn.Module, run: ScriptRun, sets: ModuleSets) -> None:
+        self._model, self._replay, self._sets = model, run.replay, sets
+        self._every = run.run.config.save_checkpoints_steps
         self._at: dict[LoopShape, int] = {}  # the same for all edits of a part
+        self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
+        self._steps: dict[LoopShape, int] = {}  # since then
+
+    def saw(self, part: Part) -> Part:
+        """Forward's Python has run for a part, which was recorded."""
+        self._set[part.shape], self._steps[part.shape] = self._sets.seen, SETS_EVERY
+        return part
 
     def begun(self, part: Part) -> "Recheck | None":
         """A step of a part begins: what compares it, unless an earlier run has taken it."""
-        now = self._replay.made // self._every
-        if self._at.setdefault(part.shape, now) == now or self._replay.is_on:
+        shape, now = part.shape, self._replay.made // self._every
+        is_behind = self._at.setdefault(shape, now) != now
+        is_set = self._is_set(shape)
+        if not (is_behind or is_set) or self._replay.is_on:
             return None
-        self._at[part.shape] = now
-        return Recheck(self._model, part, self._replay.made + 1)
+        self._at[shape] = now
+        where = f"before which the loop has set {self._sets.last}" if is_set else BEHIND
+        return Recheck(self._model, part, f"{self._replay.made + 1}, {where}", self._saw_again)
+
+    def _saw_again(self, part: Part) -> None:
+        self._set[part.shape], self._steps[part.shape] = self._sets.seen, 0
+
+    def _is_set(self, shape: LoopShape) -> bool:
+        self._steps[shape] += 1
+        return self._set[shape] != self._sets.count and self._steps[shape] >= SETS_EVERY
+
+
+BEHIND = "the first one behind a checkpoint"
 
 
 class Recheck:
-    """One step on traced tensors: the loop's calls are made again on these as they come."""
+    """One step on traced tensors: the loop's calls are made again on these as they come.
 
-    def __init__(self, model: torch.nn.Module, part: Part, step: int) -> None:
-        self._part, self._step = part, step
+    step: its number and what is behind it. saw: is told that its forward has run.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, part: Part, step: str, saw: Callable[[Part], None]
+    ) -> None:
+        self._part, self._step, self._saw = part, step, saw
         self._recorder = Recorder(model)
         self._results: list[Ref] = []  # of the model
         self.is_recording = False
@@ -75,6 +105,7 @@ class Recheck:
 
     def _finish(self) -> None:
         """Raises: UsageError where it computes something else than step 1 did"""
+        self._saw(self._part)
         first, again = self._part.recording, self._recorder.finish()
         if self._part.trains:
             what = difference(first, first.before_edits, again, again.before_edits)
@@ -100,7 +131,6 @@ class Recheck:
 
     def _refused(self, what: str) -> UsageError:
         return UsageError(
-            f"{what}, as is seen in step {self._step}, the first one behind a checkpoint: a loop "
-            "must compute the same in each step; those since the checkpoint before that have run "
-            "as step 1"
+            f"{what}, as is seen in step {self._step}: a loop must compute the same in each step; "
+            "those since it was seen to do so have run as step 1"
         )

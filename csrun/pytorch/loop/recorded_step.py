@@ -12,6 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
+from csrun.pytorch.capture.containers import open_containers
 from csrun.pytorch.capture.whole import is_of_training
 from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.graph.interpret import interpret
@@ -69,6 +70,7 @@ class RecordedStep:
         self.key = key
         self.is_left = self.is_cleared = False
         self.modes: tuple[bool, ...] = ()  # in which the model was called
+        self._forwards: list[slice] = []  # the operators of each call of it
         self._recorder = Recorder(model, draw)
         self.calls = Calls(self._recorder, later)
         self._before = before
@@ -86,9 +88,23 @@ class RecordedStep:
         recorder = self._recorder
         so_far = recorder.so_far()
         _require_forward(so_far, traced.value)
+        self._require_returned(so_far, traced.value)
         return self._before.number_of(
             traced.value, lambda: interpret(so_far, [traced.value], self._weights(), recorder.draw)
         )
+
+    def _require_returned(self, recording: Recording, value: Ref) -> None:
+        """Raises: GoneError for a value made of what forward has kept for itself"""
+        results = [call.results for call in self.calls.found if call.name == MODEL]
+        known = {*_refs(results), *recording.written.values()}
+        made_of = ancestors(recording, [value], known) - known
+        kept = (op for each in self._forwards for op in recording.operators[each])
+        if any(result in made_of for op in kept for result in op.results):
+            raise GoneError(
+                f"{user_line()}: the loop takes a value that forward has made and not returned, as "
+                "a hook or an attribute keeps it: forward runs in the first steps only, and it "
+                "would stay as it is; have forward return it, in a tuple, list, dict or dataclass"
+            )
 
     def _weights(self) -> Mapping[str, torch.Tensor]:
         """Those that are not in the user's own Parameters."""
@@ -104,12 +120,15 @@ class RecordedStep:
     ) -> Any:
         """The loop calls the model, whose modules are in these modes."""
         operands = self.calls.operands(args, kwargs)
+        begin = len(self._recorder.operators)
         self.calls.depth += 1
         try:
             results = forward(*args, **kwargs)
         finally:
             self.calls.depth -= 1
         if not self.calls.depth:
+            self._forwards.append(slice(begin, len(self._recorder.operators)))
+            open_containers(results)
             how = (tuple(kwargs), modes)
             self.modes = self.modes or modes
             self.calls.note(MODEL, operands, results, how)
@@ -146,6 +165,8 @@ class RecordedStep:
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
         part = Part(recording, self._shape(inputs), batches, mode, self._goals())
+        if recording.loss is not None:
+            self._require_returned(recording, recording.loss)
         part.outputs = self._read_of(part)
         part.constants = self._constants()
         return part
@@ -226,6 +247,7 @@ class RecordedStep:
             if traced.value == recording.loss and (found := loss()) is not None:
                 return found
             _require_forward(recording, traced.value)
+            self._require_returned(recording, traced.value)
             part.wanted.update(dict.fromkeys(part.shape.bases_of(recording, [traced.value])))
             return self._before.number_of(traced.value, lambda: computed(traced.value))
 

@@ -52,18 +52,18 @@ class SessionLoop:
         forward: Callable[..., Any],
     ) -> None:
         self._run, self._model, self._optimization = run, model, optimization
-        self._forward = forward
         self._trainable = list(model.parameters())
         self._parts = KnownParts(run, (line, optimization is not None), model)
         self._step: Step | None = None
         self._has_begun = self._is_over = False
-        self.watch = ParameterWatch(model, lambda: self._is_apart, self.give_back)
+        self.watch = ParameterWatch(model, lambda: self.is_apart, self.give_back)
+        self._forward = self.watch.module_sets.of_forward(forward)
         self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(model, trained, self.watch.name_of, self.watch.sets)
         self._several = SeveralBatches(model, optimization, self._gradients)
         self._reading = Reading(self, run)
-        self._rechecks = Rechecks(model, run.run.config.save_checkpoints_steps, run.replay)
+        self._rechecks = Rechecks(model, run, self.watch.module_sets)
         self._weight_calls = WeightCalls(self._called)
 
     def end(self) -> None:
@@ -216,7 +216,7 @@ class SessionLoop:
     def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
         """A recorded step is over: it is a new part of the loop, or is compared with its part."""
         recorded.finish()
-        part = step.part = self._parts.learn(step, recorded, mode)
+        part = step.part = self._rechecks.saw(self._parts.learn(step, recorded, mode))
         values = step.values
 
         def loss() -> torch.Tensor | None:
@@ -377,7 +377,7 @@ class SessionLoop:
         return self._run.replay.is_on
 
     @property
-    def _is_apart(self) -> bool:
+    def is_apart(self) -> bool:
         """Whether what happens to the user's own Parameters is none of a step that is recorded."""
         step = self._step
         return self._has_begun and (step is None or step.recorded is None or step.is_over)

@@ -41,7 +41,18 @@ class TakenOver:
                 state = model.__getstate__()
                 return dict(state) if isinstance(state, dict) else state
 
+        def load_state(*args: Any, **kwargs: Any) -> Any:
+            if loop.is_apart:  # PyTorch makes one long error of one for each weight
+                raise UsageError(
+                    f"{user_line()}: load_state_dict of the model must be called before the "
+                    "Session's block or after it: within it, after its first step, the run's "
+                    "store has the weights"
+                )
+            with self._given_back():
+                return model.load_state_dict(*args, **kwargs)
+
         self._replace(model, "forward", forward)
+        self._replace(model, "load_state_dict", load_state)
         self._replace(model, "__getstate__", getstate)
         if self._optimization is None:
             return self
@@ -81,7 +92,7 @@ class TakenOver:
     def _given_back(self) -> Iterator[None]:
         """Have the model be as it was, for a moment."""
         attributes, ours = self._model.__dict__, {}
-        for name in ("forward", "state_dict", "__getstate__"):
+        for name in ("forward", "state_dict", "load_state_dict", "__getstate__"):
             if name in attributes:
                 ours[name] = attributes.pop(name)
         attributes.update(self._had)

@@ -1,0 +1,196 @@
+"""What PyTorch's users write around a training: its numbers are PyTorch's, or it is refused."""
+
+import copy
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+def validated(kit, of_output, mode=torch.no_grad):
+    """Three passes of training, each with a validation: what it gives of the whole."""
+    found = []
+    for _ in range(3):
+        kit.model.train()
+        found += kit.train_once()
+        kit.model.eval()
+        with mode():
+            outs, labels = zip(*[(kit.model(x), y) for x, y in kit.val], strict=True)
+        found += [x.item() for x in of_output(torch.cat(outs), torch.cat(labels))]
+    return found
+
+
+def of_determination(out, y):
+    """R squared: a value that is used twice, itself and its mean."""
+    out = out[:, 0]
+    return [((y - out) ** 2).sum() / ((out - out.mean()) ** 2).sum(), (out - y).abs().mean()]
+
+
+class Halves(Kit):
+    """Two batches are a validation: the first three of them are recorded."""
+
+    def __init__(self, *layers, **options):
+        super().__init__(*layers, **options)
+        self.val = DataLoader(self.val.dataset, 10)
+
+
+def test_a_value_that_two_others_are_made_of_is_computed_once(tmp_path):
+    beside(lambda kit: validated(kit, of_determination), tmp_path, kit=Halves)
+
+
+def test_inference_mode_is_no_grad(tmp_path):
+    beside(lambda kit: validated(kit, of_determination, torch.inference_mode), tmp_path)
+    with torch.inference_mode():
+        assert torch.is_inference_mode_enabled()
+
+
+def test_a_function_may_be_one_of_inference_mode_alone(tmp_path):
+    @torch.inference_mode()
+    def hits(kit):
+        return sum((kit.model(x).argmax(1) == y).sum().item() for x, y in kit.val)
+
+    def loop(kit):
+        return [*kit.train_once(), hits(kit), *kit.train_once(), hits(kit)]
+
+    beside(loop, tmp_path)
+
+
+def test_what_has_a_shape_of_numbers_is_computed_of_them(tmp_path):
+    def loop(kit):
+        found = kit.train_once()
+        kit.model.eval()
+        for x, y in kit.val:
+            with torch.no_grad():
+                out = kit.model(x)
+            hit = out.argmax(1)
+            found += [out[y == 1].sum().item(), *torch.bincount(hit, minlength=4).tolist()]
+            found += (hit != y).nonzero().flatten().tolist()
+        return found
+
+    beside(loop, tmp_path)
+
+
+def test_a_loss_of_what_a_mask_leaves_is_refused(tmp_path):
+    kit = Kit()
+    kit.criterion = lambda out, y: f.cross_entropy(out[y > 0], y[y > 0])
+    said = r"loops.py:\d+: .* use torch.where or"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+
+
+@dataclass
+class Output:
+    loss: torch.Tensor
+    logits: torch.Tensor
+    hidden: torch.Tensor | None = None
+
+
+class Named(OrderedDict):
+    def __getattr__(self, name):
+        return self[name]
+
+
+class Giving(nn.Module):
+    """A network that computes its loss, and gives it by name."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.inner, self.kind = nn.Linear(6, 4), kind
+
+    def forward(self, x, y):
+        logits = self.inner(x)
+        return self.kind(loss=f.cross_entropy(logits, y), logits=logits)
+
+
+@pytest.mark.parametrize("kind", [Output, Named, dict], ids=lambda kind: kind.__name__)
+def test_forward_gives_a_dataclass_or_a_dict_of_its_own(tmp_path, kind):
+    def loop(kit):
+        found, (model,) = [], kit.model
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out = kit.model(x, y)
+            loss, logits = (out["loss"], out["logits"]) if kind is dict else (out.loss, out.logits)
+            assert type(out) is kind
+            loss.backward()
+            kit.optimizer.step()
+            found += [loss.item(), logits.argmax(1).sum().item()]
+        assert model.kind is kind
+        return found
+
+    class Kept(Kit):
+        def __init__(self):
+            super().__init__(Giving(kind))
+            self.model.forward = lambda *given: self.model[0](*given)
+
+    beside(loop, tmp_path, kit=Kept)
+
+
+def test_a_recorded_steps_loss_is_saved_and_copied(tmp_path):
+    def loop(kit):
+        (x, y) = next(iter(kit.train))
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        kit.optimizer.step()
+        torch.save({"loss": loss}, tmp_path / "losses.pt")
+        return [torch.load(tmp_path / "losses.pt")["loss"].item(), copy.deepcopy(loss.detach())]
+
+    beside(loop, tmp_path / "model_dir")
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomalies_may_be_looked_for(tmp_path):
+    def loop(kit):
+        with torch.autograd.set_detect_anomaly(True):
+            return kit.train_once()
+
+    beside(loop, tmp_path)
+
+
+class Keeping(nn.Module):
+    """A network that keeps a value of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 9), nn.Linear(9, 4)
+
+    def forward(self, x):
+        self.hidden = self.inner(x).tanh()
+        return self.outer(self.hidden)
+
+
+def reads_it(kit):
+    kit.train_once()
+    return kit.model[0].hidden.detach().mean().item()
+
+
+def trains_by_it(kit):
+    kit.criterion = lambda out, y: f.cross_entropy(out, y) + kit.model[0].hidden.square().mean()
+    kit.train_once()
+
+
+@pytest.mark.parametrize("loop", [reads_it, trains_by_it], ids=lambda loop: loop.__name__)
+def test_what_forward_keeps_for_itself_is_refused(tmp_path, loop):
+    kit = Kit(Keeping())
+    said = r"loops.py:\d+: .*have forward return it"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        loop(kit)
+
+
+def test_weights_that_are_loaded_amid_a_training_are_refused_in_a_line(tmp_path):
+    kit = Kit()
+    weights = {name: x.clone() for name, x in kit.model.state_dict().items()}
+    said = r"loops.py:\d+: load_state_dict of the model must be"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.model.load_state_dict(weights)
+        kit.train_once()
+        kit.model.load_state_dict(weights)
+    kit.model.load_state_dict(weights)
