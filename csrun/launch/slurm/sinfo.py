@@ -199,11 +199,18 @@ def _check_gres(wanted: list[str], site: Site, place: str, found: tuple[Node, ..
     names = frozenset(map(_without_count, wanted))
     if any(names <= node.gres for node in found):
         return
-    having = (f"{node.name} {' '.join(sorted(node.gres))}" for node in found if node.gres)
-    together = " on one node, as several systems of a job must be" if len(wanted) > 1 else ""
+    known = frozenset().union(*(node.gres for node in found))
+    for gres in wanted:
+        if _without_count(gres) not in known:
+            raise UsageError(
+                f"site {site.name}: gres: no node of {place} has {gres}, they have:"
+                f" {', '.join(sorted(known)) or 'none'}; gres in the site file must be as in"
+                " slurm.conf"
+            )
+    having = ((node.name, ", ".join(sorted(names & node.gres))) for node in found)
     raise UsageError(
-        f"site {site.name}: gres: no node of {place} has {' and '.join(wanted)}, they have:"
-        f" {', '.join(having) or 'none'}; gres in the site file must be as in slurm.conf{together}"
+        f"site {site.name}: gres: no node of {place} has {' and '.join(wanted)}, as a job's systems"
+        f" must be one node's: {'; '.join(f'{name} has {its}' for name, its in having if its)}"
     )
 
 

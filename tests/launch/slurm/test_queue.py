@@ -265,10 +265,13 @@ def test_the_systems_of_a_job_must_be_one_nodes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(apart))
     sinfo.check(layout, SITE, "cs:cs2-02:1")
     said = (
-        "no node of the cluster has cs:cs2-01:1 and cs:cs2-02:1, they have: node1 cs:cs2-01, node2"
+        "no node of the cluster has cs:cs2-01:1 and cs:cs2-02:1, as a job's systems must be one"
+        " node's: node1 has cs:cs2-01; node2 has cs:cs2-02"
     )
     with pytest.raises(UsageError, match=said):
         sinfo.check(layout, SITE, both)
+    with pytest.raises(UsageError, match="has cs:cs2-03:1, they have: cs:cs2-01, cs:cs2-02; gres"):
+        sinfo.check(layout, SITE, "cs:cs2-01:1,cs:cs2-03:1")
 
 
 @pytest.mark.parametrize(("words", "expected"), [
