@@ -84,6 +84,34 @@ def test_values_of_a_step_are_of_the_whole_batch(tmp_path):
     assert plans(tmp_path) == {(4, 1), (6, 1), (14, 2)}
 
 
+def in_turn(kit):
+    """Training and validation in turn: what both give."""
+    found = []
+    for _ in range(3):
+        kit.model.train()
+        found += kit.train_once()
+        kit.model.eval()
+        with torch.no_grad():
+            for x, y in kit.val:
+                out = kit.model(x)
+                found += [kit.criterion(out, y).item(), *out.argmax(1).tolist()]
+    return found
+
+
+class Apart(Kit):
+    """Batches of 8 are trained on, of 10 validated."""
+
+    def __init__(self, *layers, **options):
+        super().__init__(*layers, **options)
+        self.val = DataLoader(self.val.dataset, 10)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(4, {(8, 2), (10, 5)}), (8, {(8, 1), (10, 2)})])
+def test_an_evaluation_has_parts_of_its_own_batches(tmp_path, size, parts):
+    beside(in_turn, tmp_path, settings={"micro_batch_size": size}, kit=Apart)
+    assert plans(tmp_path) == parts
+
+
 def test_a_step_of_several_batches_has_parts_of_each(tmp_path):
     def loop(kit):
         losses = []
@@ -120,9 +148,9 @@ def test_what_is_of_the_whole_batch_is_refused_with_its_line(tmp_path):
 class Wide(nn.Module):
     """A block that widens and narrows again."""
 
-    def __init__(self):
+    def __init__(self, drop=0.2):
         super().__init__()
-        self.up, self.down, self.drop = nn.Linear(8, 160), nn.Linear(160, 8), nn.Dropout(0.2)
+        self.up, self.down, self.drop = nn.Linear(8, 160), nn.Linear(160, 8), nn.Dropout(drop)
 
     def forward(self, x):
         return x + self.drop(self.down(f.gelu(self.up(x))))
@@ -131,9 +159,9 @@ class Wide(nn.Module):
 class Blocks(Kit):
     """Activations are most of what its step takes."""
 
-    def __init__(self):
+    def __init__(self, drop=0.2):
         torch.manual_seed(2)
-        layers = (nn.Linear(6, 8), *(Wide() for _ in range(3)), nn.Linear(8, 4))
+        layers = (nn.Linear(6, 8), *(Wide(drop) for _ in range(3)), nn.Linear(8, 4))
         super().__init__(*layers, optimizer=lambda p: optim.Adam(p, 0.02))
         self.train = DataLoader(self.train.dataset, 48)
 
@@ -147,20 +175,22 @@ def trained(folder, **options):
     return json.loads(path.read_text()), losses, kit.model.state_dict()
 
 
-def test_what_does_not_fit_is_made_again_or_in_parts(tmp_path, monkeypatch, caplog):
-    def run_on(nbytes):
-        rows = nbytes // 1024 + 1
-        size = {"fabric_width": 1, "usable_cores": rows, "fabric_height": rows}
-        system = msgspec.structs.replace(SYSTEM, mode=STREAMING, sram_kb_per_core=1, **size)
-        monkeypatch.setattr(
-            "csrun.pytorch.run.script_run.target_of",
-            lambda *_: Target(None, None, system, STREAMING),
-        )
+def run_on(monkeypatch, nbytes):
+    """Have a system of so much memory."""
+    rows = nbytes // 1024 + 1
+    size = {"fabric_width": 1, "usable_cores": rows, "fabric_height": rows}
+    system = msgspec.structs.replace(SYSTEM, mode=STREAMING, sram_kb_per_core=1, **size)
+    monkeypatch.setattr(
+        "csrun.pytorch.run.script_run.target_of",
+        lambda *_: Target(None, None, system, STREAMING),
+    )
 
-    run_on(SYSTEM.sram_bytes)
+
+def test_what_does_not_fit_is_made_again_or_in_parts(tmp_path, monkeypatch, caplog):
+    run_on(monkeypatch, SYSTEM.sram_bytes)
     whole, losses, weights = trained(tmp_path / "whole")
     assert (whole["micro_batches"], whole["recomputed"]) == (1, [])
-    run_on(whole["arena_bytes"] * 9 // 10)
+    run_on(monkeypatch, whole["arena_bytes"] * 9 // 10)
     with caplog.at_level("INFO", "csrun"):
         again, same, bits = trained(tmp_path / "again")
     assert again["micro_batches"] == 1
@@ -173,3 +203,30 @@ def test_what_does_not_fit_is_made_again_or_in_parts(tmp_path, monkeypatch, capl
     assert near == pytest.approx(losses, rel=1e-12)
     for name, value in weights.items():
         torch.testing.assert_close(close[name], value, rtol=1e-9, atol=1e-12, msg=name)
+
+
+class Wider(Blocks):
+    """Batches of 4 are trained on, of 48 validated."""
+
+    def __init__(self):
+        super().__init__(drop=0.0)
+        self.train, self.val = DataLoader(self.train.dataset, 4), self.train
+
+
+def test_an_evaluation_alone_may_not_fit(tmp_path, monkeypatch):
+    """Beside a training that does; both take the memory that they share in turn."""
+
+    def found(folder):
+        return [
+            json.loads(path.read_text()) for path in (tmp_path / folder).glob("tfcs_*/plan.json")
+        ]
+
+    run_on(monkeypatch, SYSTEM.sram_bytes)
+    options = {"max_group_bytes": 24000}
+    beside(in_turn, tmp_path / "whole", settings=options, kit=Wider)
+    most = max(plan["arena_bytes"] for plan in found("whole"))
+    run_on(monkeypatch, most * 9 // 10)
+    beside(in_turn, tmp_path / "parts", settings=options, kit=Wider)
+    parts = {plan["batch_size"]: plan["micro_batches"] for plan in found("parts")}
+    assert parts[4] == 1
+    assert parts[48] > 1

@@ -83,13 +83,14 @@ def tracing_of(
 ) -> Tracing:
     """A part of the loop in micro-batches of at most as many samples as were asked for.
 
-    A batch of no more is one. Of a batch with fewer samples than the others of its loader, which
-    they need not divide, it is the largest number that does.
+    A batch of no more is one. Of a batch which they need not divide, one of an evaluation or with
+    fewer samples than the others of its loader, it is the largest number that does.
     """
     share, asked = part.samples // systems, config.micro_batch_size
+    loader = part.batches.loader.loader
     if asked != AUTO and share <= asked:
         asked = max(share, 1)
-    elif asked != AUTO and part.samples != part.batches.loader.loader.batch_size:
+    elif asked != AUTO and not (part.trains and part.samples == loader.batch_size):
         asked = max(size for size in range(1, asked + 1) if share % size == 0)
     config = msgspec.structs.replace(config, micro_batch_size=asked)
     return Tracing(config, part.samples, partial(part.traced, optimization))
