@@ -131,7 +131,7 @@ class Script:
         self.loader = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
         self.losses, self.hits, self.states = [], 0, []
 
-    def run(self, epochs=3):
+    def run(self, epochs=3, keeps=True):
         criterion = nn.CrossEntropyLoss()
         with cbtorch.Session(self.model, self.optimizer, criterion, mode="train") as session:
             for _ in range(epochs):
@@ -145,7 +145,7 @@ class Script:
                     self.optimizer.step()
                     self.hits += hits.item()
                     self.losses.append(loss)
-                if not session.is_replayed:
+                if keeps and not session.is_replayed:
                     self.states.append({n: x.clone() for n, x in self.model.state_dict().items()})
         self.losses = [loss.item() for loss in self.losses]
         return self
@@ -265,3 +265,24 @@ def test_weights_are_read_by_state_dict_in_the_block(tmp_path):
                 criterion(logits, following.flatten()).backward()
                 script.optimizer.step()
                 script.model.head.weight.norm()
+
+
+def test_behind_each_of_several_blocks_weights_lie_in_a_file(tmp_path, monkeypatch):
+    """They are not copied out of the store; what the script writes between two blocks counts."""
+    from csrun.pytorch.weights import given_back
+
+    def trained(is_on_meta):
+        script = Script(tmp_path / f"{is_on_meta}", is_on_meta).run(1, keeps=False)
+        first, script.losses = script.losses, []
+        with torch.no_grad():
+            script.model.head.weight.mul_(0.5)
+        if is_on_meta:
+            monkeypatch.setattr(given_back, "read_weights", None)
+        script.run(1, keeps=False).losses += first
+        return script
+
+    theirs, ours = trained(False), trained(True)
+    assert ours.losses == theirs.losses
+    assert same(ours.model.state_dict(), theirs.model.state_dict())
+    states = [s.optimizer.state_dict()["state"] for s in (ours, theirs)]
+    assert all(same(states[0][n], states[1][n]) for n in states[1])

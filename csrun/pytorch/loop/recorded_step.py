@@ -236,7 +236,7 @@ class RecordedStep:
         run.users.before.add(before)
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
-            if run.users.is_on_meta and self._before.values.is_over:
+            if run.users.is_in_file and self._before.values.is_over:
                 raise GoneError(
                     f"{user_line()}: of a model that cbtorch.meta_init() has built, values of a "
                     "step are read before its loss in the first steps: read this one above it"

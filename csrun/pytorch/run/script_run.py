@@ -16,6 +16,7 @@ from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.capture import Ref
+from csrun.pytorch.capture.tape import is_on_meta
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
@@ -24,7 +25,7 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
 from csrun.pytorch.user import Loader
 from csrun.pytorch.weights.given_back import GivenBack
-from csrun.pytorch.weights.stored import StoredWeights, names_of, newest_of, write_weights
+from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.roles.machine import Program
@@ -102,9 +103,15 @@ class ScriptRun:
         if self.replay.is_on:
             self.replay.give_back_kept()
         elif self.users.optimization is not None:
+            self._put_in_file()
             self.give_back()
-            if self.replay.has_checkpoint:
-                self.users.end(self.saved)
+
+    def _put_in_file(self) -> None:
+        """Have the weights in the newest checkpoint, of a model whose weights lie in such files."""
+        users, machine = self.users, self._machine
+        if users.is_in_file and self.replay.has_checkpoint and not users.are_current:
+            newest = self.saved()
+            users.end(newest, machine.machine.state if machine else mapped(newest.path))
 
     def fail(self, error: BaseException) -> None:
         """The loop has raised: save and give back what was trained, and let go of the system."""
@@ -355,7 +362,7 @@ class ScriptRun:
         None for a model that has some, or before the store has them.
         """
         machine = self._machine
-        if machine is None or not machine.owner.trains or not self.users.is_on_meta:
+        if machine is None or not machine.owner.trains or not is_on_meta(self.users.model):
             return {}
         return StoredWeights(machine.machine.state)
 

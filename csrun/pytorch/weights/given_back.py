@@ -1,7 +1,7 @@
 """The user's own model and optimizer, given what the run's store holds."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 from weakref import WeakSet
@@ -41,9 +41,10 @@ class GivenBack:
 
     Of a model that `meta_init` has built the weights stay in checkpoints: where the loop or the
     code behind it gets them, they are tensors that lie in such a file, which the system reads as
-    they are used; what is written to them stays in memory. are_current: they have what the store
-    has, or what the script has written since; a store that is made then begins with them. before:
-    what is to have the weights as they are until they are given anew.
+    they are used; what is written to them stays in memory. is_in_file: it is such a model.
+    are_current: they have what the store has, or what the script has written since; a store that is
+    made then begins with them. before: what is to have the weights as they are until they are given
+    anew.
     """
 
     def __init__(self, model: torch.nn.Module, optimization: Optimization | None) -> None:
@@ -53,7 +54,7 @@ class GivenBack:
         self._trained = frozenset[str]()
         self._written: frozenset[str] | None = None
         self._counters: dict[str, tuple[torch.Tensor, int]] = {}
-        self.is_on_meta = is_on_meta(model)
+        self.is_in_file = is_on_meta(model)
         self.before: WeakSet[Before] = WeakSet()
 
     def learn(self, recording: Recording) -> None:
@@ -76,7 +77,7 @@ class GivenBack:
 
     def weights(self, state: Mapping[str, Array]) -> None:
         """Give the model its weights; values of steps are computed on those of before."""
-        if not self.is_on_meta:
+        if not self.is_in_file:
             for each in self.before:
                 each.keep()
         self.before.clear()
@@ -85,6 +86,11 @@ class GivenBack:
     def all(self, state: Mapping[str, Array], step: int) -> None:
         """Give the model and the optimizer what they have after so many steps."""
         self.weights(state)
+        self._others(state, step)
+        self.are_current = not is_on_meta(self.model)
+
+    def _others(self, state: Mapping[str, Array], step: int) -> None:
+        """Give them what is no weight."""
         for name, buffer in self.model.named_buffers():
             if name in self._counters:  # of steps
                 first, by = self._counters[name]
@@ -92,11 +98,10 @@ class GivenBack:
         if self.optimization is not None and self._has_room(state):
             self.optimization.give_back(state, step, self._trained)
             self._optimizer_was = self._optimizer_state()
-        self.are_current = not self.is_on_meta
 
     def found(self, checkpoint: Checkpoint) -> None:
         """Give them what an earlier run has left."""
-        if self.is_on_meta:
+        if self.is_in_file:
             self.all(mapped(checkpoint.path), checkpoint.step)
         else:
             names = checkpoint.manifest.tensors
@@ -121,18 +126,28 @@ class GivenBack:
         tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
         return [(id(x), x._version) for x in tensors]
 
-    def end(self, checkpoint: Callable[[], Checkpoint]) -> None:
-        """The block is left: what has no memory gets it, in the file of the newest checkpoint."""
-        if not self.is_on_meta:
-            return
-        newest = checkpoint()
-        numbers = self._numbers(newest)
+    def end(self, checkpoint: Checkpoint, state: Mapping[str, Array]) -> None:
+        """The block is left: the weights lie in a checkpoint's file, which has what the store has.
+
+        In the first block they get memory by that; behind another one they have it anew.
+        """
+        numbers = self._numbers(checkpoint)
         for _, tensor in self._without_memory():
             found = numbers(tensor)
             forget(tensor)
             _swap(tensor, found)
-        self.is_on_meta = False
-        log.info(f"The model's weights lie in {newest.path}")
+        for tensor, found in self._in_file(checkpoint):
+            tensor.data = found
+        self._others(state, checkpoint.step)
+        self.are_current = True
+        log.info(f"The model's weights lie in {checkpoint.path}")
+
+    def _in_file(self, checkpoint: Checkpoint) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The model's tensors and those of the file."""
+        tensors = mapped(checkpoint.path)
+        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if (stored := stored_name(name)) in tensors:
+                yield tensor, torch.from_numpy(tensors[stored])
 
     def state_dict(
         self, given: dict[str, Any], checkpoint: Callable[[], Checkpoint]
@@ -161,7 +176,7 @@ class GivenBack:
 
     def _has_room(self, state: Mapping[str, Array]) -> bool:
         """Whether the optimizer's state may be in memory, of a model that is not."""
-        if not self.is_on_meta:
+        if not self.is_in_file:
             return True
         weights = {stored_name(name) for name, _ in self.model.named_parameters()}
         slots = [name for name in state if name.partition("/")[2] in weights]
