@@ -194,3 +194,20 @@ def test_weights_that_are_loaded_amid_a_training_are_refused_in_a_line(tmp_path)
         kit.train_once()
         kit.model.load_state_dict(weights)
     kit.model.load_state_dict(weights)
+
+
+def test_a_copy_of_the_model_takes_tensors_of_the_loops_own(tmp_path):
+    def loop(kit):
+        (x, _), found = kit.train.dataset.tensors, []
+        for _ in range(2):
+            found += kit.train_once()
+            with torch.no_grad():
+                found += copy.deepcopy(kit.model)(x).argmax(1).tolist()
+        return found
+
+    beside(loop, tmp_path / "copy")
+    kit = Kit()
+    said = r"loops.py:\d+: the model must be called as in step 1, .* call a copy.deepcopy"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path / "itself"):
+        kit.train_once()
+        kit.model(kit.train.dataset.tensors[0])

@@ -26,7 +26,8 @@ def require_call_of_model(found: Any) -> Any:
     if found is None:
         raise UsageError(
             f"{user_line()}: the model must be called as in step 1, on the tensors of the "
-            "Session's batch, got another call: its forward does not run on this machine"
+            "Session's batch, got another call: of tensors of the loop's own call a copy.deepcopy "
+            "of it, made where it is called, or have a cbtorch.dataloader of them"
         )
     return found
 
