@@ -48,7 +48,7 @@ def lose(launcher: int) -> None:
     victims = [process, *process.children(recursive=True)]
     for victim in victims:
         victim.suspend()
-    for victim in victims:
+    for victim in reversed(victims):  # the kernel wakes what is stopped as its parent ends
         victim.kill()
 
 
