@@ -1,12 +1,13 @@
 """What weight streaming takes of memory and of time, and how fast first values are drawn.
 
 A GPT trains by AdamW, or GPT-J by SGD, in a job of three nodes, from its first values to a
-checkpoint after its steps. What is told is the most that all processes of the job have taken
-together, by their proportional shares; of a store on disk, too, how much of the run the disk would
-have been at work at the rate of direct reads and writes. The model's run_torch.py in plain PyTorch
-is beside it, with the same sizes. GPT-3 XL is measured where its name is
-given, or the machine has the memory; GPT-J 6B where its name is given and the disk has 60 GB. How
-much time it takes is beside pipelined runs (overlap.py).
+checkpoint after its steps; GPT-J by AdamW without one, as both need 150 GB. What is told is the
+most that all processes of the job have taken together, by their proportional shares; of a store on
+disk, too, how much of the run the disk would have been at work at the rate of direct reads and
+writes. The model's run_torch.py in plain PyTorch is beside it, with the same sizes. GPT-3 XL is
+measured where its name is given, or the machine has the memory; GPT-J 6B where its name is given
+and the disk has 60 GB, 75 for "GPT-J 6B AdamW". How much time it takes is beside pipelined runs
+(overlap.py).
 
     streaming.py [WORKLOAD...] [memory|disk|PyTorch...]
 """
@@ -51,7 +52,7 @@ class Workload:
     """A GPT, and the most that its training may take of memory. Units: GiB
 
     memory_gib: with the store in memory, None where it is not meant to fit; disk_gib: on disk, when
-    the store may take store_gib.
+    the store may take store_gib. is_saved: a checkpoint is written in the end.
     """
 
     width: int
@@ -63,6 +64,7 @@ class Workload:
     steps: int = 2
     vocabulary: int = 50257
     optimizer: dict[str, Any] = field(default_factory=lambda: {**ADAMW})
+    is_saved: bool = True
 
     model = "gpt2"
 
@@ -111,7 +113,23 @@ WORKLOADS = {
     "GPT-2 medium": Workload(1024, 24, 16, 5.5, 3.7, 2.0),
     "GPT-3 XL": Workload(2048, 24, 16, 18.0, 12.0, 8.5),
     "GPT-J 6B": GptJ(4096, 28, 16, None, 12.0, 7.5, 1, 50400, SGD),
+    "GPT-J 6B AdamW": GptJ(4096, 28, 16, None, 12.0, 8.5, 1, 50400, ADAMW, is_saved=False),
 }
+# A training that saves nothing: csrun has no such option, for whose training would be lost by it?
+UNSAVED = """
+import runpy
+import sys
+from os.path import dirname
+
+from csrun.estimator import place
+from csrun.runtime.roles.training import Training
+
+place.checkpoint_space = lambda *known: None
+Training._save_last = lambda training: None
+sys.argv.pop(0)
+sys.path[0] = dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @dataclass(frozen=True)
@@ -166,8 +184,11 @@ def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
 
 def _trained(folder: Path, workload: Workload, store: str) -> Trained:
     _prepare(folder, workload, _params(workload, store, folder))
-    run = [sys.executable, "-m", *JOB, str(MODELS / workload.model / "run.py"),
-           "--mode", "train", "--params", "params.yaml"]  # fmt: skip
+    script = [str(MODELS / workload.model / "run.py")]
+    if not workload.is_saved:
+        (folder / "unsaved.py").write_text(UNSAVED)
+        script.insert(0, "unsaved.py")
+    run = [sys.executable, "-m", *JOB, *script, "--mode", "train", "--params", "params.yaml"]
     started = time.perf_counter()
     text, peak, read, written = _watched(run, folder, {"CSRUN_STATE_DIR": str(folder / "state")})
     sys.stderr.writelines(f"{line}\n" for line in text.splitlines() if "Weight store" in line)

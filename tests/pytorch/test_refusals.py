@@ -281,7 +281,7 @@ def test_dropout_that_is_computed_again_is_refused():
     refused(Model(again), step, "would drop other values")
 
 
-@pytest.mark.parametrize("odd", [3, 0.5, np.ones(3), {1}], ids=str)
+@pytest.mark.parametrize("odd", [3, 0.5, "name", None, np.ones(3), {1}], ids=str)
 def test_a_batch_of_what_is_no_tensor_is_refused(odd):
     with pytest.raises(CaptureError, match="a batch must be made of tensors in tuples, lists and"):
         Recorder(nn.Linear(2, 2)).batch((torch.ones(2), odd))

@@ -129,8 +129,6 @@ class Recorder(TorchDispatchMode):
             number = sum(leaf.source is Source.INPUT for leaf in self.leaves)
             name = f"batch_{number}"
             return self._leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
-        if given is None or isinstance(given, str | bytes):
-            return given
         raise CaptureError(
             f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
             f"{type(given).__name__}, which would be the same in each step: make tensors of it in "
