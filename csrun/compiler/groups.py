@@ -3,7 +3,8 @@
 While one group is computed on, the next one comes. So layers of little weight, in a row, are one
 group, up to a number of bytes, and what is small beside the next group joins that: else the next
 one would have to come in the short time that the small one takes. Groups are cut where scopes are:
-a block of the model that is smaller than a group is not torn.
+a block of the model that is smaller than a group is not torn. But a model that would be one group
+is two where MemoryX can update the one beside the other's gradients.
 
 A layer that is used at several places of a pass, as a tied weight is, is a group of its own:
 whatever joined it would travel as often. So is one whose turn differs between forward and backward.
@@ -51,14 +52,22 @@ Run = list[_Part]
 
 
 def group_layers(
-    sizes: Mapping[str, int], forward: Uses, backward: Uses, group_bytes: int
+    sizes: Mapping[str, int],
+    forward: Uses,
+    backward: Uses,
+    group_bytes: int,
+    updates_beside: bool = False,
 ) -> list[tuple[str, ...]]:
     """The groups in the order of their first turn, each with its layers in theirs.
 
-    sizes: the bytes of each layer's weights; group_bytes: of layers in a row that travel together
+    sizes: the bytes of each layer's weights; group_bytes: of layers in a row that travel together;
+    updates_beside: one's update may go beside another's gradients, so there are two where one would
+    be
     """
     parts = _parts(sizes, list(forward), list(backward))
     groups = _absorbed(_packed(parts, 1, group_bytes), group_bytes)
+    if updates_beside and len(groups) == 1:
+        groups = _halved(groups[0])
     return [tuple(chain.from_iterable(part.layers for part in group)) for group in groups]
 
 
@@ -163,3 +172,13 @@ def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
         else:
             found.append(group)
     return found
+
+
+def _halved(group: Run) -> list[Run]:
+    """A group of a training as two, of sizes as equal as can be; as it is, where one were small."""
+    cuts = [(group[:at], group[at:]) for at in range(1, len(group))]
+    if not cuts or all(part.backward is None for part in group):
+        return [group]
+    halves = min(cuts, key=lambda cut: max(map(_nbytes, cut)))
+    less, more = sorted(map(_nbytes, halves))
+    return [group] if SMALL_SHARE * less <= more else [*halves]

@@ -70,7 +70,8 @@ def lay_out(
         phase: [_layers_used(k, layer_of) for k in model.kernels if k.phase is phase]
         for phase in Phase
     }
-    cut = group_layers(sizes, uses[Phase.FORWARD], uses[Phase.BACKWARD], group_bytes)
+    passes = uses[Phase.FORWARD], uses[Phase.BACKWARD]
+    cut = group_layers(sizes, *passes, group_bytes, updates_beside)
     groups = _groups(cut, sizes)
     group_of = {layer: group.index for group in groups for layer in group.layers}
 

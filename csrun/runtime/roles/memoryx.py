@@ -38,7 +38,7 @@ from csrun.runtime.wire.messages import (
     UpdatesReady,
 )
 from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
-from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, Mail, Waiter
+from csrun.runtime.wire.shared import BRIEF_S, Counter, HeldBack, Interrupted, Mail, Waiter
 from csrun.runtime.wire.tcp import Line, TcpChannel
 
 
@@ -173,7 +173,7 @@ class _WaferEnd:
         gradients = resources.enter_context(closing(Counter.create()))
         self.weights = resources.enter_context(closing(Counter.create()))
         self.notes = resources.enter_context(closing(Notes.create(plan)))
-        self.gradients = Waiter(gradients, control)
+        self.gradients = Waiter(gradients, control, brief_s=BRIEF_S)
         self.parts = gradients.descriptor, self.weights.descriptor, self.notes.descriptor
 
 

@@ -44,7 +44,14 @@ from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RunFolder, take_part, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of
-from csrun.runtime.wire.shared import Counter, HeldBack, Interrupted, SharedMemory, Waiter
+from csrun.runtime.wire.shared import (
+    BRIEF_S,
+    Counter,
+    HeldBack,
+    Interrupted,
+    SharedMemory,
+    Waiter,
+)
 
 
 def serve(control: Channel) -> Results:
@@ -221,7 +228,7 @@ class _Wafer:
             counted = opened(closing(Counter(updates)))
             ends.append(
                 MemoryxEnd(
-                    _waiter(counted, self._control, server),
+                    _waiter(counted, self._control, server, BRIEF_S),
                     opened(closing(Counter(delivered))),
                     opened(closing(Notes(SharedMemory.attach(notes), plan))),
                     pages.of(plan),
@@ -336,11 +343,11 @@ class _RemoteStores:
         return RemoteWeights(plan, arena, self.gradients, self._ends, server_of, number)
 
 
-def _waiter(counter: Counter, control: Channel, server: int) -> Waiter:
+def _waiter(counter: Counter, control: Channel, server: int, brief_s: float = 0.0) -> Waiter:
     def overdue(waited_s: float) -> None:
         control.send(messages.WeightsAwaited(waited_s, server))
 
-    return Waiter(counter, control, overdue)
+    return Waiter(counter, control, overdue, brief_s)
 
 
 def _ring(plan: Plan, request: messages.LoadWafer, control: Channel, turn: int) -> RingReader:

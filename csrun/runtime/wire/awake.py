@@ -5,6 +5,7 @@ would not have seen that the wait was over. So waits are cut in slices, and a sl
 longer than it was to is the process's own time.
 """
 
+import os
 import select
 from time import perf_counter
 
@@ -18,6 +19,17 @@ class _Lost:
 def awake_s() -> float:
     """Seconds, as perf_counter's, but for those in which this process waited and did not run."""
     return perf_counter() - _Lost.seconds
+
+
+def poll_briefly(poll: select.poll, most_s: float) -> list[tuple[int, int]]:
+    """What is ready, for which it looks again and again; who else wants the processor has it."""
+    began = now = perf_counter()
+    while not (ready := poll.poll(0)) and now - began < most_s:
+        os.sched_yield()
+        now = perf_counter()
+    if (taken := perf_counter() - began) > most_s + 2 * SLICE_S:
+        _Lost.seconds += taken - most_s
+    return ready
 
 
 def poll_awake(poll: select.poll, timeout_s: float) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ import psutil
 
 from csrun.base.errors import CsrunError
 from csrun.executable.bind import Bytes
-from csrun.runtime.wire.awake import poll_awake
+from csrun.runtime.wire.awake import poll_awake, poll_briefly
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesHeld
 
@@ -146,6 +146,7 @@ def _map(at: int | None, nbytes: int, descriptor: int, offset: int) -> int:
 log = logging.getLogger("csrun")
 
 STALL_S = 30.0  # a wait as long as this is worth a line
+BRIEF_S = 300e-6  # a small group's update takes less; to fall asleep and be woken, 30 to 60 us
 OWN_WORD_S = 1.0  # who is awaited may wait itself: its own word on that comes first
 
 Overdue = Callable[[float], None]
@@ -274,11 +275,19 @@ class Waiter:
     """The waiting side of a counter, which also notices the end of the run.
 
     While it waits it listens to `control`, the channel to the chief: a Stop ends the wait as
-    Interrupted, a lost chief as PeerLost. `overdue` is told of a wait that does not end.
+    Interrupted, a lost chief as PeerLost. `overdue` is told of a wait that does not end. brief_s:
+    so long it does not sleep, which is for waits that may be shorter than falling asleep and being
+    woken.
     """
 
-    def __init__(self, counter: Counter, control: Channel, overdue: Overdue | None = None) -> None:
-        self._overdue = overdue
+    def __init__(
+        self,
+        counter: Counter,
+        control: Channel,
+        overdue: Overdue | None = None,
+        brief_s: float = 0.0,
+    ) -> None:
+        self._overdue, self._brief_s = overdue, brief_s
         self._descriptor = counter.descriptor
         self._control = control
         self._available = 0
@@ -308,8 +317,13 @@ class Waiter:
         self._available -= 1
 
     def _wait(self) -> None:
-        stall_watch = StallWatch(self._overdue) if self._overdue else None
-        for descriptor, _ in stall_watch.poll(self._poll) if stall_watch else self._poll.poll():
+        for descriptor, _ in self._ready():
             if descriptor == self._control.fileno():
                 message, _ = self._control.expect(Stop)
                 raise Interrupted(message)
+
+    def _ready(self) -> list[tuple[int, int]]:
+        """What is ready, however long that takes."""
+        if self._brief_s and (ready := poll_briefly(self._poll, self._brief_s)):
+            return ready
+        return StallWatch(self._overdue).poll(self._poll) if self._overdue else self._poll.poll()
