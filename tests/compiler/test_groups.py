@@ -96,3 +96,28 @@ def test_every_layer_is_in_one_group_however_many_there_are(layers):
     sizes = {f"h/{i}/dense": 5000 for i in range(layers)}
     groups = grouped(sizes, limit=20_000)
     assert len(groups) == -(-layers // 4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"a": 400, "b": 100, "c": 100, "d": 100}, ["a", "b c d"]),
+        ({"a": 100, "b": 100, "c": 100}, ["a", "b c"]),
+        ({"a": 100, "b": 300, "c": 200}, ["a b", "c"]),
+        ({"a": 10, "b": 800, "c": 90}, ["a b c"]),  # one would be done before the other comes
+        ({"a": 800}, ["a"]),
+    ],
+)
+def test_one_group_is_two_where_updates_go_beside_gradients(sizes, expected):
+    forward, backward = uses(sizes), uses(reversed(sizes))
+    assert group_layers(sizes, forward, backward, MB) == [tuple(sizes)]
+    halves = group_layers(sizes, forward, backward, MB, updates_beside=True)
+    assert [" ".join(group) for group in halves] == expected
+    assert group_layers(sizes, forward, [], MB, updates_beside=True) == [tuple(sizes)]
+
+
+def test_two_groups_stay_two_where_updates_go_beside_gradients():
+    sizes = {"a": MB, "b": MB // 2, "c": MB // 2}
+    forward, backward = uses(sizes), uses(reversed(sizes))
+    groups = group_layers(sizes, forward, backward, MB, updates_beside=True)
+    assert groups == [("a",), ("b", "c")]

@@ -53,3 +53,33 @@ def test_a_wait_is_told_of_when_it_is_long_however_it_is_cut(monkeypatch):
     world = World(monkeypatch, stops=[], ready_at=175.0)
     assert shared.StallWatch(told.append).poll(world) == [(3, 1)]
     assert told == [pytest.approx(30, abs=0.1), pytest.approx(60, abs=0.1)]
+
+
+class Eager(World):
+    """Each look takes a microsecond, and as long as a stop that comes in it."""
+
+    def poll(self, timeout_ms):
+        assert timeout_ms == 0
+        self.now += 1e-6
+        return super().poll(timeout_ms)
+
+
+def test_a_brief_wait_looks_until_it_is_ready(monkeypatch):
+    world = Eager(monkeypatch, stops=[], ready_at=100.0001)
+    assert awake.poll_briefly(world, 300e-6) == [(3, 1)]
+    assert world.now - 100.0 == pytest.approx(100e-6, rel=0.05)
+
+
+def test_a_brief_wait_ends_without_what_does_not_come(monkeypatch):
+    world = Eager(monkeypatch, stops=[])
+    began = awake.awake_s()
+    assert awake.poll_briefly(world, 300e-6) == []
+    assert awake.awake_s() - began == pytest.approx(300e-6, rel=0.05)
+
+
+def test_a_stop_amid_a_brief_wait_is_none_of_it(monkeypatch):
+    world = Eager(monkeypatch, stops=[0.0, 2.0])
+    began = awake.awake_s()
+    assert awake.poll_briefly(world, 300e-6) == []
+    assert world.now - 100.0 > 2
+    assert awake.awake_s() - began == pytest.approx(300e-6, rel=0.05)
