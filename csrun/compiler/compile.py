@@ -1,7 +1,6 @@
 """CIRH to an Executable on disk: the stages in their order."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -169,19 +168,22 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> Placed:
     Raises: TooLargeError
     """
     laid_out = partial(lay_out, model, _group_bytes(model, options), options.micro_batches)
+    errors: list[TooLargeError] = []
     if options.mode is ExecutionMode.WEIGHT_STREAMING and model.clip_norm is None:
-        with suppress(TooLargeError):
+        try:
             return place_model(model, laid_out(updates_beside=True), options, batch)
+        except TooLargeError as error:
+            errors.append(error)
     layout = laid_out()
     try:
         return place_model(model, layout, options, batch)
-    except TooLargeError:
+    except TooLargeError as error:
         again = None
         if options.recompute:
             alive_of = partial(alive_in, model=model)
             again = with_recomputation(layout, options.micro_batches, alive_of)
         if again is None:
-            raise
+            raise max([error, *errors], key=lambda each: each.fits) from None
     return place_model(model, again, options, batch)
 
 

@@ -115,7 +115,7 @@ def test_modes_and_groups_train_bit_for_bit_alike(tmp_path):
         for mode in MODES
         for group_bytes in (1 << 20, 1)
     ]
-    assert [len(m.plan.groups) for m in machines] == [1, 4, 1, 4]
+    assert [len(m.plan.groups) for m in machines] == [1, 4, 2, 4]
     for batch in network.batches(20):
         losses = [machine.train(batch)[0] for machine in machines]
         assert len(set(losses)) == 1

@@ -55,10 +55,14 @@ def placed(plan: Plan, names=NAMES) -> Plan:
         LayerEstimate(name, rectangle.pes, rate, rate, 2e6, 0.31)
         for name, rectangle, rate in zip(names, rectangles, (5e5, 123456.0, 3e5, 4.25), strict=True)
     )
+    named = {layer.name: name for layer, name in zip(plan.layers, names, strict=True)}
     return msgspec.structs.replace(
         plan,
         layers=layers,
-        groups=(msgspec.structs.replace(plan.groups[0], layers=names),),
+        groups=tuple(
+            msgspec.structs.replace(group, layers=tuple(named[layer] for layer in group.layers))
+            for group in plan.groups
+        ),
         floor_plan=tuple(map(Region, names, rectangles)),
         estimate=Estimate(123456.0, 123456.0, 2e6, 0.9998, 0.0000421, each),
     )

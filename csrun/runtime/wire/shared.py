@@ -1,8 +1,9 @@
 """What processes of one machine share, passed from one to the other as descriptors.
 
 Memory is a memfd, without a name. A counter is an eventfd, which one process raises and another
-waits for without using the processor, unless it is to wait briefly: the kernel holds the count, and
-a waiter takes all of it in one read, so that in a steady flow most takes need no system call at all.
+waits for without using the processor, but for a moment where it is to wait briefly: the kernel
+holds the count, and a waiter takes all of it in one read, so that in a steady flow most takes need
+no system call at all.
 """
 
 import ctypes
