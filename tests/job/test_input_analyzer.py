@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.fc_mnist import FOLDER, RUN, FcMnist
 
-SLEEP_S = 0.02
+SLEEP_S = 0.05
 SLEEPING_MAP = f"""
     import time
     def nap(x, y):
