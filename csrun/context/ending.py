@@ -9,8 +9,8 @@ Terminated wherever it is. In a run of the estimator:
 - MemoryX, the wafer and the streamers go on until the chief is gone: weights are where they are
   until it has read them. The launcher tells them again when the chief's process has ended, for a
   task that does not look at its connection to the chief just then;
-- before the first step, in a compile for instance, and in an evaluation there is nothing to save:
-  the chief ends at once, and its peers with it.
+- before the training begins, in a compile for instance, and in an evaluation there is nothing to
+  save: the chief ends at once, and its peers with it.
 """
 
 import os

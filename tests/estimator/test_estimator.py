@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ from csrun.estimator import CerebrasEstimator, CSRunConfig
 from csrun.estimator.compilation import minibatches_in_flight
 from csrun.estimator.trace import trace_model
 from csrun.records import checkpoints
+from csrun.runtime.roles.saving import Saving
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -181,6 +183,28 @@ def test_the_checkpoint_at_step_0_may_be_left_out(tmp_path):
     quick = estimator(tmp_path, save_initial_checkpoint=False, save_checkpoints_steps=4)
     quick.train(train_input, max_steps=10)
     assert checkpoints.kept_steps(tmp_path) == (4, 8, 10)
+
+
+@pytest.mark.parametrize(("keys", "step"), [(1, 1), (2, 0)], ids=["one", "a second one"])
+def test_ctrl_c_amid_the_first_checkpoint(tmp_path, caplog, monkeypatch, keys, step):
+    """One has the training end behind its next step, which is saved; a second one does not wait."""
+    begin = Saving.begin
+
+    def interrupted(saving, at, *state):
+        begin(saving, at, *state)
+        for _ in range(keys if at == 0 else 0):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Saving, "begin", interrupted)
+    caplog.set_level("INFO", "csrun")
+    with pytest.raises(KeyboardInterrupt):
+        estimator(tmp_path).train(train_input, max_steps=20)
+    (became,) = [line for line in caplog.messages if line.startswith("Checkpoint at global step")]
+    assert became.split()[4] == str(step)
+    is_whole = step in checkpoints.kept_steps(tmp_path)
+    assert ("finished" in became) == is_whole
+    assert is_whole or keys == 2
+    assert not list(tmp_path.glob(".csrun-*"))
 
 
 def test_train_and_evaluate_needs_an_end(tmp_path):

@@ -51,11 +51,13 @@ def test_ctrl_c_during_a_checkpoint_says_what_became_of_it(place: FcMnist) -> No
     place.configure(model__hidden_sizes=[3000, 3000], runconfig__save_checkpoints_steps=1)
     partial = "model_dir/.csrun-*.tmp"
     with place.start_wse("--max_steps", str(MANY_STEPS)) as launcher:
+        assert launcher.stdout is not None
+        first = next(line for line in launcher.stdout if "Saving checkpoint" in line)
         until(lambda: any(place.path.glob(partial)))
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signal.SIGINT
-    lines = [line for line in out.splitlines() if "heckpoint at global step" in line]
+    lines = [line for line in (first + out).splitlines() if "heckpoint at global step" in line]
     saving, became = lines[-2:]
     step = int(saving.split()[-1])
     assert became.split(f"global step {step} ")[1].split()[0] in ("discarded", "finished")

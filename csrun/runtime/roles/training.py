@@ -104,9 +104,10 @@ class Training:
             folder = self._options.model_dir
             self._events = opened.enter_context(closing(events.EventWriter(folder)))
             self._start_clocks()
+            opened.enter_context(self._ending)  # also of the first checkpoint, which takes a while
+            opened.push(self._leave)
             if self._left_s is None and self.step == 0 and self._options.saves_initial:
                 self._save()
-            opened.enter_context(self._ending)
             self._open = opened.pop_all()
         return self
 
@@ -117,10 +118,17 @@ class Training:
         traceback: TracebackType | None,
     ) -> None:
         self._left_s = perf_counter()
-        with self._open:
-            self._saving.end(error)
-            if isinstance(error, Exception):
-                self._trace.break_off()
+        self._open.__exit__(kind, error, traceback)
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._saving.end(error)
+        if isinstance(error, Exception):
+            self._trace.break_off()
 
     def _start_clocks(self) -> None:
         """From here on its time counts."""
