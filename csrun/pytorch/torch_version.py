@@ -22,8 +22,7 @@ def warn_of_untested() -> None:
     if not is_tested(found := version("torch")):
         log.warning(
             "cerebras_torch was tested with PyTorch %s, this is %s: what it records otherwise is "
-            "refused by name; pip install 'csrun[torch]' torch==%s.* has the tested one",
+            "refused by name; pip install 'csrun[torch]' has the tested one",
             TESTED,
             found,
-            TESTED,
         )

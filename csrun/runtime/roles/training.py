@@ -120,12 +120,8 @@ class Training:
         self._left_s = perf_counter()
         self._open.__exit__(kind, error, traceback)
 
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Signals are still kept: the checkpoint that is on its way is seen to."""
         self._saving.end(error)
         if isinstance(error, Exception):
             self._trace.break_off()
