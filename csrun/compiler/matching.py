@@ -1,6 +1,6 @@
 """Kernel matching: from CIRH to the kernels and updates that a program is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -127,6 +127,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
             raise _no_kernel(operation, graph)
     kernels = _adding([kernel for _, kernel in sorted(placed, key=itemgetter(0))])
     _check_gradients(kernels, [*updates, *states])
+    _require_free_names(graph.operations, updates.values())
     return MatchedModel(
         inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
         label_ranges=graph.label_ranges,
@@ -176,6 +177,20 @@ def _check_gradients(kernels: Sequence[Kernel], updates: Sequence[str]) -> None:
     written = {array.name for kernel in kernels for array in kernel.writes}
     missing = [name for name in updates if GRADIENT + name not in written]
     assert not missing, f"no kernel writes the gradients of {', '.join(missing)}"
+
+
+def _require_free_names(operations: Sequence[Operation], optimizers: Iterable[Optimizer]) -> None:
+    """Raises: CompileError for a weight with the name of another weight's optimizer state"""
+    weights = {op.tensor: op for op in operations if isinstance(op, StoredOp)}
+    slots = {slot for optimizer in optimizers for slot in optimizer.slots}
+    for name, operation in weights.items():
+        slot, _, other = name.partition("/")
+        if slot in slots and other in weights:
+            raise refused(
+                operation,
+                f"weight {name}: must not be named like the optimizer's {slot} of weight {other}, "
+                f"which is {name} in checkpoints: rename layer {slot}",
+            )
 
 
 def _clip_norm(operations: Sequence[Operation]) -> float | None:

@@ -17,6 +17,7 @@ from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.trace import ModelFunction
 from csrun.executable import Plan
+from csrun.records.checkpoints import OPTIMIZER_STATE
 from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -74,7 +75,7 @@ class Run:
             "threads": str(plan.blas_threads),
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
-            "optimizer_state": " ".join(slot.name for slot in plan.store.slots),
+            OPTIMIZER_STATE: " ".join(slot.name for slot in plan.store.slots),
         }
 
 

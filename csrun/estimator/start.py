@@ -54,7 +54,7 @@ def _begin(run: Run, machine: Machine, found: Checkpoint) -> None:
     """Weights of another program's model; first values for what it has none of, told by name."""
     started = perf_counter()
     machine.initialize()
-    found.begin(machine.state)
+    found.begin({p.name: machine.state[p.name] for p in tensors_of(machine.plan)})
     log.info(log_lines.weights_loaded(perf_counter() - started))
     log.info(f"{found.name} is converted: the optimizer's state starts anew")
     if undrawn := found.manifest.undrawn:

@@ -57,6 +57,21 @@ def test_the_users_line_comes_first(model, message):
     assert str(caught.value).startswith(f"{__file__}:{line_of(model)}: {message}")
 
 
+def test_a_weight_named_like_optimizer_state_is_refused():
+    def network(optimizer):
+        with Tracer("float32") as tracer:
+            features = tracer.input("features", (4, 6), "float32")
+            labels = tracer.input("labels", (4,), "int32")
+            hidden = nn.Dense(5, name="momentum/out")(features)
+            loss = nn.softmax_cross_entropy(nn.Dense(5, name="out")(hidden), labels)
+            return tracer.finish(RunMode.TRAIN, loss, optimizer.minimize(loss), [])
+
+    message = "weight momentum/out/kernel: must not be named like the optimizer's momentum of"
+    with pytest.raises(CompileError, match=message):
+        validate_model(network(nn.SGD(0.1, momentum=0.9)))
+    validate_model(network(nn.Adam(0.1)))
+
+
 def test_the_line_is_no_part_of_the_text():
     text = print_module(traced(halves))
     assert Path(__file__).stem not in text

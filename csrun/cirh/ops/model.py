@@ -120,6 +120,11 @@ class StoredOp(LeafOp):
             raise VerifyException(f"{self._what}: got {self.out.type}")
 
     @property
+    def tensor(self) -> str:
+        """The model's name of it: of a part the name of the whole."""
+        return self.symbol.data
+
+    @property
     def _what(self) -> str:
         return f"{self.name.removeprefix('cirh.')} {self.symbol.data}"
 
@@ -134,6 +139,10 @@ class ParameterOp(StoredOp):
     name = "cirh.parameter"
     part = opt_prop_def(PartAttr)
     turned = opt_prop_def(BoolAttr)
+
+    @property
+    def tensor(self) -> str:
+        return self.symbol.data if self.part is None else self.part.tensor.data
 
 
 @irdl_op_definition

@@ -14,6 +14,7 @@ from csrun.executable.bind import Array
 from csrun.pytorch.capture import Recording, Source, user_line
 from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.optimization import SLOTS
 from csrun.pytorch.weights.stored import differ, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
@@ -178,8 +179,9 @@ class GivenBack:
         """Whether the optimizer's state may be in memory, of a model that is not."""
         if not self.is_in_file:
             return True
-        weights = {stored_name(name) for name, _ in self.model.named_parameters()}
-        slots = [name for name in state if name.partition("/")[2] in weights]
+        weights = [stored_name(name) for name, _ in self.model.named_parameters()]
+        names = (f"{slot}/{weight}" for slot in SLOTS for weight in weights)
+        slots = [name for name in names if name in state]
         needed = sum(prod(state[name].shape) * state[name].dtype.itemsize for name in slots)
         if needed * SHARE_OF_MEMORY <= psutil.virtual_memory().available:
             return True

@@ -8,6 +8,7 @@ the newest checkpoint that the index names whole.
 from csrun.records.checkpoints.comparing import Comparison, compare
 from csrun.records.checkpoints.listing import Listed, Verified, index_problem, listing, verify
 from csrun.records.checkpoints.parts import (
+    OPTIMIZER_STATE,
     Index,
     Manifest,
     TensorEntry,
@@ -22,6 +23,7 @@ from csrun.records.checkpoints.read import Checkpoint, latest, newest_good, open
 from csrun.records.checkpoints.write import Writer, write
 
 __all__ = [
+    "OPTIMIZER_STATE",
     "Checkpoint",
     "Comparison",
     "Index",

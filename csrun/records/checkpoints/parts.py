@@ -85,7 +85,7 @@ def name_at(path: Path) -> str:
 
 def converted_identity(source: str, undrawn: Iterable[str]) -> dict[str, str]:
     """What the manifest of a converted checkpoint says of it."""
-    return {CONVERTED_FROM: source, UNDRAWN: " ".join(undrawn)}
+    return {CONVERTED_FROM: source, UNDRAWN: " ".join(undrawn), OPTIMIZER_STATE: ""}
 
 
 def is_name(text: str) -> bool:

@@ -3,7 +3,7 @@
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from csrun.base.files import open_regular, read_whole
 from csrun.records import tensor_files
 from csrun.records.checkpoints import parts
 from csrun.records.checkpoints.parts import Array
+from csrun.records.checkpoints.slots import slot_tensors, slots_of
 from csrun.records.tensor_files import bytes_of
 
 log = logging.getLogger("csrun")
@@ -60,12 +61,12 @@ class Checkpoint:
     @property
     def weights(self) -> tuple[str, ...]:
         """The names of its tensors but for the optimizer's state."""
-        tensors, told = self.manifest.tensors, self.manifest.identity.get(parts.OPTIMIZER_STATE)
-        if told is None:  # an older one's
-            is_slot = _slot_of(tensors)
-            return tuple(name for name in tensors if not is_slot(name))
-        slots = tuple(f"{slot}/" for slot in told.split())
-        return tuple(name for name in tensors if not name.startswith(slots))
+        return tuple(name for name in self.manifest.tensors if name not in self.optimizer_state)
+
+    @cached_property
+    def optimizer_state(self) -> frozenset[str]:
+        """The names of its tensors that are the optimizer's."""
+        return slot_tensors(self.manifest.tensors, slots_of(self.manifest.identity))
 
     def damages(self) -> Iterator[tuple[str, str | None]]:
         """Each of its tensors, by name, and what is wrong with it, if anything is."""
@@ -86,25 +87,23 @@ class Checkpoint:
         self.require_same(state)
         self.take(state)
 
-    def begin(self, state: Mapping[str, Array]) -> None:
-        """Read a converted checkpoint's weights into `state`, which holds first values.
+    def begin(self, weights: Mapping[str, Array]) -> None:
+        """Read a converted checkpoint into a model's weights, which hold their first values.
 
-        These stay where it has none: of the optimizer's state, and of weights to be drawn.
+        Weights that the manifest lists as missing keep these.
 
         Raises: CsrunError as `restore`
         """
-        is_slot = _slot_of(state)
-        left = {name for name in state if is_slot(name) or name in self.manifest.undrawn}
-        weights = {name: array for name, array in state.items() if name not in left}
-        self.require_same(weights)
-        self.take(weights)
+        undrawn = self.manifest.undrawn
+        found = {name: array for name, array in weights.items() if name not in undrawn}
+        self.require_same(found)
+        self.take(found)
 
     def require_same(self, state: Mapping[str, Array]) -> None:
         """See whether the checkpoint has the tensors of `state`, of these shapes and types.
 
         Tensors of the checkpoint that `state` does not have are an error, but for the optimizer's
-        (`slot/parameter` of a parameter that it has) where `state` has none of these: an evaluation
-        does not need them.
+        where `state` has none of these: an evaluation does not need them.
 
         Raises: CsrunError naming the tensors that differ when the checkpoint is of another model
         """
@@ -149,7 +148,8 @@ class Checkpoint:
 
     def differences(self, state: Mapping[str, Array]) -> list[str]:
         """One line for each tensor that is missing, too many, or of another shape or type."""
-        found, weights_only = self.manifest.tensors, not any(map(_slot_of(state), state))
+        found = self.manifest.tensors
+        unused = self.optimizer_state if self.optimizer_state.isdisjoint(state) else frozenset()
         lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
         for name, entry in found.items():
             if name in state:
@@ -157,7 +157,7 @@ class Checkpoint:
                 if model != entry:
                     both = f"the checkpoint has {entry.kind}, the model {model.kind}"
                     lines.append(f"tensor {name}: {both}")
-            elif not (weights_only and _slot_of(state)(name)):
+            elif name not in unused:
                 lines.append(f"tensor {name}: not in the model")
         return lines
 
@@ -330,8 +330,3 @@ def newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
             continue
         return checkpoint
     return None
-
-
-def _slot_of(state: Mapping[str, object]) -> Callable[[str], bool]:
-    """Whether a name is that of optimizer state of a parameter in `state`: `slot/parameter`."""
-    return lambda name: name.partition("/")[2] in state

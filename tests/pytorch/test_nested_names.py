@@ -1,0 +1,59 @@
+"""A loop whose model has a weight with a name that ends like another's."""
+
+import contextlib
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return torch.tanh(self.fc(x))
+
+
+class Nested(nn.Module):
+    """`encoder.fc` and `momentum.fc` end like `fc`; Adam has no slot called momentum."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.momentum = Encoder(), Encoder()
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(self.momentum(self.encoder(x)))
+
+
+class KilledError(Exception):
+    """The script ends here."""
+
+
+def test_a_killed_loop_resumes_with_all_weights(tmp_path):
+    def kit():
+        made = Kit()
+        made.model = Nested().double()
+        made.optimizer = torch.optim.Adam(made.model.parameters(), 0.01)
+        return made
+
+    def kill(step):
+        if step == 4:
+            raise KilledError
+
+    torch.manual_seed(7)
+    first, ours, theirs = kit(), kit(), kit()
+    for other in (ours, theirs):
+        other.model.load_state_dict(first.model.state_dict())
+    with contextlib.suppress(KilledError), first.session(tmp_path, save_checkpoints_steps=2):
+        first.train_once(kill)
+    with ours.session(tmp_path):
+        found = ours.train_once()
+    torch.testing.assert_close(found, theirs.train_once(), rtol=1e-6, atol=1e-7)
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
