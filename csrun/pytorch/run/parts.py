@@ -52,6 +52,16 @@ class Batches:
         """The first batch of which nobody has told in which order it is."""
         return self.loader.orders.end() * len(self.loader)
 
+    @property
+    def upcoming(self) -> int:
+        """The batch that streamers begin with: the next one, or the next pass's if that is unknown.
+
+        `last` where nobody has told its order: then they make none until a pass begins.
+        """
+        if self.next is not None:
+            return self.next
+        return min(self.loader.orders.begun * len(self.loader), self.last)
+
     def may_feed(self, part: "Part") -> bool:
         """Whether a part may take them where they go now, or must, as it is of fewer samples."""
         assert self.fed is not None, "they are made"

@@ -257,6 +257,7 @@ class ScriptRun:
         One that an earlier run has taken has that one's loss.
         """
         if self.replay.takes(step):
+            step.part.batches.next = step.batch + 1
             return
         self._queued.append(step)
         if self._orders.is_under_way or len(self._queued) > EARLIEST:
