@@ -38,7 +38,8 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task's own word on why it ends. `time_s` is CLOCK_MONOTONIC, comparable on one machine.
 
     `log_bytes` is the length of the task's log before the traceback was written to it, so that the
-    launcher forwards what came before and shows the traceback once, at the end. `lost` is the name
+    launcher forwards what came before and shows the traceback once, at the end; None while the task
+    still runs and may write more. `lost` is the name
     of the peer that a PEER_LOST is about, `step` that of the training that lost it.
     """
 
@@ -48,7 +49,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traceback: str
     exit_code: int
     time_s: float
-    log_bytes: int
+    log_bytes: int | None
     lost: str = ""
     step: int | None = None
 
@@ -136,7 +137,9 @@ class JobLink:
         self._socket.close()
 
 
-def report_of(rank: int, error: BaseException, traceback_text: str, log_bytes: int) -> TaskReport:
+def report_of(
+    rank: int, error: BaseException, traceback_text: str, log_bytes: int | None = None
+) -> TaskReport:
     """The report of a task that ends by `error`."""
     kind, code, message = TaskReportKind.ERROR, 1, f"{type(error).__name__}: {error}"
     if isinstance(error, PeerLost):

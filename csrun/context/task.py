@@ -2,15 +2,18 @@
 
 import os
 import sys
+import traceback
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
+from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
 from csrun.context import environment
 from csrun.context.job import SECRET_FILE, Host, Hosts, JobFile, Role, TaskEntry, read_secret
-from csrun.context.link import JobLink
+from csrun.context.link import JobLink, report_of
 
 
 class Terminated(BaseException):
@@ -93,6 +96,11 @@ class TaskContext(msgspec.Struct, frozen=True):
         """
         return read_secret(self.job_dir / SECRET_FILE)
 
+    @property
+    def report_name(self) -> str:
+        """The name of this task's report file."""
+        return str(self.rank) if self.wafer is None else f"wafer-{self.wafer}"
+
     def link(self) -> JobLink:
         """A connection to this job's launcher."""
         return JobLink(self.job_dir, self.rank, self.entry.node_id)
@@ -113,6 +121,20 @@ def current() -> TaskContext | None:
     if wafer is not None:
         entry = msgspec.structs.replace(entry, role=Role.WAFER)
     return TaskContext(Path(job_dir), job, entry, wafer)
+
+
+def report_before_closing(error: BaseException | None) -> None:
+    """Report an error that is about to close this task's connections, if it is in a job.
+
+    Its peers fail as soon as the connections close, and the launcher must find the cause by then.
+    The report at the task's exit replaces this one.
+    """
+    context = current()
+    if context is None or not isinstance(error, Exception) or isinstance(error, PeerLost):
+        return
+    text = "".join(traceback.format_exception(error))
+    with suppress(OSError):  # on a full disk the report at the exit fails as well, and says so
+        report_of(context.rank, error, text).write(context.job_dir, context.report_name)
 
 
 _NAME = "csrun_mode"

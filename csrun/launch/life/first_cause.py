@@ -14,7 +14,8 @@ from csrun.context.job import peer_name
 class TaskEnd:
     """How one task ended. `exit_code` is negative for a signal's number; times are monotonic.
 
-    `missed` is the end of a task that lost this one, which had ended well but too early.
+    `missed` is the end of a task that lost this one, which ended well but too early, or did not end
+    until the launcher ended it.
     """
 
     name: str
@@ -42,8 +43,14 @@ class TaskEnd:
     def job_exit_code(self) -> int:
         """The exit code of a job whose first cause this is: 128 + signal for a killed task.
 
-        1 for a task that ended too early, with an exit code that is no failure's.
+        1 for a task that ended too early, with an exit code that is no failure's; that of the task
+        that lost it where the launcher had to end it. A task that was killed after its report has
+        that of the report.
         """
+        if self.report is not None and self.exit_code < 0:
+            return self.report.exit_code
+        if self.ended_by_launcher and self.missed is not None:
+            return self.missed.job_exit_code
         return shell_code(self.exit_code) or 1
 
     @property
@@ -62,20 +69,27 @@ def first_cause(ends: Iterable[TaskEnd]) -> TaskEnd | None:
     """The failure that came first; None when no task failed by itself.
 
     Tasks that the launcher ended do not count. Where all have only lost a peer, it is the task that
-    they lost: one that was let go before its end would not have been missed. A lost peer counts
-    itself when there is nothing else.
+    they lost and that has not failed itself: one that ended early with exit code 0 (one that was
+    let go before would not have been missed), else one that the launcher had to end. A task that
+    lost a peer counts itself when there is nothing else.
     """
-    by_themselves = [end for end in ends if not end.ended_by_launcher]
-    failed = sorted((end for end in by_themselves if end.failed), key=lambda end: end.cause_time_s)
+    ends = [*ends]
+    failed = sorted(
+        (end for end in ends if end.failed and not end.ended_by_launcher),
+        key=lambda end: end.cause_time_s,
+    )
     causes = [end for end in failed if not end.is_consequence]
-    return next(iter(causes or _missed(failed, by_themselves) or failed), None)
+    ended_early = [end for end in ends if not end.failed and not end.ended_by_launcher]
+    silent = [end for end in ends if end.ended_by_launcher]
+    missed = _missed(failed, ended_early) or _missed(failed, silent)
+    return next(iter(causes or missed or failed), None)
 
 
 def _missed(lost_peers: Iterable[TaskEnd], ends: Iterable[TaskEnd]) -> list[TaskEnd]:
-    """Who ended well and was missed by one of these. Of a system's wafers the last is meant."""
-    ended_well = {end.peer_name: end for end in ends if not end.failed}
+    """Who of `ends` was lost by one of `lost_peers`. Of a system's wafers the last is meant."""
+    by_name = {end.peer_name: end for end in ends}
     missing = ((end, end.report.lost) for end in lost_peers if end.report is not None)
-    return [replace(ended_well[lost], missed=end) for end, lost in missing if lost in ended_well]
+    return [replace(by_name[lost], missed=end) for end, lost in missing if lost in by_name]
 
 
 _HINTS: dict[int, str] = {
@@ -104,6 +118,8 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
 def summarize(cause: TaskEnd) -> str:
     """The same in one line."""
     report = cause.report
+    if cause.missed is not None and cause.ended_by_launcher:
+        return f"{who(cause)} dropped its connections and reported no cause"
     if cause.missed is not None:
         return f"{who(cause)} ended early, exit code {cause.exit_code}"
     if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:

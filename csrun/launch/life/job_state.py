@@ -2,8 +2,9 @@
 
 How a job ends, and who is told what, when:
 
-- A task fails (TaskExited): for COLLECT_S the others may tell an earlier cause. Then all get
-  SIGTERM, and FAILURE_GRACE_S later SIGKILL.
+- A task fails (TaskExited): for COLLECT_S the others may report an earlier cause. Where all that is
+  known is that tasks lost a peer which still runs, that peer has up to LOST_PEER_S to report and
+  exit. Then all get SIGTERM, and FAILURE_GRACE_S later SIGKILL.
 - Ctrl-C, SIGTERM, a hang-up, a cancel (Interrupted) or the time limit (TimeLimitReached): all get
   SIGTERM, and the site's `grace_s` later SIGKILL. What a task does with it `csrun.context.ending`
   says: the chief of a training saves at the next step boundary and ends; its peers keep the signal
@@ -27,12 +28,14 @@ from signal import SIGKILL, SIGTERM
 
 from csrun.base.errors import UsageError, shell_code
 from csrun.context import JobFile, Role, TaskReport
+from csrun.context.job import peer_name
 from csrun.jobs.record import RecordState
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT
 from csrun.launch.life.first_cause import TaskEnd, first_cause, summarize
 from csrun.launch.process.protocol import StartTask
 
 COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show
+LOST_PEER_S = 10.0  # for a lost peer to unwind its stack and exit, on a machine that is overloaded
 FAILURE_GRACE_S = 2.0  # from SIGTERM to SIGKILL after a failure: enough to discard a checkpoint
 
 
@@ -41,6 +44,7 @@ class Phase(Enum):
 
     RUNNING = auto()
     COLLECTING = auto()  # a task failed; its peers may tell why
+    AWAITING_LOST = auto()  # tasks lost a peer that still runs, and nothing else is known
     STOPPING = auto()  # SIGTERM was sent
     KILLING = auto()  # SIGKILL was sent
     ENDED = auto()
@@ -51,13 +55,18 @@ TRANSITIONS = frozenset(
         (Phase.RUNNING, Phase.COLLECTING),
         (Phase.RUNNING, Phase.STOPPING),
         (Phase.RUNNING, Phase.ENDED),
+        (Phase.COLLECTING, Phase.AWAITING_LOST),
         (Phase.COLLECTING, Phase.STOPPING),
         (Phase.COLLECTING, Phase.ENDED),
+        (Phase.AWAITING_LOST, Phase.COLLECTING),
+        (Phase.AWAITING_LOST, Phase.STOPPING),
+        (Phase.AWAITING_LOST, Phase.ENDED),
         (Phase.STOPPING, Phase.KILLING),
         (Phase.STOPPING, Phase.ENDED),
         (Phase.KILLING, Phase.ENDED),
         (Phase.RUNNING, Phase.RUNNING),  # restarts, from here on
         (Phase.COLLECTING, Phase.RUNNING),
+        (Phase.AWAITING_LOST, Phase.RUNNING),
         (Phase.STOPPING, Phase.RUNNING),
         (Phase.KILLING, Phase.RUNNING),
     }
@@ -251,19 +260,32 @@ class JobState:
         if not self._living:
             return self._restart() if self._may_restart() else self._finish()
         if end.failed and self.phase is Phase.RUNNING:
-            self._go(Phase.COLLECTING)
-            return [Wait(COLLECT_S)]
+            return self._collect()
+        if self.phase is Phase.AWAITING_LOST and not self._is_lost_peer_running():
+            return self._collect()
         return []
+
+    def _collect(self) -> list[Instruction]:
+        self._go(Phase.COLLECTING)
+        return [Wait(COLLECT_S)]
+
+    def _is_lost_peer_running(self) -> bool:
+        """Whether all failures are lost peers, and one of those runs here and may still report."""
+        failed = [end for end in self.ends if end.failed]
+        lost = {end.report.lost for end in failed if end.is_consequence and end.report is not None}
+        running = {peer_name(self._role(t), t.rank, t.wafer) for t in self._living.values()}
+        return all(end.is_consequence for end in failed) and bool(lost & running)
+
+    def _role(self, task: StartTask) -> Role:
+        return self._job.tasks[task.rank].role if task.wafer is None else Role.WAFER
 
     def _end_of(self, event: TaskExited) -> TaskEnd:
         task = self._living.pop(event.name)
-        entry = self._job.tasks[task.rank]
-        role = entry.role if task.wafer is None else Role.WAFER
         end = TaskEnd(
             name=event.name,
             rank=task.rank,
-            role=role,
-            node=entry.node,
+            role=self._role(task),
+            node=self._job.tasks[task.rank].node,
             exit_code=event.exit_code,
             time_s=event.time_s,
             report=event.report,
@@ -288,7 +310,7 @@ class JobState:
         self._expects_echo = event.by_scheduler
         if self.phase is Phase.STOPPING and not is_echo:
             return self._kill()
-        if self.phase in (Phase.RUNNING, Phase.COLLECTING):
+        if self.phase in (Phase.RUNNING, Phase.COLLECTING, Phase.AWAITING_LOST):
             return self._stop(event.time_s, self._job.grace_s)
         return []
 
@@ -299,7 +321,10 @@ class JobState:
         return self._stop(event.time_s, self._job.grace_s)
 
     def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:
-        if self.phase is Phase.COLLECTING:
+        if self.phase is Phase.COLLECTING and self._is_lost_peer_running():
+            self._go(Phase.AWAITING_LOST)
+            return [Wait(LOST_PEER_S)]
+        if self.phase in (Phase.COLLECTING, Phase.AWAITING_LOST):
             return self._stop(event.time_s, FAILURE_GRACE_S)
         if self.phase is Phase.STOPPING:
             return self._kill()

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from csrun.base import open_files
 from csrun.base.errors import PeerLost
+from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
@@ -89,6 +90,7 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        report_before_closing(error)
         self._resources.close()
         self._peers.close()
         if isinstance(error, PeerLost):

@@ -28,6 +28,7 @@ from csrun.base.stored import UNREADABLE
 from csrun.context import Host, Role
 from csrun.context.ending import DeferredEnding
 from csrun.context.job import peer_name
+from csrun.context.task import report_before_closing
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
 from csrun.runtime.wire.messages import Results
@@ -326,7 +327,11 @@ def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results])
     if not isinstance(joined, Channel):
         return joined
     with closing(joined), DeferredEnding(is_over=joined.has_ended):
-        return serve(joined)
+        try:
+            return serve(joined)
+        except Exception as error:
+            report_before_closing(error)
+            raise
 
 
 def learn(folder: RunFolder, name: str) -> Results:

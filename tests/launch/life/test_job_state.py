@@ -6,9 +6,11 @@ import pytest
 
 from csrun.base.mode import GRACE_S
 from csrun.context import JobFile, Role, TaskEntry, TaskReport, TaskReportKind
+from csrun.launch.life.first_cause import summarize
 from csrun.launch.life.job_state import (
     COLLECT_S,
     FAILURE_GRACE_S,
+    LOST_PEER_S,
     DeadlinePassed,
     Event,
     Finish,
@@ -233,6 +235,63 @@ def test_a_chief_that_is_gone_has_let_go_of_its_peers() -> None:
     assert state.handle(DeadlinePassed(8.0)) == [Send((ONE,), SIGKILL)]
     assert state.handle(TaskExited(ONE, -9, 8.1)) == [Finish()]
     assert state.exit_code == 143
+
+
+STREAMER = TaskExited(
+    ONE, 1, 1.0, TaskReport(1, TaskReportKind.PEER_LOST, "", "", 1, 1.0, 1, "chief")
+)
+REPORT = TaskReport(0, TaskReportKind.ERROR, "ValueError: odd", "", 1, 5.0, 1)
+
+
+def lost_chief() -> JobState:
+    """A job whose streamer has lost a chief that still runs."""
+    roles = (Role.CHIEF, Role.STREAMER)
+    tasks = tuple(TaskEntry(rank, role, "node1", 0, rank, (0,)) for rank, role in enumerate(roles))
+    state = JobState(JobFile(1, None, ("true",), "/", "local", 1, 1, tasks))
+    state.begin()
+    assert state.handle(STREAMER) == [Wait(COLLECT_S)]
+    assert state.handle(DeadlinePassed(1.3)) == [Wait(LOST_PEER_S)]
+    return state
+
+
+def test_a_lost_peer_that_still_runs_has_time_to_report() -> None:
+    state = lost_chief()
+    assert state.handle(TaskExited(ZERO, 1, 5.1, REPORT)) == [Finish()]
+    assert state.cause is not None
+    assert (state.cause.rank, state.cause.report) == (0, REPORT)
+
+
+def test_a_lost_peer_that_never_reports_is_named() -> None:
+    state = lost_chief()
+    assert state.handle(DeadlinePassed(11.3)) == [Send((ZERO,), SIGTERM), Wait(FAILURE_GRACE_S)]
+    assert state.handle(TaskExited(ZERO, -15, 11.4)) == [Finish()]
+    assert state.cause is not None
+    assert summarize(state.cause) == (
+        "rank 0 (chief) on node1 dropped its connections and reported no cause"
+    )
+    assert state.exit_code == 1
+
+
+def test_a_task_that_is_killed_after_its_report_has_failed_by_itself() -> None:
+    state = lost_chief()
+    state.handle(DeadlinePassed(11.3))
+    state.handle(TaskExited(ZERO, -9, 13.4, REPORT))
+    assert state.cause is not None
+    assert (state.cause.report, state.exit_code) == (REPORT, 1)
+
+
+def test_the_job_ends_soon_after_the_lost_peer_has() -> None:
+    roles = (Role.CHIEF, Role.MEMORYX, Role.STREAMER)
+    tasks = tuple(TaskEntry(rank, role, "node1", 0, rank, (0,)) for rank, role in enumerate(roles))
+    state = JobState(JobFile(1, None, ("true",), "/", "local", 1, 1, tasks))
+    state.begin()
+    state.handle(STREAMER)
+    state.handle(DeadlinePassed(1.3))
+    assert state.handle(TaskExited(ZERO, 1, 5.1, REPORT)) == [Wait(COLLECT_S)]
+    assert state.handle(DeadlinePassed(5.4)) == [
+        Send(("rank-00002",), SIGTERM),
+        Wait(FAILURE_GRACE_S),
+    ]
 
 
 def restarting(times: int) -> JobState:
