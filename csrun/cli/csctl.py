@@ -10,6 +10,7 @@ from csrun.cli import frame
 
 if TYPE_CHECKING:
     from csrun.jobs.overview import SystemStatus
+    from csrun.jobs.usage import SystemUsed, Usage
     from csrun.launch.backend import Backend, JobStatus, NodeStatus
 
 NAME = "csctl"
@@ -18,6 +19,19 @@ SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 JOB_HEADINGS = ("job", "name", "user", "state", "nodes", "system", "submitted", "time", "why")
 NODE_HEADINGS = ("node", "state", "job", "cpus", "memory")
 SYSTEM_HEADINGS = ("system", "address", "mode", "power", "available", "job", "waiting")
+
+USE_HEADINGS = ("system", "job", "name", "user", "account", "began", "ended", "hours")
+USAGE_HEADINGS = ("user", "account", "system", "jobs", "hours")
+_MOMENT = "7d, 12h or 30m ago, or a time such as 2026-11-20 or 2026-11-20T08:30."
+
+
+def in_period(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command --since and --until."""
+    for name, default in (("since", "the first known job"), ("until", "now")):
+        text = f"{name.capitalize()} {_MOMENT} Default: {default}."
+        command = click.option(f"--{name}", metavar="TIME", help=text)(command)
+    return command
+
 
 JOB_ID = click.argument("job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
 
@@ -37,11 +51,22 @@ def get() -> None:
 
 @get.command("jobs", context_settings=SETTINGS)
 @click.option("-a", "--all", "all_states", is_flag=True, help="All that are known, however old.")
-@frame.in_format
+@in_period
+@frame.in_format_or_csv
 @click.pass_obj
-def get_jobs(site: str | None, all_states: bool, output: str) -> int:
-    """Jobs that wait or run, and the last ones that ended."""
-    jobs = _backend(site).jobs(all_states=all_states)
+def get_jobs(
+    site: str | None, all_states: bool, since: str | None, until: str | None, output: str
+) -> int:
+    """Jobs that wait or run, and the last ones that ended; with --since all of that time."""
+    from csrun.jobs.period import period_of
+
+    period = period_of(since, until)
+    has_period = bool(since or until)
+    jobs = [
+        job
+        for job in _backend(site).jobs(all_states=all_states or has_period)
+        if not has_period or period.overlaps(job.submitted, job.ended)
+    ]
     return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why")
 
 
@@ -58,6 +83,24 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
         for key, value in job.details():
             click.echo(f"{key:<10} {value}")
     return 0
+
+
+@get.command("usage", context_settings=SETTINGS)
+@in_period
+@click.option("--each", is_flag=True, help="One row per use of a system, not per user.")
+@frame.in_format_or_csv
+@click.pass_obj
+def get_usage(
+    site: str | None, since: str | None, until: str | None, each: bool, output: str
+) -> int:
+    """Hours for which jobs had CS systems, by user, account and system."""
+    from csrun.jobs.period import period_of
+    from csrun.jobs.usage import totals, uses_of
+
+    uses = uses_of(_backend(site).records(), period_of(since, until))
+    if each:
+        return _show(uses, output, USE_HEADINGS, _use_row)
+    return _show(totals(uses), output, USAGE_HEADINGS, _usage_row)
 
 
 @get.command("nodes", context_settings=SETTINGS)
@@ -125,6 +168,10 @@ def _show(
 
     if output == "json":
         _print_json(found)
+    elif output == "csv":
+        import csv
+
+        csv.writer(sys.stdout, lineterminator="\n").writerows([headings, *map(row_of, found)])
     else:
         tables.show(headings, map(row_of, found), cut)
     return 0
@@ -150,6 +197,26 @@ def _job_row(job: "JobStatus") -> Sequence[str]:
         format_duration(job.elapsed_s),
         job.why.partition("\n")[0],
     )
+
+
+def _use_row(use: "SystemUsed") -> Sequence[str]:
+    from csrun.jobs.time_limit import when
+
+    began, ended = when(use.began), when(use.ended)
+    return (
+        use.system,
+        str(use.job),
+        use.name,
+        use.user,
+        use.account,
+        began,
+        ended,
+        f"{use.hours:.3f}",
+    )
+
+
+def _usage_row(total: "Usage") -> Sequence[str]:
+    return total.user, total.account, total.system, str(total.jobs), f"{total.hours:.3f}"
 
 
 def _node_row(node: "NodeStatus") -> Sequence[str]:

@@ -91,6 +91,16 @@ in_format = click.option(
 )
 
 
+in_format_or_csv = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="As a table, as JSON for a program, or as CSV for a spreadsheet.",
+)
+
+
 def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
     prepare()

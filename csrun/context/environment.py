@@ -35,6 +35,7 @@ class SlurmPlace:
     node: str
     job_id: int
     launch_address: str  # of the node that srun was started on
+    account: str = ""  # that the job is charged to; empty where the cluster has no accounts
 
 
 def slurm_place() -> SlurmPlace:
@@ -45,6 +46,7 @@ def slurm_place() -> SlurmPlace:
         variables["SLURMD_NODENAME"],
         int(variables["SLURM_JOB_ID"]),
         variables["SLURM_LAUNCH_NODE_IPADDR"],
+        variables.get("SLURM_JOB_ACCOUNT", ""),
     )
 
 
@@ -257,6 +259,23 @@ def jobs_dir_of(site_name: str, configured: str | None = None, shared: bool = Fa
                 " the folder without it"
             )
     return Path(os.path.expandvars(configured)).expanduser()
+
+
+def every_jobs_dir(
+    site_name: str, configured: str | None = None, shared: bool = False
+) -> list[Path]:
+    """The folders of job folders of all accounts that this account can find: with `$USER` in
+    jobs_dir, or on a shared site, those of others beside its own.
+    """
+    if configured is None:
+        if not shared:
+            return [jobs_dir_of(site_name)]
+        return sorted((site_state_dir(site_name) / "accounts").glob("*/jobs"))
+    of_any = re.sub(r"\$(USER\b|\{USER\})", "*", configured, flags=re.ASCII)
+    if of_any == configured:
+        return [jobs_dir_of(site_name, configured)]
+    pattern = jobs_dir_of(site_name, of_any)
+    return sorted(Path("/").glob(str(pattern.absolute().relative_to("/"))))
 
 
 ROLE = "CSRUN_ROLE"

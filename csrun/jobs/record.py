@@ -74,7 +74,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     The end of a LOST job is when that was noticed. `systems` of a job that lives is what its
     folder says. `restarts` has the cause of each, as `cause` is that of the end. `command` and
-    `output` are as they were given.
+    `output` are as they were given. `account` is the one that a cluster's scheduler charges.
     """
 
     job_id: int
@@ -99,6 +99,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     logs: str | None = None
     systems: tuple[SystemUse, ...] = ()
     restarts: tuple[str, ...] = ()
+    account: str = ""
 
     @property
     def is_active(self) -> bool:
@@ -130,6 +131,7 @@ class JobRecord(msgspec.Struct, frozen=True):
             "job": str(self.job_id),
             "name": self.name,
             "user": self.user,
+            "account": self.account,
             "state": self.state,
             "why": self.why,
             "exit code": "" if self.exit_code is None else str(self.exit_code),

@@ -1,4 +1,4 @@
-"""What a scheduler is to csrun: one object of eight verbs, whichever it is.
+"""What a scheduler is to csrun: one object of nine verbs, whichever it is.
 
 `local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
 other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from csrun.context import Role
 from csrun.jobs.overview import SystemStatus
+from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan
 from csrun.launch.preview import DryRun
@@ -38,6 +39,8 @@ class JobStatus(Protocol):
     def system(self) -> str: ...
     @property
     def submitted(self) -> datetime: ...
+    @property
+    def ended(self) -> datetime | None: ...
     @property
     def elapsed_s(self) -> float: ...
     @property
@@ -82,6 +85,9 @@ class Backend(Protocol):
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> Sequence[JobStatus]:
         """Those that wait or run, and some or all of the ended ones; or the one of this number."""
+
+    def records(self) -> Sequence[JobRecord]:
+        """csrun's records of all jobs that this account may see, with the systems that they had."""
 
     def nodes(self) -> Sequence[NodeStatus]:
         """All of the site, and who has them."""

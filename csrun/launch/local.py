@@ -110,6 +110,9 @@ class LocalBackend(Backend):
             return [overview.job(self._site, job_id)]
         return overview.jobs(self._site, all_states)
 
+    def records(self) -> list[JobRecord]:
+        return overview.jobs(self._site, all_states=True)
+
     def nodes(self) -> list[overview.NodeStatus]:
         return overview.nodes(self._site)
 

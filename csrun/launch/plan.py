@@ -41,6 +41,15 @@ class JobPlan:
         """The mode of the CS system that it runs on; None when it needs no system."""
         return None if is_preparing(self.command) else self.mode
 
+    @property
+    def component_roles(self) -> tuple[Role, ...]:
+        """The role by which each component of a cluster's job asks for its nodes: that of the first
+        task there.
+        """
+        first = max(1, self.layout.single_task_nodes)
+        first_tasks = {task.node_id: task.role for task in reversed(self.tasks)}
+        return tuple(first_tasks[node] for node in range(min(first + 1, self.layout.nodes)))
+
     def entries(
         self, node_names: tuple[str, ...], addresses: Mapping[str, str] | None = None
     ) -> tuple[TaskEntry, ...]:

@@ -31,7 +31,8 @@ class Resources:
 
     `alone_cpus` are the CPUs of a task that has a node to itself: they are the wafer's, too.
     `grace_s` is what the tasks have to end in order; None where that is nobody's concern.
-    `every` are more words of each component, `first` of the first, for the job.
+    `every` are more words of each component, `first` of the first, for the job. `by_component`, if
+    there are any, are those of each component in the place of `every`.
     """
 
     gres: str | None = None
@@ -41,9 +42,10 @@ class Resources:
     grace_s: float | None = None
     every: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+    by_component: tuple[tuple[str, ...], ...] = ()
 
-    def words(self) -> list[str]:
-        """What every component has in common. Units: Slurm counts minutes
+    def words(self, component: int = 0) -> list[str]:
+        """What a component asks for beside its layout. Units: Slurm counts minutes
 
         The limit that Slurm is told is later than the job's own, which ends it in order: by the
         minute that is begun, and the grace. Of another limit, e.g. its partition's, the job is
@@ -55,7 +57,7 @@ class Resources:
             words += [f"--time={self.time_limit_s // 60 + 1 + max(1, ceil(grace_s / 60))}"]
         elif grace_s:
             words += [f"--signal=TERM@{grace_s}"]
-        return [*words, *self.every]
+        return [*words, *(self.by_component[component] if self.by_component else self.every)]
 
 
 def srun_line(
@@ -111,7 +113,7 @@ def step_words(
     nodes in turn, else on those of each component. Its tasks are counted, else they were the job's.
     """
     nodes = [each for each, _ in node_needs(layout, 0)]
-    components = _components(layout, replace(resources, every=(), first=()))
+    components = _components(layout, replace(resources, every=(), first=(), by_component=()))
     kept = []
     for index, first in enumerate(accumulate(nodes[:-1], initial=0)):
         tasks = sum(layout.tasks_by_node[first : first + nodes[index]])
@@ -201,8 +203,8 @@ def _joined(
 
 
 def _components(layout: JobLayout, resources: Resources) -> list[list[str]]:
-    common = resources.words()
-    first, *others = ([*common, *words] for words in _placed(layout, resources))
+    placed = enumerate(_placed(layout, resources))
+    first, *others = ([*resources.words(index), *words] for index, words in placed)
     return [[*resources.first, *first], *others]
 
 

@@ -2,7 +2,16 @@
 
 from csrun.site.layout import JobLayout, streaming_single_task_nodes
 from csrun.site.load import DEFAULT_SITE, load, resolve
-from csrun.site.model import DEFAULT_PORT, Defaults, Nodes, Scheduler, Site, System, with_port
+from csrun.site.model import (
+    DEFAULT_PORT,
+    Defaults,
+    Nodes,
+    Scheduler,
+    Site,
+    SlurmOptionValues,
+    System,
+    with_port,
+)
 
 __all__ = [
     "DEFAULT_PORT",
@@ -12,6 +21,7 @@ __all__ = [
     "Nodes",
     "Scheduler",
     "Site",
+    "SlurmOptionValues",
     "System",
     "load",
     "resolve",

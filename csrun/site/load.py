@@ -85,7 +85,7 @@ def _refuse_impossible_defaults(site: Site, path: Path) -> None:
 
 
 def _refuse_what_is_slurms(site: Site, path: Path) -> None:
-    for key in ("slurm_options", "prolog"):
+    for key in ("slurm_options", "slurm_options_by_role", "prolog"):
         if getattr(site, key) and site.scheduler is not Scheduler.SLURM:
             raise UsageError(
                 f"{path}: {key} must be left out where scheduler is {site.scheduler}:"

@@ -1,7 +1,7 @@
 """A site: what hardware there is."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -13,6 +13,10 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e15)]  # finite, and a petahertz of room
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=DAY_S)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+RoleName = Literal["chief", "memoryx", "swarmx", "streamer"]
+SlurmOptionValues = dict[str, str | int | bool]
 
 
 class Scheduler(StrEnum):
@@ -119,7 +123,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     systems itself and has neither. `jobs_dir` is the folder of a cluster's job folders, which all
     nodes must share; without it they are in csrun's state folder. `container` is the image that
     tasks of a cluster run in. `grace_s` is how long a job that is told to end has for a checkpoint.
-    `slurm_options` are asked for with every job of a cluster, `prolog` are lines of bash, one
+    `slurm_options` are asked for with every job of a cluster, those of `slurm_options_by_role` over
+    them by the nodes whose first task has that role. `prolog` are lines of bash, one
     command each, that come before its scripts and tasks.
     `shared`: several accounts of one group have the site, in one state folder (docs/cs-login.md).
     """
@@ -135,7 +140,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: Seconds = GRACE_S
     gres: str | None = None
     gres_node: str | None = None
-    slurm_options: dict[str, str | int | bool] = {}
+    slurm_options: SlurmOptionValues = {}
+    slurm_options_by_role: dict[RoleName, SlurmOptionValues] = {}
     prolog: tuple[str, ...] = ()
     shared: bool = False
 

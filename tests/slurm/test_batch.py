@@ -149,6 +149,10 @@ def test_a_users_allocation_that_holds_all_is_run_in(
     refused = outside.run(*SMALL, "python", "run.py")
     assert refused.returncode == 2
     assert "has 1 nodes, where the layout has 3" in refused.stderr
+    assert "--new-job" not in refused.stderr  # it could not start either
+    beside = outside.run("--new-job", *SMALL, "python", "run.py")
+    assert beside.returncode == 2
+    assert "--new-job: node1, which has cs2-01, is held by this very job " in beside.stderr
     line = next(s for s in refused.stderr.splitlines() if s.startswith("  salloc "))
     told = in_a_job(cluster_place, tuple(shlex.split(line)[1:]))
     done = told.run(*SMALL, "python", "run.py")
@@ -274,7 +278,7 @@ def test_slurms_options_and_the_lines_before_tasks(tmp_path: Path, testbed: Test
     cpu = place.run(*asked, "sh", "-c", "echo from=$FROM_PROLOG", command="csrun_cpu")
     assert cpu.stdout.splitlines()[-1] == "from=1"
     refused = place.run("--slurm-option", "partition=none", "python", "run.py")
-    assert (refused.returncode, "it has: all" in refused.stderr) == (2, True)
+    assert (refused.returncode, "it has: all, cpu" in refused.stderr) == (2, True)
     site.write_text(site.read_text().replace("export FROM_PROLOG=1", "no-such-module load x"))
     failed = place.run("--total-nodes", "3", "python", "run.py")
     assert "csrun_wse: error: prolog: no-such-module load x: failed" in failed.stderr

@@ -106,7 +106,7 @@ def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
         repaired.kill_node("node3")
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 1
-    assert "csrun_wse: error: node3: lost" in err
+    assert "csrun_wse: error: node3 lost" in err
     assert "(streamer) on node3, exit code 1; log: " in err.splitlines()[-1]
 
 

@@ -55,7 +55,9 @@ def test_a_failure_has_the_code_of_its_first_cause(
     script = f'exec {sys.executable} run.py "$@"'
     done = place.run("--job-name", name, *SPREAD, "sh", "-c", script, "-", *words)
     assert done.returncode == 7, done.stderr
-    assert kept(testbed, name) == {("FAILED", "7:0", "")}
+    ((state, code, comment),) = kept(testbed, name)
+    assert (state, code) == ("FAILED", "7:0")
+    assert re.fullmatch(r"csrun: rank \d \(\w+\) on node\d ended with exit code 7", comment)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=SLOW)])

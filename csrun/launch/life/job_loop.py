@@ -93,7 +93,7 @@ class JobLoop:
         except BaseException as error:
             self._clean_up(outcome_of(error))
             raise
-        self._clean_up(Outcome(self._state.outcome, self._state.exit_code))
+        self._clean_up(Outcome(self._state.outcome, self._state.exit_code, self._cause_line()))
         if self._output_error is not None:
             raise self._output_error
         self._say_why()

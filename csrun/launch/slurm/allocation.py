@@ -13,13 +13,18 @@ from csrun.base.errors import UsageError
 from csrun.context import environment
 from csrun.launch.command import named_system, systems_of
 from csrun.launch.plan import JobPlan
+from csrun.launch.slurm import sinfo, squeue
 from csrun.launch.slurm.squeue import Part, parts
 from csrun.launch.srun import Resources, node_needs, salloc_words
-from csrun.site import Site, System
+from csrun.site import JobLayout, Site, System
 
 
 def around(
-    job_id: int, job_plan: JobPlan, site: Site, resources_of: Callable[[str | None], Resources]
+    job_id: int,
+    job_plan: JobPlan,
+    site: Site,
+    resources_of: Callable[[str | None], Resources],
+    partitions: Sequence[str | None] = (None,),
 ) -> environment.Allocation:
     """What the user's job gives a job of csrun's; `resources_of` is what one asks for by its gres.
 
@@ -34,11 +39,46 @@ def around(
     if missing:
         gres = site.gres_of(*(each.name for way in ways[:1] for each in way[:count]))
         line = shlex.join(salloc_words(job_plan.layout, resources_of(gres)))
+        stuck = in_its_own_way(job_id, job_plan.layout, site, gres, partitions)
+        other = "" if stuck else "\nor add --new-job, to ask for another job beside it"
         raise UsageError(
             f"job {job_id}, in which this runs, {missing}: leave it for one that has all,\n"
-            f"  {line}\nor ask for another job beside it by --new-job"
+            f"  {line}{other}"
         )
     return environment.Allocation(held, is_whole=len(found) == 1, is_users=True)
+
+
+def in_its_own_way(
+    job_id: int,
+    layout: JobLayout,
+    site: Site,
+    gres: str | None,
+    partitions: Sequence[str | None] = (None,),
+) -> str:
+    """Why a new job could only start after the one in which it is asked for; empty when it need not
+    wait for that.
+
+    Raises: UsageError for what not even an idle cluster could run, and as `squeue.jobs`
+    """
+    own = squeue.node_names(squeue.job(site, job_id), site)
+    every = sinfo.nodes(site)
+    sinfo.check_on(every, layout, site, gres, *partitions)
+    try:
+        others = tuple(node for node in every if node.name not in own)
+        sinfo.check_on(others, layout, site, gres, *partitions)
+    except UsageError:
+        having = [node for node in sinfo.nodes_with(every, gres) if node.name in own]
+        if gres is not None and having:
+            names = ", ".join(each.name for each in site.systems if _has(each, gres, site))
+            verb = "have" if len(having) > 1 else "has"
+            listed = ", ".join(node.name for node in having)
+            return f"{listed}, which {verb} {names or gres}, is held by this very job {job_id}"
+        return f"of the nodes that it needs, {', '.join(sorted(own))} is this very job {job_id}'s"
+    return ""
+
+
+def _has(each: System, gres: str, site: Site) -> bool:
+    return site.gres_names_systems and (site.gres_of(each.name) or "") in gres.split(",")
 
 
 def holds(found: Sequence[Part], gres: str | None) -> bool:

@@ -22,6 +22,7 @@ import msgspec
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError
+from csrun.base.version import installed_versions
 from csrun.context import JobFile, Progress, SpawnWafer, TaskReport, environment
 from csrun.context.link import link_name
 from csrun.jobs.folder import JobFolder
@@ -225,7 +226,16 @@ def main(argv: list[str]) -> int:
     os.set_blocking(1, False)  # for a bell that nobody takes from the pipe any more
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     address = address_towards(place.launch_address)
-    ready = mail.NodeReady(place.node_id, place.job_id, place.node, cpus, machine(), address)
+    ready = mail.NodeReady(
+        place.node_id,
+        place.job_id,
+        place.node,
+        cpus,
+        machine(),
+        address,
+        place.account,
+        installed_versions(),
+    )
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
     attendant = Attendant(folder, place, ranks)
     try:

@@ -14,13 +14,14 @@ from csrun.context.job import JOB_FILE, LIVE_LOCK
 from csrun.jobs import register
 from csrun.jobs.folder import KEPT_JOBS, JobFolder
 from csrun.jobs.overview import SystemStatus
+from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
 from csrun.launch.backend import Backend
 from csrun.launch.command import mode_of, systems_of
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
-from csrun.launch.slurm import options, run, sinfo, squeue
+from csrun.launch.slurm import options, records, run, sinfo, squeue
 from csrun.site import Scheduler, Site
 from csrun.system import is_held
 
@@ -56,9 +57,25 @@ class SlurmBackend(Backend):
         return describe(job_plan, self._site, line, sharing=None)
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[squeue.SlurmJob]:
-        """Those that Slurm still knows, whatever their state."""
-        found = squeue.jobs(self._site) if job_id is None else [squeue.job(self._site, job_id)]
-        return [_counted(job, self._site) for job in found]
+        """Those that Slurm still knows, whatever their state; with `all_states` also those of which
+        only csrun has a record.
+        """
+        if job_id is not None:
+            return [_with_record(_known(self._site, job_id), self._site)]
+        found = [_with_record(job, self._site) for job in squeue.jobs(self._site)]
+        if not all_states:
+            return found
+        known = {job.job_id for job in found}
+        forgotten = (each for each in records.read_all(self._site) if each.job_id not in known)
+        return [*map(of_record, forgotten), *found]
+
+    def records(self) -> list[JobRecord]:
+        """csrun's own, of all accounts that may be read; Slurm says which of them still run."""
+        running = {job.job_id for job in squeue.jobs(self._site) if job.is_running}
+        return [
+            each if each.job_id in running else records.settled(each)
+            for each in records.read_all(self._site)
+        ]
 
     def nodes(self) -> list[squeue.SlurmNode]:
         return squeue.nodes(self._site)
@@ -90,6 +107,53 @@ def _require_gres_of_each(command: tuple[str, ...], site: Site) -> None:
 
 
 BACKEND = SlurmBackend
+
+
+def _known(site: Site, job_id: int) -> squeue.SlurmJob:
+    """A job that Slurm knows, or csrun has a record of.
+
+    Raises: UsageError when neither does, and as `squeue.jobs`
+    """
+    try:
+        return squeue.job(site, job_id)
+    except UsageError:
+        record = records.of_job(site, job_id)
+        if record is None:
+            raise
+        return of_record(record)
+
+
+def of_record(record: JobRecord) -> squeue.SlurmJob:
+    """A job that Slurm has forgotten, by csrun's record of it."""
+    record = records.settled(record)
+    return squeue.SlurmJob(
+        job_id=record.job_id,
+        name=record.name,
+        user=record.user,
+        state=record.state,
+        reason=record.cause,
+        nodes=record.nodes,
+        tasks=record.tasks,
+        node_names=record.node_names,
+        systems=tuple(use.system for use in record.systems),
+        submitted=record.submitted,
+        started=record.started,
+        ended=record.ended,
+        account=record.account,
+    )
+
+
+def _with_record(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
+    """The job with what csrun knows better: why it did not end well, and the number of its tasks.
+
+    A record that is older than the job is that of another cluster's job of this number.
+    """
+    record = records.of_job(site, job.job_id)
+    if record is None or record.submitted < job.submitted:
+        return _counted(job, site)
+    has_ended = job.ended is not None and record.cause
+    reason = record.cause if has_ended else job.reason
+    return msgspec.structs.replace(job, tasks=record.tasks, reason=reason)
 
 
 def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:

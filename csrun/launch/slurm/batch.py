@@ -23,7 +23,14 @@ def resources_of(
     """What a job asks Slurm for beside its layout; its name is its script's unless it has one."""
     limit_s = request.options.time_limit_s
     return Resources(
-        gres, site.nodes.cpus, request.name, limit_s, site.grace_s, given.every, given.first
+        gres,
+        site.nodes.cpus,
+        request.name,
+        limit_s,
+        site.grace_s,
+        given.every,
+        given.first,
+        given.by_component,
     )
 
 

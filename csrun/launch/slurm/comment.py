@@ -1,4 +1,6 @@
-"""What csrun notes of a job where Slurm keeps it, behind the comment that its user gave it.
+"""csrun's note in a job's comment, after the text that its user gave: Slurm shows it to everybody.
+
+Slurm takes no comment of a job that has ended.
 
 Source: scontrol(1), update JobId Comment; squeue(1), %k
 """
@@ -7,6 +9,8 @@ from csrun.launch.slurm.commands import call
 
 LOST = "csrun: launcher lost"  # while nothing is heard of csrun_wse, and the job goes on
 TIME_LIMIT = "csrun: time limit"  # csrun has ended the job by its own
+PREFIX = "csrun: "
+MOST_CHARACTERS = 250
 _BETWEEN = "; "
 _NONE = "(null)"
 
@@ -16,6 +20,25 @@ def note(job_id: int, text: str) -> None:
     own = _comment(job_id)
     if own is not None and not own.endswith(text):
         _update(job_id, f"{own}{_BETWEEN}{text}" if own else text)
+
+
+def cause(text: str) -> str:
+    """The note of why a job did not end well, in one short line."""
+    line = f"{PREFIX}{text.partition(chr(10))[0]}"
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
+
+
+def noted(comment: str) -> str:
+    """csrun's note in a comment, without its prefix; empty when there is none."""
+    _, prefix, text = comment.rpartition(PREFIX)
+    return text.strip() if prefix else ""
+
+
+def forget(job_id: int) -> None:
+    """Remove csrun's note of an earlier start of the job."""
+    own = _comment(job_id)
+    if own is not None and PREFIX in own:
+        _update(job_id, own.partition(PREFIX)[0].removesuffix(_BETWEEN))
 
 
 def take_back(job_id: int, text: str) -> None:

@@ -3,7 +3,7 @@
 import os
 import selectors
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import msgspec
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import account_name
+from csrun.base.version import VERSION, differing
 from csrun.context import Hosts, JobFile, TaskEntry, environment, jobs_dir_of
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
@@ -23,7 +24,7 @@ from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
 from csrun.launch.piped_params import kept
 from csrun.launch.plan import JobPlan, cpu_set
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import board, folders
+from csrun.launch.slurm import board, folders, records
 from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.mail import NodeReady
 from csrun.launch.slurm.step import LOG_NAME, Step
@@ -32,6 +33,7 @@ from csrun.launch.slurm.words import attendant_words, one_a_node, words_of
 from csrun.launch.srun import Resources
 from csrun.site import Site
 
+VERSION_HERE = "csrun_wse's machine"
 NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
 
 
@@ -111,16 +113,24 @@ class _Run:
         with ExitStack() as while_it_runs:
             try:
                 self._gather()
+                require_equal_versions(self._ready.values())
                 placed = board.shown(self._site, self._request.name, self._placed())
-                job = self._begin(while_it_runs.enter_context(placed))
+                job = while_it_runs.enter_context(placed)
+                folder, account = self._folder, self._ready[0].account
+                record = while_it_runs.enter_context(
+                    records.recorded(self._site, self._request, job, folder, account)
+                )
+                loop = self._begin(job, record)
             except BaseException:
                 self._step.cancel()
                 raise
             finally:
                 self._watch.close()
-            return job.run().exit_code
+            outcome = loop.run()
+            record.end(outcome)
+        return outcome.exit_code
 
-    def _begin(self, job: JobFile) -> JobLoop:
+    def _begin(self, job: JobFile, record: records.Recorded) -> JobLoop:
         """What runs the job from here on: all of its tasks wait to be started."""
         self._step.job = job
         with _writing(self._folder):
@@ -135,6 +145,7 @@ class _Run:
             self._step,
             self._signals,
             shown,
+            record.restarted,
             asked_s=self._begun_s,
         )
 
@@ -192,6 +203,27 @@ class _Run:
         ready, wanted = self._ready[task.node_id], len(task.cpus)
         cpus = cpu_set(ready.cpus, task.local_rank * wanted, wanted)
         return msgspec.structs.replace(task, node=ready.node, cpus=cpus, address=ready.address)
+
+
+def require_equal_versions(ready: Iterable[NodeReady]) -> None:
+    """Make sure that all nodes compute with the same versions.
+
+    Raises: UsageError with the names, versions and nodes that differ
+    """
+    names = {VERSION_HERE: {"csrun": VERSION}}
+    by_node = {each.node: each.versions for each in ready}
+    only_csrun = {node: {"csrun": its.get("csrun", "none")} for node, its in by_node.items()}
+    found = differing((names | only_csrun).items()) | differing(by_node.items())
+    if not found:
+        return
+    name, by_version = next(iter(found.items()))
+    listed = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
+    others = ", ".join(other for other in found if other != name)
+    more = f" ({others} differs, too)" if others else ""
+    raise UsageError(
+        f"{name} differs between the job's nodes{more}: {listed}\n"
+        "install one version on all nodes; 'csrun site check' compares them"
+    )
 
 
 def _planned(request: JobRequest, job_plan: JobPlan, systems: tuple[str, ...]) -> JobFile:

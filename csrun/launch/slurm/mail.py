@@ -33,7 +33,8 @@ class NodeReady(msgspec.Struct, frozen=True, tag="node_ready"):
     """An attendant lives and has found the job's folder; `job_id` is Slurm's.
 
     `cpus` are those of all its tasks, `machine` is equal for nodes that can share memory and
-    sockets, `address` is the IP address under which other nodes reach this one.
+    sockets, `address` is the IP address under which other nodes reach this one, `account` the one
+    that Slurm charges. `versions` are those of what the tasks compute with, by name.
     """
 
     node_id: int
@@ -42,6 +43,8 @@ class NodeReady(msgspec.Struct, frozen=True, tag="node_ready"):
     cpus: tuple[int, ...]
     machine: str
     address: str
+    account: str = ""
+    versions: dict[str, str] = {}
 
 
 class StartAll(msgspec.Struct, frozen=True, tag="start_all"):

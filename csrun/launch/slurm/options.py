@@ -1,4 +1,5 @@
-"""Slurm's own options of a job: those of the site file, and those of the command line over them.
+"""Slurm's own options of a job: the site file's, over them those of its roles, over both the
+command line's.
 
 Three tables: what every component of a job is asked for, what the first one is asked for as it
 stands for the whole job, and what is csrun's to say. An option in none of them is refused, as
@@ -8,11 +9,12 @@ Source: srun(1), sbatch(1); heterogeneous jobs: an option that is not repeated i
 """
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from csrun.base.errors import UsageError
-from csrun.site import Site
+from csrun.context import Role
+from csrun.site import Site, SlurmOptionValues
 
 EVERY = frozenset(
     {"account", "constraint", "mem", "mem-per-cpu", "partition", "qos", "reservation", "wckey"}
@@ -47,25 +49,66 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What a job is asked for, as words of srun and sbatch."""
+    """What a job is asked for, as words of srun and sbatch.
+
+    `by_component` are those of each component in the place of `every`, where the site has options
+    for roles, `partitions` what they name.
+    """
 
     every: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
-    partition: str | None = None
+    partitions: tuple[str | None, ...] = (None,)
+    by_component: tuple[tuple[str, ...], ...] = ()
 
 
-def of(asked: Iterable[str], site: Site, *, batch: bool) -> SlurmOptions:
-    """The options of a job on a site: `asked` are the command line's, each `NAME` or `NAME=VALUE`.
+def of(
+    asked: Iterable[str], site: Site, *, batch: bool, roles: Sequence[Role] = ()
+) -> SlurmOptions:
+    """The options of a job on a site: `asked` are the command line's, each `NAME` or `NAME=VALUE`,
+    `roles` those of the job's components.
 
     Raises: UsageError for one that csrun does not pass on, with the reason
     """
+    general = _of_site(site.slurm_options, f"site {site.name}: slurm_options")
+    if not batch:
+        general = {name: text for name, text in general.items() if name not in OF_SBATCH}
+    of_roles = _of_roles(site)
+    said = _of_command_line(asked, batch=batch)
+    found = general | said
+    plain = SlurmOptions(_words(found, EVERY), _words(found, FIRST), (found.get("partition"),))
+    if not of_roles:
+        return plain
+    components = [general | of_roles.get(role, {}) | said for role in roles]
+    return replace(
+        plain,
+        partitions=tuple(each.get("partition") for each in components) or plain.partitions,
+        by_component=tuple(_words(each, EVERY) for each in components),
+    )
+
+
+def _of_site(options: SlurmOptionValues, where: str) -> dict[str, str | None]:
+    """Those of a mapping of the site file that are not switched off."""
     found: dict[str, str | None] = {}
-    for name, value in site.slurm_options.items():
+    for name, value in options.items():
         if value is not False:
-            where = f"site {site.name}: slurm_options.{name}"
-            _check(where, name, text := None if value is True else str(value))
-            if batch or name not in OF_SBATCH:
-                found[name] = text
+            found[name] = None if value is True else str(value)
+            _check(f"{where}.{name}", name, found[name])
+    return found
+
+
+def _of_roles(site: Site) -> dict[str, dict[str, str | None]]:
+    found = {}
+    for role, options in site.slurm_options_by_role.items():
+        where = f"site {site.name}: slurm_options_by_role.{role}"
+        found[str(role)] = _of_site(options, where)
+        for name in options:
+            if name in FIRST:
+                raise UsageError(f"{where}.{name}: is the whole job's: set it in slurm_options")
+    return found
+
+
+def _of_command_line(asked: Iterable[str], *, batch: bool) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
     for word in asked:
         given, equals, text = word.partition("=")
         name = given.removeprefix("--").replace("_", "-")
@@ -73,7 +116,7 @@ def of(asked: Iterable[str], site: Site, *, batch: bool) -> SlurmOptions:
         if name in OF_SBATCH and not batch:
             raise UsageError(f"--slurm-option {word}: Slurm has it for batch jobs: add --sbatch")
         found[name] = text if equals else None
-    return SlurmOptions(_words(found, EVERY), _words(found, FIRST), found.get("partition"))
+    return found
 
 
 def _words(found: dict[str, str | None], names: frozenset[str]) -> tuple[str, ...]:

@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from csrun import system
+from csrun.base.errors import UsageError
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
 from csrun.launch.command import named_system, systems_of
 from csrun.launch.life.job_loop import say
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
-from csrun.launch.slurm import allocation, batch, options, requeued, sinfo, squeue, timed_command
+from csrun.launch.slurm import (
+    allocation,
+    batch,
+    comment,
+    options,
+    requeued,
+    sinfo,
+    squeue,
+    timed_command,
+)
 from csrun.launch.slurm.execution import run_step
 from csrun.launch.slurm.words import mounts_of, python_of, words_of
 from csrun.launch.srun import Resources, after_prolog, cpu_words, in_container
@@ -24,13 +34,22 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
 
     Raises: UsageError when it can never run; CsrunError when Slurm does not answer
     """
-    asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
+    asked = _options(request, job_plan, site)
+    around = environment.users_job() if request.new_job else None
     given = _allocation(request, job_plan, site, asked)
     systems = systems_for(job_plan, site) if given is None else given.systems
     resources = batch.resources_of(request, site.gres_of(*systems), site, asked)
     if given is None:
-        partition = environment.partition(asked.partition, batch=request.sbatch)
-        sinfo.check(job_plan.layout, site, resources.gres, partition)
+        _require_nodes(request, job_plan, site, asked, resources.gres)
+        if around is not None and not request.sbatch:
+            reason = allocation.in_its_own_way(
+                around, job_plan.layout, site, resources.gres, asked.partitions
+            )
+            if reason:
+                raise UsageError(
+                    f"--new-job: {reason}: leave that job first (exit), or add --sbatch to queue"
+                    " the new one"
+                )
     else:
         sinfo.require_commands(site)
     if request.sbatch:
@@ -39,12 +58,30 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     if restarted is not None and given is not None and not given.is_users:
         line = batch.resume_line(request, job_plan.layout)
         requeued.await_old_steps(restarted, site, say, line)
+        comment.forget(restarted)
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)
         if code := run_step(compiling, compile_plan, site, alone, (), given):
             return code
     return run_step(request, job_plan, site, resources, systems, given)
+
+
+def _options(request: JobRequest, job_plan: JobPlan, site: Site) -> options.SlurmOptions:
+    asked, roles = request.options.slurm_options, job_plan.component_roles
+    return options.of(asked, site, batch=request.sbatch, roles=roles)
+
+
+def _require_nodes(
+    request: JobRequest,
+    job_plan: JobPlan,
+    site: Site,
+    asked: options.SlurmOptions,
+    gres: str | None,
+) -> None:
+    """Raises: as `sinfo.check`"""
+    partitions = [environment.partition(p, batch=request.sbatch) for p in asked.partitions]
+    sinfo.check(job_plan.layout, site, gres, *partitions)
 
 
 def _allocation(
@@ -65,6 +102,7 @@ def _allocation(
         job_plan,
         site,
         lambda gres: batch.resources_of(request, gres, site, asked),
+        asked.partitions,
     )
 
 
@@ -96,7 +134,7 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
 
     Raises: UsageError, CsrunError when the job has no system to run on
     """
-    asked = options.of(request.options.slurm_options, site, batch=request.sbatch)
+    asked = _options(request, job_plan, site)
     given = _allocation(request, job_plan, site, asked)
     systems = systems_for(job_plan, site) if given is None else given.systems
     resources = batch.resources_of(request, site.gres_of(*systems), site, asked)

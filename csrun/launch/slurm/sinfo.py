@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass
 
 from csrun.base.errors import CsrunError, UsageError
+from csrun.launch.srun import node_needs
 from csrun.site import JobLayout, Site
 
 SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G|%P", "--all")
@@ -58,15 +59,44 @@ def unavailable(found: tuple[Node, ...], gres: str | None) -> str:
     return ", ".join(f"{node.name} is {node.state.upper()}" for node in having)
 
 
-def check(layout: JobLayout, site: Site, gres: str | None, partition: str | None = None) -> None:
-    """Make sure that the partition, or the cluster's default one, could run the job some day.
+def check(layout: JobLayout, site: Site, gres: str | None, *partitions: str | None) -> None:
+    """Make sure that the partitions could run the job some day: one for all components, or each
+    component's; without any, and for None, the cluster's default one.
 
-    Raises: UsageError when it never can; CsrunError when Slurm does not answer
+    Raises: UsageError when they never can; CsrunError when Slurm does not answer
     """
-    place, found = _in_partition(nodes(site), partition, site)
-    _check_nodes(layout, site, place, found)
+    check_on(nodes(site), layout, site, gres, *partitions)
+
+
+def check_on(
+    every: tuple[Node, ...],
+    layout: JobLayout,
+    site: Site,
+    gres: str | None,
+    *partitions: str | None,
+) -> None:
+    """The same, of a cluster of these nodes.
+
+    Raises: UsageError
+    """
+    needs = node_needs(layout, site.nodes.cpus)
+    named = (
+        partitions if len(partitions) == len(needs) else (partitions or (None,))[:1] * len(needs)
+    )
+    for partition in dict.fromkeys(named):
+        place, found = _in_partition(every, partition, site)
+        pairs = zip(needs, named, strict=True)
+        wanted = [cpus for (count, cpus), its in pairs if its == partition for _ in range(count)]
+        _check_nodes(wanted, site, place, found, is_whole=len(wanted) == layout.nodes)
     if gres is not None:
+        place, found = _in_partition(every, named[0], site)
         _check_gres(gres.split(","), site, place, found)
+
+
+def nodes_with(found: tuple[Node, ...], gres: str | None) -> tuple[Node, ...]:
+    """The nodes that have all of some resources."""
+    wanted = frozenset(map(_without_count, gres.split(","))) if gres else frozenset()
+    return tuple(node for node in found if wanted and wanted <= node.gres)
 
 
 def parse(text: str) -> tuple[Node, ...]:
@@ -175,15 +205,21 @@ def ask(site: Site, *command: str) -> str:
     return done.stdout
 
 
-def _check_nodes(layout: JobLayout, site: Site, place: str, found: tuple[Node, ...]) -> None:
-    if layout.nodes > len(found):
+def _check_nodes(
+    wanted: list[int], site: Site, place: str, found: tuple[Node, ...], *, is_whole: bool
+) -> None:
+    """`wanted` are the CPUs of each node; `is_whole`: they are all nodes of the job."""
+    if len(wanted) > len(found) and is_whole:
         raise UsageError(
-            f"--total-nodes {layout.nodes}: {place} of site {site.name} has {len(found)} nodes:"
+            f"--total-nodes {len(wanted)}: {place} of site {site.name} has {len(found)} nodes:"
             f" use --total-nodes {len(found)}"
         )
-    alone = layout.single_task_nodes
-    full = layout.tasks_per_node * layout.cpus_per_task
-    wanted = sorted([site.nodes.cpus] * alone + [full] * (layout.nodes - alone), reverse=True)
+    if len(wanted) > len(found):
+        raise UsageError(
+            f"site {site.name}: {len(wanted)} of the job's nodes must be of {place}, which has"
+            f" {len(found)}: use fewer --total-nodes, or change slurm_options_by_role"
+        )
+    wanted = sorted(wanted, reverse=True)
     sizes = sorted((node.cpus for node in found), reverse=True)
     for cpus, size in zip(wanted, sizes, strict=False):
         if cpus > size:

@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
-from csrun.launch.slurm.comment import LOST
+from csrun.launch.slurm.comment import LOST, noted
 from csrun.site import Site
 from csrun.system import load_state
 
@@ -55,6 +55,7 @@ class SlurmJob(msgspec.Struct, frozen=True):
     submitted: datetime
     started: datetime | None
     ended: datetime | None
+    account: str = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -84,6 +85,7 @@ class SlurmJob(msgspec.Struct, frozen=True):
             "job": str(self.job_id),
             "name": self.name,
             "user": self.user,
+            "account": self.account,
             "state": self.state,
             "why": self.why,
             "tasks": f"{self.tasks} on {self.nodes} node{'s' * (self.nodes > 1)}",
@@ -132,7 +134,7 @@ def nodes(site: Site) -> list[SlurmNode]:
     Raises: as `jobs`
     """
     found = sinfo.nodes(site)
-    names = {job.job_id: _names(job, site) for job in jobs(site) if job.is_running}
+    names = {job.job_id: node_names(job, site) for job in jobs(site) if job.is_running}
     return [
         SlurmNode(
             node.name,
@@ -271,23 +273,25 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
         submitted=datetime.fromtimestamp(_number(first["submit_time"]), UTC),
         started=datetime.fromtimestamp(started, UTC) if has_started else None,
         ended=datetime.fromtimestamp(ended, UTC) if ended else None,
+        account=first.get("account") or "",
     )
 
 
 def _reason(parts: list[dict[str, Any]]) -> str:
-    """What csrun has noted of a job that goes on without it, else Slurm's word for the first
-    component that has one, with the nodes that it names.
+    """csrun's note of a job that has begun, else Slurm's word for the first component that has
+    one, with the nodes that it names.
     """
     for part in parts:
-        if LOST in (part.get("comment") or ""):
-            return LOST
+        own = noted(part.get("comment") or "")
+        if own and part["job_state"] not in (*_WAITING, [*_WAITING]):
+            return LOST if LOST.endswith(own) else own
     for part in sorted(parts, key=_offset):
         if part["state_reason"] != "None":
             return str(part.get("state_description") or part["state_reason"])
     return ""
 
 
-def _names(job: SlurmJob, site: Site) -> frozenset[str]:
+def node_names(job: SlurmJob, site: Site) -> frozenset[str]:
     """`node1`, `node[3-4]` as the names of three nodes."""
     listed = ",".join(job.node_names)
     return frozenset(

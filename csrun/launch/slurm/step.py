@@ -130,6 +130,8 @@ class Step:
             _scancel(str(self.job.job_id))
         elif outcome.state is RecordState.TIMEOUT:
             comment.note(self.job.job_id, comment.TIME_LIMIT)
+        elif outcome.state is RecordState.FAILED and outcome.cause:
+            comment.note(self.job.job_id, comment.cause(outcome.cause))
 
     def _let_go(self, exit_code: int) -> None:
         """Let the attendants go, one after all the others when it has an exit code for Slurm."""
@@ -242,8 +244,8 @@ class Step:
         assert self.job is not None
         node = self.job.tasks[rank].node
         text = (
-            f"{node}: lost: what ran there for rank {rank} has ended without a word, as when a node"
-            " fails or has no memory left; 'sinfo -N -l' shows the state of the nodes"
+            f"{node} lost: rank {rank} ended without an exit status (node failure or out of"
+            " memory); 'sinfo -N -l' shows the state of the nodes"
         )
         if self._box.is_waiting:
             text = self._box.refusal

@@ -30,7 +30,7 @@ def test_slurms_own_options_are_the_sites_and_the_command_lines() -> None:
     given = options.of(["partition=big", "--mail_type=END"], SLURM_SITE, batch=True)
     assert given.every == ("--partition=big", "--account=lab")
     assert given.first == ("--nice=10", "--requeue", "--mail-type=END")
-    assert given.partition == "big"
+    assert given.partitions == ("big",)
     assert options.of([], SLURM_SITE, batch=False).first == ("--nice=10",)  # srun knows no requeue
 
 

@@ -1,0 +1,160 @@
+"""csrun's own records of a cluster's jobs: how each ended, and which CS systems it had, and when.
+
+Slurm forgets a job after minutes (`MinJobAge`) and knows its end only by an exit code. A record is
+written when the tasks start and when the job ends. It lies beside the folders of its account's
+jobs, and stays when they go.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from csrun.base import stored
+from csrun.base.errors import CsrunError
+from csrun.base.files import account_name, make_private
+from csrun.context import JobFile, every_jobs_dir, jobs_dir_of
+from csrun.context.job import SystemUse, now
+from csrun.jobs.cancel import this_process
+from csrun.jobs.folder import JobFolder
+from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
+from csrun.jobs.register import KEPT_RECORDS, LOST_CAUSE
+from csrun.jobs.request import JobRequest
+from csrun.launch.slurm import mail
+from csrun.site import Site
+
+RECORDS_DIR = "records"
+
+
+@dataclass
+class Recorded:
+    """The record of a job of this process."""
+
+    path: Path
+    record: JobRecord
+
+    def end(self, outcome: Outcome) -> None:
+        """The job is over, and its systems are given back."""
+        systems = tuple(
+            msgspec.structs.replace(use, given_back=now()) for use in self.record.systems
+        )
+        self.record = ended(self.record, outcome, systems)
+        self.write()
+
+    def restarted(self, cause: str) -> None:
+        """The tasks start again after a failure."""
+        restarts = (*self.record.restarts, cause)
+        self.record = msgspec.structs.replace(self.record, restarts=restarts)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file; a full disk loses it, and ends no job."""
+        try:
+            make_private(self.path.parent)
+            stored.write(self.path, self.record, durable=False)
+        except OSError as error:
+            say = f"csrun: job {self.record.job_id}: no record can be written: {error.strerror}"
+            print(say, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def recorded(
+    site: Site, request: JobRequest, job: JobFile, folder: JobFolder, account: str
+) -> Iterator[Recorded]:
+    """The record of a job while it runs; an exception ends it."""
+    records = jobs_dir_of(site.name, site.jobs_dir, site.shared) / RECORDS_DIR
+    own = Recorded(records / f"{job.job_id}.json", _begun(request, job, folder, account))
+    own.write()
+    _prune(records)
+    try:
+        yield own
+    except BaseException as error:
+        if own.record.is_active:
+            own.end(outcome_of(error))
+        raise
+
+
+def of_job(site: Site, job_id: int) -> JobRecord | None:
+    """This account's record of a job; None when there is none, or it is damaged."""
+    folder = jobs_dir_of(site.name, site.jobs_dir, site.shared) / RECORDS_DIR
+    with suppress(OSError, CsrunError):
+        return stored.read(folder / f"{job_id}.json", JobRecord, "the record", "remove it")
+    return None
+
+
+def read_all(site: Site) -> list[JobRecord]:
+    """The records of all accounts that this one may read, the newest job last."""
+    found = []
+    for folder in every_jobs_dir(site.name, site.jobs_dir, site.shared):
+        for path in folder.glob(f"{RECORDS_DIR}/*.json"):
+            with suppress(FileNotFoundError, PermissionError):
+                found += _read(path)
+    return sorted(found, key=lambda record: (record.submitted, record.job_id))
+
+
+def settled(record: JobRecord) -> JobRecord:
+    """The record of a job that does not run any more: LOST if nobody has written its end, which is
+    then when its launcher was last heard of.
+    """
+    if not record.is_active:
+        return record
+    heard = _last_heard(record)
+    uses = tuple(msgspec.structs.replace(use, given_back=heard) for use in record.systems)
+    return moved(record, RecordState.LOST, ended=heard, cause=LOST_CAUSE, systems=uses)
+
+
+def _last_heard(record: JobRecord) -> datetime:
+    """By the file to which a launcher adds its heartbeat; without it, the job's start."""
+    begun = record.started or record.submitted
+    if record.logs is None:
+        return begun
+    try:
+        heard_s = mail.launcher_box(Path(record.logs).parent).stat().st_mtime
+    except OSError:
+        return begun
+    return max(begun, datetime.fromtimestamp(heard_s, UTC))
+
+
+def _read(path: Path) -> list[JobRecord]:
+    try:
+        found = stored.read_owned(path, JobRecord, "the record")
+    except CsrunError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return []
+    return [msgspec.structs.replace(found.value, uid=found.uid, user=account_name(found.uid))]
+
+
+def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -> JobRecord:
+    began = now()
+    return JobRecord(
+        job_id=job.job_id,
+        name=request.name,
+        user=account_name(os.getuid()),
+        uid=os.getuid(),
+        command=request.command,
+        working_dir=job.working_dir,
+        nodes=job.nodes,
+        tasks=len(job.tasks),
+        launcher=this_process(),
+        submitted=began,
+        state=RecordState.RUNNING,
+        time_limit_s=request.options.time_limit_s,
+        output=request.options.output,
+        node_names=tuple(dict(sorted((task.node_id, task.node) for task in job.tasks)).values()),
+        started=began,
+        logs=str(folder.path / "logs"),
+        systems=tuple(SystemUse(name, began, began) for name in job.systems),
+        account=account,
+    )
+
+
+def _prune(records: Path) -> None:
+    """Remove the oldest records beyond those that are kept."""
+    paths = sorted(records.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    for path in paths[:-KEPT_RECORDS]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""What an administrator of a cluster asks for: causes, accounts, partitions, equal versions."""
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+
+import psutil
+import pytest
+from support.jobs import STALL_S, Workplace
+from support.testbed import Testbed, site_file
+
+pytestmark = pytest.mark.slurm
+
+SPREAD = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
+WAIT = """
+import os, time
+rank = os.environ["SLURM_PROCID"]
+with open(f"in{rank}.tmp", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(f"in{rank}.tmp", f"in{rank}")
+time.sleep(600)
+"""
+
+
+def placed(place: Workplace, **changes: object) -> Workplace:
+    """The place with a site file that has these keys, too."""
+    return dataclasses.replace(place, site=site_file(place.path, "slurm", **changes))
+
+
+def test_why_a_job_failed_is_csruns_own_cause_and_its_system_is_accounted_for(
+    cluster_place: Workplace, testbed: Testbed
+) -> None:
+    cluster_place.script(WAIT)
+    with cluster_place.start(*SPREAD, "python", "run.py") as job:
+        attendant = psutil.Process(cluster_place.pid("in2")).parent()
+        assert attendant is not None
+        attendant.kill()
+        job.communicate(timeout=STALL_S)
+    rows = csv.DictReader(io.StringIO(cluster_place.csctl("get", "jobs", "-o", "csv").stdout))
+    shown = [row for row in rows if row["system"] == "cs2-01"][-1]
+    assert shown["why"].startswith("rank 2 (streamer) on node3: node3 lost: ")
+    used = cluster_place.csctl("get", "usage", "--each", "--since", "1h", "-o", "csv").stdout
+    (use,) = csv.DictReader(io.StringIO(used))
+    assert (use["system"], use["job"], use["user"]) == ("cs2-01", shown["job"], shown["user"])
+    assert use["ended"]
+    assert 0 < float(use["hours"]) < 1
+    before = cluster_place.csctl("get", "usage", "--until", "1d", "-o", "csv").stdout
+    assert before == "user,account,system,jobs,hours\n"
+
+
+def test_the_cause_is_in_slurms_comment(cluster_place: Workplace, testbed: Testbed) -> None:
+    """Where other accounts read it, without csrun's records."""
+    cluster_place.script("import os\nif os.environ['SLURM_PROCID'] == '1':\n    os._exit(7)")
+    words = ("--slurm-option", "comment=mine", "--job-name", "told", *SPREAD, "python", "run.py")
+    assert cluster_place.run(*words).returncode == 7
+    said = testbed.call("squeue", "--states=all", "--noheader", "--name=told", "--format=%k")
+    assert "mine; csrun: rank 1 (streamer) on node2 ended with exit code 7" in said
+
+
+def test_each_role_has_its_partition(cluster_place: Workplace) -> None:
+    cluster_place.script("import os\nprint(os.environ['SLURM_PROCID'])")
+    roles = {"streamer": {"partition": "cpu"}, "chief": {"partition": "all"}}
+    place = placed(cluster_place, slurm_options_by_role=roles)
+    shown = place.run("--dry-run", *SPREAD, "python", "run.py").stdout
+    (line,) = (text for text in shown.splitlines() if "srun " in text)
+    chief, streamers = line.split(" : ")
+    assert ("--partition=all" in chief, "--partition=cpu" in chief) == (True, False)
+    assert "--partition=cpu" in streamers
+    place.script(
+        "import os, subprocess\nif os.environ['SLURM_PROCID'] == '0':\n"
+        "    job = os.environ['SLURM_JOB_ID']\n"
+        "    said = ('squeue', '--noheader', '--jobs=' + job, '--format=%P', '--sort=i')\n"
+        "    print(subprocess.run(said, capture_output=True, text=True).stdout)"
+    )
+    done = place.run(*SPREAD, "python", "run.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] in (["all", "cpu"], ["cpu", "all"])
+    refused = place.run("--total-nodes", "5", "--tasks-per-node", "1", "python", "run.py")
+    assert refused.returncode == 2
+    misplaced = placed(cluster_place, slurm_options_by_role={"chief": {"partition": "cpu"}})
+    nowhere = misplaced.run(*SPREAD, "python", "run.py")
+    assert (nowhere.returncode, "no node of partition cpu has cs:" in nowhere.stderr) == (2, True)
+
+
+def test_nodes_of_different_versions_are_refused(cluster_place: Workplace, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "numpy-9.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    line = f"test $SLURMD_NODENAME != node2 || export PYTHONPATH={other.parent}"
+    cluster_place.script("")
+    done = placed(cluster_place, prolog=[line]).run(*SPREAD, "python", "run.py")
+    assert done.returncode == 2
+    assert "numpy differs between the job's nodes: " in done.stderr
+    assert "9.9 on node2" in done.stderr
