@@ -5,13 +5,28 @@ import sys
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from csrun.context.link import Progress
+
+BAR_WIDTH = 20  # narrower than rich's, so that a loss and a wait fit beside it in 100 columns
+
+
+class RateColumn(ProgressColumn):
+    """Units done a second, for operations that name their unit."""
+
+    def render(self, task: Task) -> Text:
+        unit, speed = task.fields["unit"], task.finished_speed or task.speed
+        if not unit or speed is None:
+            return Text("")
+        return Text(f"{speed:,.0f} {unit}/s" if speed >= 100 else f"{speed:.3g} {unit}/s")
 
 
 class Bars:
@@ -20,10 +35,12 @@ class Bars:
     def __init__(self) -> None:
         self._progress = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(BAR_WIDTH),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(),
+            RateColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            TextColumn("ETA"),
+            TimeRemainingColumn(compact=True),
             transient=True,
             redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         )
@@ -39,7 +56,7 @@ class Bars:
         total = progress.total or None
         if progress.what not in self._tasks:
             self._tasks[progress.what] = self._progress.add_task(
-                progress.what, total=total, text=""
+                progress.what, total=total, text="", unit=progress.unit
             )
         self._progress.update(
             self._tasks[progress.what], completed=progress.done, total=total, text=progress.text

@@ -69,12 +69,16 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far a long operation is; `total` 0 when unknown, `text` e.g. 'loss 0.41'."""
+    """How far a long operation is; `total` 0 when unknown, `text` e.g. 'loss 0.41'.
+
+    unit: what is counted, e.g. 'steps', for an operation whose rate is shown
+    """
 
     what: str
     done: int
     total: int
     text: str = ""
+    unit: str = ""
 
 
 class SpawnWafer(msgspec.Struct, frozen=True, tag="spawn_wafer"):

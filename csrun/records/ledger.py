@@ -111,6 +111,12 @@ class Ledger:
         found.pop(Row.OTHER.title)
         return found
 
+    def largest_wait(self) -> LedgerRow:
+        """The row of those that a faster run could be without which took most so far."""
+        wall = self._clock() - self._began
+        largest = max((row for row in Row if row.is_wait), key=self._seconds.__getitem__)
+        return _row(largest, self._seconds[largest], wall)
+
     def rows(self) -> tuple[LedgerRow, ...]:
         """The table so far. Its rows add up to the time since the ledger was made."""
         wall = self._clock() - self._began

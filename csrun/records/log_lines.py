@@ -1,10 +1,13 @@
 """The lines that a run prints, as the original's users know them."""
 
+import functools
 import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from csrun.base.sizes import size_text
 from csrun.records.performance import Rates
@@ -22,7 +25,10 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            print(self.format(record), file=sys.stderr, flush=True)
+            line = self.format(record)
+            if sys.stderr.isatty():
+                line = for_terminal(line, has_colour(sys.stderr))
+            print(line, file=sys.stderr, flush=True)
         except Exception:
             self.handleError(record)  # a closed pipe or a full disk does not end the run
 
@@ -111,6 +117,45 @@ def step(device: str, step: int, loss: float, rates: Rates) -> str:
         f"Loss={loss:.5f}, Rate={rates.rate:.2f} samples/sec, "
         f"GlobalRate={rates.global_rate:.2f} samples/sec"
     )
+
+
+_STEP = re.compile(
+    r"global_step = (\d+), loss = (\S+) \| .* Rate=(\S+) samples/sec, GlobalRate=(\S+) samples/sec"
+)
+_LEVELS = {"INFO": "", "WARNING": "warning: ", "ERROR": "error: ", "CRITICAL": "error: "}
+_LINE = re.compile(rf"({'|'.join(_LEVELS)}):csrun:(.*)", re.DOTALL)
+_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}  # yellow, red
+_RESET = "\x1b[0m"
+
+
+@functools.cache
+def has_colour(terminal: TextIO) -> bool:
+    """Whether a terminal shows colours and its user wants them (NO_COLOR, TERM)."""
+    from rich.console import Console  # slow to import; without a terminal nobody needs it
+
+    console = Console(file=terminal)
+    return console.color_system is not None and not console.no_color
+
+
+def for_terminal(line: str, colour: bool) -> str:
+    """Return a log line as a terminal shows it: short, warnings and errors in colour.
+
+    A line that is not of the `csrun` logger stays as it is.
+    """
+    if (found := _LINE.fullmatch(line)) is None:
+        return line
+    level, text = found.groups()
+    if (step := _STEP.fullmatch(text)) is not None:
+        number, loss, rate, average = step.groups()
+        text = f"step {number}  loss {loss}  {_whole(rate)} samples/s (average {_whole(average)})"
+    begin = _COLOURS.get(level, "") if colour else ""
+    return f"{begin}{_LEVELS[level]}{text}{_RESET if begin else ''}"
+
+
+def _whole(rate: str) -> str:
+    """A rate without digits that change from line to line."""
+    number = float(rate)
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def training_finished(samples: int, seconds: float) -> str:

@@ -75,3 +75,10 @@ def test_five_lines_name_the_largest_rows_first() -> None:
 
 def test_no_time_has_gone_nowhere() -> None:
     assert lines(Ledger(clock(5.0, 5.0)).rows())[0] == "Where 0.000 seconds of training went:"
+
+
+def test_the_largest_wait_is_no_work() -> None:
+    ledger = Ledger(clock(0.0, 8.0, 10.0))
+    ledger.mark_steps(StepTimes(8.0, 2.0, 1.0, 0.0))
+    wait = ledger.largest_wait()
+    assert (wait.row, wait.share) == ("input", 2 / 10)

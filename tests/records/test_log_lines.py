@@ -37,6 +37,18 @@ def test_the_coordinators_line_is_the_published_one() -> None:
     )
 
 
+def test_a_terminal_shows_a_step_in_half_a_line_and_warnings_in_colour() -> None:
+    line = "INFO:csrun:" + log_lines.step("cs2-02", 1000, 0.04284, Rates(76415.12, 27.526))
+    shown = log_lines.for_terminal(line, colour=True)
+    assert shown == "step 1000  loss 0.04284  76,415 samples/s (average 27.5)"
+    assert log_lines.for_terminal("INFO:csrun:Fabric programmed", True) == "Fabric programmed"
+    warning = "WARNING:csrun:the disk is slow"
+    assert log_lines.for_terminal(warning, False) == "warning: the disk is slow"
+    assert log_lines.for_terminal(warning, True) == "\x1b[33mwarning: the disk is slow\x1b[0m"
+    others = "INFO:root:global_step = 1"
+    assert log_lines.for_terminal(others, True) == others
+
+
 SCRIPT = """
 import logging
 from csrun.records import log_lines

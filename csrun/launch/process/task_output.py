@@ -13,6 +13,7 @@ from csrun.jobs.registered_job import RegisteredJob
 from csrun.jobs.request import JobOptions
 from csrun.launch.process.output_files import OutputFiles, is_of_tasks
 from csrun.launch.process.protocol import StartTask
+from csrun.records import log_lines
 
 if TYPE_CHECKING:
     from csrun.context.bars import Bars
@@ -94,6 +95,9 @@ class Console:
         if not data:
             return
         text = data.decode(errors="replace")
+        if sys.stdout.isatty():
+            colour = log_lines.has_colour(sys.stdout)
+            text = "\n".join(log_lines.for_terminal(line, colour) for line in text.split("\n"))
         if self._bars is not None:
             self._bars.write(text)
         else:

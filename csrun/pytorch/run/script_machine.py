@@ -144,7 +144,7 @@ class ScriptMachine:
         training = self._training
         if training is None or not self._is_in_block or training.step == self._begun_at:
             return {}
-        self._show(Progress("training", training.step, training.step))
+        self._show(Progress("training", training.step, training.step, unit="steps"))
         return training.finish()
 
     def save(self) -> None:

@@ -101,7 +101,7 @@ def evaluate(
                 if means:
                     means.take(result)
         index += done.done
-        show(Progress("evaluating", index, batches or 0))
+        show(Progress("evaluating", index, batches or 0, unit="batches"))
         if done.bad_loss is not None:
             why = f"loss is {done.bad_loss} at batch {index} of the evaluation"
             if done.uncounted is not None:
@@ -125,7 +125,7 @@ def predict(
         for slot in range(done.done):
             take(machine.result(slot, index + slot))
         index, samples = index + done.done, samples + done.samples
-        show(Progress("predicting", index, batches or 0))
+        show(Progress("predicting", index, batches or 0, unit="batches"))
         if done.finished:
             break
     return samples

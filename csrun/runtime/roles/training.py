@@ -27,6 +27,8 @@ from csrun.runtime.wire.messages import Gathering, Results, RunSettings, StepsDo
 
 log = logging.getLogger("csrun")
 
+SHOWN_WAIT = 0.05  # of the time so far; a smaller share is not worth a look
+
 
 @dataclass(frozen=True)
 class LoopOptions:
@@ -307,7 +309,7 @@ class Training:
     def _report(self, final: bool) -> None:
         step = self.step
         self._rates.received(self._samples)
-        self._show(Progress("training", step, self._options.last or 0, f"loss {self._loss:.5g}"))
+        self._show(Progress("training", step, self._options.last or 0, self._status(), "steps"))
         if step % self._options.log_steps and not final and step != 1:
             return
         rates = self._rates.log()
@@ -324,6 +326,16 @@ class Training:
         if self._result:
             write_summaries(self._options.summaries, self._result, self._events, step)
         log.info(log_lines.step(self._machine.device, step, self._loss, rates))
+
+    def _status(self) -> str:
+        """The loss, and the wait that costs most where it costs much."""
+        wait = self._ledger.largest_wait()
+        waiting = (
+            f", waiting: {wait.row.replace('_', ' ')} {wait.share:.0%}"
+            if wait.share >= SHOWN_WAIT
+            else ""
+        )
+        return f"loss {self._loss:.5g}{waiting}"
 
     def _learning_rate(self, step: int) -> float | None:
         """That of a step just taken."""
