@@ -285,7 +285,8 @@ def estimate_of(
 def _output(output: MatchedOutput) -> Output:
     found = output.dependence
     if found.axis is not None:
-        return Output(output.name, output.array.name, Combine.SAMPLES, found.axis, found.rows)
+        place = {"axis": found.axis, "rows": found.rows, "outer": found.outer}
+        return Output(output.name, output.array.name, Combine.SAMPLES, **place)
     combine = Combine.SUM if found.over is Over.PART else Combine.FIRST
     return Output(output.name, output.array.name, combine)
 

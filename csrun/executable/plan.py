@@ -223,7 +223,7 @@ class Commit(StrEnum):
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An arena buffer whose value the host gets after each step, copied batch by batch.
 
-    Of samples: `axis` carries them, and each has `rows` rows of it.
+    Of samples: `axis` carries them `outer` times, with `rows` rows each.
     """
 
     name: str
@@ -231,6 +231,7 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     combine: Combine
     axis: int = 0
     rows: int = 1
+    outer: int = 1
 
 
 class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import sqrt
 
+from csrun.cirh.batch_axes import Place
 from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.random import DropoutMaskOp
@@ -58,7 +59,7 @@ def _kept(query: Tensor, scores: tuple[int, ...], rate: float) -> Tensor:
     Raises: TraceError where the first axis is not that of the samples
     """
     tracer, dependence = query.tracer, query.tracer.dependence(query)
-    if len(scores) != 4 or (dependence.axis, dependence.rows) != (0, 1):
+    if len(scores) != 4 or dependence.place != Place(0):
         raise TraceError(
             f"{user_line()}: scaled_dot_product_attention: with dropout the query must be [batch, "
             f"heads, positions, features], got shape {list(query.shape)}, whose first axis is not "

@@ -54,7 +54,7 @@ def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
     if dependence.axis not in axes:
         return total / float(prod(x.shape[a] for a in axes))
     others = prod(x.shape[a] for a in axes if a != dependence.axis)
-    return total / (sample_count(x) * float(others * dependence.rows))
+    return total / (sample_count(x) * float(others * dependence.place.count))
 
 
 def sample_count(x: Tensor) -> Tensor:
@@ -162,6 +162,9 @@ def with_padding(x: Tensor, value: float) -> Tensor:
     tracer, dependence = x.tracer, x.tracer.dependence(x)
     if dependence.axis is None:
         return x
+    if dependence.outer > 1:  # [T B] as [T, B]
+        apart = dependence.place.apart(x.shape)
+        return view(with_padding(view(x, apart), value), x.shape)
     place = {"dim": dependence.axis, "rows": dependence.rows}
     return tracer.emit(batch.MaskPaddingOp, x, tracer.valid_samples(), value=float(value), **place)
 

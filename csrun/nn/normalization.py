@@ -102,7 +102,7 @@ class BatchNorm:
         tracer = x.tracer
         with tracer.layer("batch_norm", self.name) as scope:
             size, dependence = x.shape[1:2], tracer.dependence(x)
-            _require_channels(x, dependence.axis, scope)
+            _require_channels(x, dependence.axis if dependence.outer == 1 else None, scope)
             gamma = tracer.parameter("gamma", size, ones(size))
             beta = tracer.parameter("beta", size, zeros(size))
             running_mean = tracer.state("running_mean", size, zeros(size))

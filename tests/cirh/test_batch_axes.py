@@ -178,7 +178,19 @@ CASES = {
         lambda x: viewed(permuted(x, 1, 0, 2), T, B * D),
         Dependence(SAMPLES, 1, D),
     ),
-    "merged with others": (lambda x: viewed(permuted(x, 1, 0, 2), B * T, D), LOST),
+    "merged behind others": (
+        lambda x: viewed(permuted(x, 1, 0, 2), T * B, D),
+        Dependence(SAMPLES, 0, outer=T),
+    ),
+    "merged behind others, and apart": (
+        lambda x: viewed(viewed(permuted(x, 1, 0, 2), T * B * D), T, B * D),
+        Dependence(SAMPLES, 1, D),
+    ),
+    "merged between others": (
+        lambda x: viewed(permuted(x, 1, 0, 2), T * B * D),
+        Dependence(SAMPLES, 0, D, outer=T),
+    ),
+    "merged across samples": (lambda x: viewed(permuted(x, 1, 0, 2), B, T * D), LOST),
     "transposed": (lambda x: transposed(rows(x)), Dependence(SAMPLES, 1, T)),
     "expanded": (lambda x: expanded(x, 2, B, T, D), Dependence(SAMPLES, 1)),
     "sum of features": (lambda x: nn.sum(rows(x)), Dependence(SAMPLES, 0, T)),

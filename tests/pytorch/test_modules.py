@@ -220,6 +220,13 @@ WORKS = {
     "rnn_relu": of(
         lambda x, r: r(x)[0], 3, 5, modules=[nn.RNN(5, 4, nonlinearity="relu", batch_first=True)]
     ),
+    "batch_norm_of_last": of(
+        lambda x, r, norm: norm(r(x)[0][:, -1]),
+        3,
+        5,
+        modules=[nn.GRU(5, 4, batch_first=True), nn.BatchNorm1d(4)],
+    ),
+    "batch_norm_of_some": of(lambda x, norm: norm(x[:3]), 5, modules=[nn.BatchNorm1d(5)]),
     "lstm": of(lambda x, r: r(x)[0], 3, 5, modules=[nn.LSTM(5, 4, batch_first=True)]),
     "logsumexp": of(lambda x: x.logsumexp(1) + x.softmax(1).log().sum(1), 4),
     "clip": of(lambda x: x.clip(-0.5, 0.5) + torch.minimum(x, x * 2), 4),
@@ -250,15 +257,6 @@ REFUSED = {
         of(lambda x, norm: norm(x), 4, 6, modules=[nn.InstanceNorm1d(4, track_running_stats=True)]),
     ),
     "cumsum": ("aten.cumsum.default", of(lambda x: x.expand(-1, 2500).cumsum(1), 1)),
-    "gru_with_dropout": (
-        "aten.bernoulli_.float",
-        of(
-            lambda x, r: r(x)[0],
-            3,
-            5,
-            modules=[nn.GRU(5, 4, num_layers=2, dropout=0.5, batch_first=True)],
-        ),
-    ),
     "topk": ("aten.topk.default", of(lambda x: x.topk(33).values, 40)),
     "sort": ("aten.sort.default", of(lambda x: x.sort(1).values, 40)),
     "alpha_dropout": (
@@ -269,6 +267,90 @@ REFUSED = {
         "aten._embedding_bag.default",
         of(lambda x, bag: bag(ids(x)) * x, 5, modules=[nn.EmbeddingBag(7, 5, mode="mean")]),
     ),
+}
+
+
+def padded(x):
+    """Keys that nobody looks at: the last of every other sample."""
+    return torch.zeros(x.shape[:2], dtype=torch.bool).index_fill(1, torch.tensor([2]), True) & (
+        torch.arange(len(x))[:, None] % 2 == 1
+    )
+
+
+def later(x):
+    return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+
+
+def weighted_attention(x, a):
+    out, weights = a(x, x, x, key_padding_mask=padded(x), attn_mask=later(x))
+    return out * weights.sum((1, 2))[:, None, None]
+
+
+def places_first(x, module):
+    return module(x.transpose(0, 1), x.transpose(0, 1)).transpose(0, 1)
+
+
+def joined_heads(x):
+    """Attention and dropout of [B H, T, D], of [T B, D], and of axes with the samples between."""
+    rows, length, _ = x.shape
+    h = x.view(rows, length, 2, -1).transpose(1, 2).flatten(0, 1)
+    h = f.scaled_dot_product_attention(h, h, h, dropout_p=0.2, is_causal=True)
+    x = x + h.view(rows, 2, length, -1).transpose(1, 2).flatten(2)
+    y = f.dropout(x.transpose(0, 1).flatten(0, 1), 0.3).view(length, rows, -1)
+    y = y.view(length, rows, 2, -1).transpose(0, 2)  # [heads, samples, places, features]
+    y = f.scaled_dot_product_attention(y, y, y, dropout_p=0.2).permute(1, 2, 0, 3).flatten(2)[None]
+    return x + y[0] + f.dropout1d(x, 0.5)
+
+
+def encoder(**options):
+    return nn.TransformerEncoderLayer(8, 2, 16, 0.3, **options)
+
+
+#: With dropout: by the same masks as the interpreter of the recording.
+DROPPING = {
+    "attention": of(
+        lambda x, a: a(x, x, x, need_weights=False)[0],
+        3,
+        8,
+        modules=[nn.MultiheadAttention(8, 2, 0.3, batch_first=True)],
+    ),
+    "attention_places_first": of(
+        lambda x, a: places_first(x, lambda q, k: a(q, k, k, key_padding_mask=padded(x))[0]),
+        3,
+        8,
+        modules=[nn.MultiheadAttention(8, 2, 0.3)],
+    ),
+    "attention_weights": of(
+        weighted_attention, 3, 8, modules=[nn.MultiheadAttention(8, 2, 0.3, batch_first=True)]
+    ),
+    "encoder": of(
+        lambda x, e: e(x, src_key_padding_mask=padded(x)),
+        3,
+        8,
+        modules=[nn.TransformerEncoder(encoder(batch_first=True), 2, enable_nested_tensor=False)],
+    ),
+    "decoder_places_first": of(
+        places_first, 3, 8, modules=[nn.TransformerDecoderLayer(8, 2, 16, 0.3)]
+    ),
+    "transformer": of(
+        lambda x, t: t(x, x * 0.5, tgt_mask=later(x), tgt_is_causal=True),
+        3,
+        8,
+        modules=[nn.Transformer(8, 2, 1, 1, 16, 0.3, batch_first=True)],
+    ),
+    "lstm": of(
+        lambda x, r: r(x)[0] + r(x)[1][1].sum((0, 2))[:, None, None],
+        3,
+        5,
+        modules=[nn.LSTM(5, 4, 2, dropout=0.5, batch_first=True, bidirectional=True)],
+    ),
+    "gru_places_first": of(
+        lambda x, r: r(x.transpose(0, 1))[0].transpose(0, 1),
+        3,
+        5,
+        modules=[nn.GRU(5, 4, 3, dropout=0.5)],
+    ),
+    "joined_heads": of(joined_heads, 3, 8),
 }
 
 
@@ -304,6 +386,20 @@ def test_loss_and_gradients_are_pytorchs(tmp_path, name):
     for name, gradient in gradients.items():
         for found in (interpreted[name], ours[name]):
             torch.testing.assert_close(found, gradient, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_is_of_samples_in_every_layout(tmp_path, name):
+    """The program is the interpreter's, which has the same masks and PyTorch's own gradients."""
+    model, batch = built(DROPPING[name])
+    beside = Beside(model, batch, step, tmp_path)
+    loss, gradients = beside.interpreted()
+    compiled, ours = beside.ours()
+    assert compiled == pytest.approx(loss.item(), rel=1e-10, abs=1e-12)
+    for parameter, gradient in gradients.items():
+        torch.testing.assert_close(ours[parameter], gradient, rtol=1e-9, atol=1e-11)
+    model.eval()
+    assert beside.theirs()[0] != pytest.approx(loss.item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", REFUSED)

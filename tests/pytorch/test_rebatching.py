@@ -77,6 +77,23 @@ class Recurrent(nn.Module):
         return self.out(torch.stack(found, 1))
 
 
+class Encoder(nn.Module):
+    """Places first: dropout of [T, B, D] and of [B H, T, T], and a recurrent network's."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(V, D), nn.Linear(D, V)
+        self.layer = nn.TransformerEncoderLayer(D, 2, 16, 0.3)
+        self.attention = nn.MultiheadAttention(D, 2, 0.3)
+        self.recurrent = nn.LSTM(D, D, 2, dropout=0.3)
+
+    def forward(self, ids):
+        x = self.layer(self.table(ids).transpose(0, 1))
+        x, _ = self.attention(x, x, x)
+        x = f.dropout(x.flatten(0, 1), 0.3).view_as(x)
+        return self.out(self.recurrent(x)[0].transpose(0, 1))
+
+
 def tokens(rows):
     return torch.randint(V, (2, rows, T)).unbind()
 
@@ -107,7 +124,8 @@ def recorded(model, batch, run):
 
 
 @pytest.mark.parametrize(
-    ("kind", "batch"), [(Language, tokens), (Images, images), (Recurrent, tokens)]
+    ("kind", "batch"),
+    [(Language, tokens), (Images, images), (Recurrent, tokens), (Encoder, tokens)],
 )
 def test_a_part_is_what_is_recorded_with_its_samples(kind, batch):
     model, run = kind(), step(cross_entropy)
@@ -119,7 +137,8 @@ def test_a_part_is_what_is_recorded_with_its_samples(kind, batch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "batch"), [(Language, tokens), (Images, images), (Recurrent, tokens)]
+    ("kind", "batch"),
+    [(Language, tokens), (Images, images), (Recurrent, tokens), (Encoder, tokens)],
 )
 def test_a_part_as_the_whole_is_the_whole(kind, batch):
     module = recorded(kind(), batch(B), step(cross_entropy))

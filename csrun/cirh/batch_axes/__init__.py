@@ -25,6 +25,7 @@ from csrun.cirh.batch_axes.base import (
     Dependence,
     Found,
     Over,
+    Place,
     Rules,
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
@@ -41,6 +42,7 @@ __all__ = [
     "Dependence",
     "Dependences",
     "Over",
+    "Place",
     "dependence_in",
     "dependence_of",
     "dependences_of",

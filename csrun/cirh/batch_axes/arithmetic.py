@@ -30,7 +30,8 @@ def product(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """
     left, right = of
     if (left.axis, right.axis) == (1, 0):
-        return sum_of_samples(left, right) if left.rows == right.rows else LOST
+        same = left.on(0).place == right.place
+        return sum_of_samples(left, right) if same else LOST
     lhs, rhs = op.operands[-2:]
     if left.axis == 1 and right.over is SAME and is_alike(rhs, -2):
         return sum_of_samples(left)
@@ -54,7 +55,7 @@ def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
     ]
     if any(place is not None and place < -2 for place in places):
         return elementwise(op, of) if not {-1, -2} & set(places) else LOST
-    if places == [-1, -2] and ranks[2] == 2 and left.rows == right.rows:
+    if places == [-1, -2] and ranks[2] == 2 and left.on(right.axis).place == right.place:
         return sum_of_samples(left, right)
     if places[0] == -2 and right.over is SAME:
         return linear(left.on(ranks[2] - 2))

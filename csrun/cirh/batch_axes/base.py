@@ -30,9 +30,10 @@ SAMPLES, SAME, PART, MIXED = Over
 class Dependence:
     """How a value depends on the batch.
 
-    axis: the one that carries samples, None when none does. rows: that a sample has of it.
-    padding: what the rows of padding hold, where that is known. counts_padding: whether they had
-    a part in it.
+    axis: the one that carries samples, None when none does. rows: that a sample has of it, one
+    behind the other. outer: how many times all samples follow each other on it, as T times in
+    [T B, D] of [T, B, D]. padding: what the rows of padding hold, where that is known.
+    counts_padding: whether they had a part in it.
     """
 
     over: Over
@@ -40,17 +41,46 @@ class Dependence:
     rows: int = 1
     padding: float | None = None
     counts_padding: bool = False
+    outer: int = 1
 
-    def on(self, axis: int | None, rows: int | None = None) -> "Dependence":
+    def on(self, axis: int | None) -> "Dependence":
         """The same value with its samples on another axis; of the whole batch when on none."""
-        if axis is None:
-            return LOST
-        return replace(self, axis=axis, rows=self.rows if rows is None else rows)
+        return LOST if axis is None else replace(self, axis=axis)
+
+    def at(self, place: "Place") -> "Dependence":
+        """The same value with its samples in another place."""
+        return replace(self, axis=place.axis, outer=place.outer, rows=place.rows)
+
+    @property
+    def place(self) -> "Place":
+        """Where the samples lie."""
+        return Place(self.axis, self.outer, self.rows)
 
     @property
     def is_zero_in_padding(self) -> bool:
         """Whether rows of padding are known to hold zeros."""
         return self.axis is not None and self.padding == 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """An axis of `outer` times all samples with `rows` rows each."""
+
+    axis: int | None
+    outer: int = 1
+    rows: int = 1
+
+    @property
+    def count(self) -> int:
+        """How many rows of the axis a sample has in all."""
+        return self.outer * self.rows
+
+    def apart(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The shape with all samples, once, on an axis of their own, the one behind `axis`."""
+        if self.axis is None:
+            return tuple(sizes)
+        rows = sizes[self.axis] // self.outer
+        return *sizes[: self.axis], self.outer, rows, *sizes[self.axis + 1 :]
 
 
 FIXED = Dependence(SAME)
@@ -106,7 +136,7 @@ def together(
     samples: Sequence[Dependence], others: Sequence[Dependence], before: int
 ) -> Dependence:
     """Values that all have their samples on the same axis, one of those before `before`."""
-    if len({(one.axis, one.rows) for one in samples}) > 1:
+    if len({one.place for one in samples}) > 1:
         return LOST
     mixed = any(one.over is not SAMPLES for one in samples)
     found = by_samples(samples[0], others, before)
@@ -119,4 +149,4 @@ def by_samples(one: Dependence, others: Sequence[Dependence], before: int) -> De
     if one.axis >= before or any(other.axis is not None for other in others):
         return LOST
     alone = one.over is SAMPLES and all(other.over is SAME for other in others)
-    return Dependence(SAMPLES if alone else MIXED, one.axis, one.rows)
+    return Dependence(SAMPLES if alone else MIXED).at(one.place)

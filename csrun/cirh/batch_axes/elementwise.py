@@ -12,6 +12,7 @@ from csrun.cirh.batch_axes.base import (
     SAME,
     SAMPLES,
     Dependence,
+    Place,
     is_alike,
 )
 from csrun.cirh.ops.base import CirhOp
@@ -21,25 +22,26 @@ from csrun.cirh.types import is_float, shape_of, type_of
 def elementwise(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Operands broadcast; those with samples must have them on the same axis of the result."""
     out = shape_of(type_of(op.results[0]))
-    found: set[tuple[int, int]] = set()
+    found: set[Place] = set()
     for value, one in zip(op.operands, of, strict=True):
         if one.axis is not None:
             own = shape_of(type_of(value))
             axis = one.axis + len(out) - len(own)
             if own[one.axis] != out[axis]:
                 return LOST
-            found.add((axis, one.rows))
+            found.add(one.on(axis).place)
     if not found:
         return Dependence(PART) if _is_linear(op, of) else OF_THE_BATCH
     if len(found) > 1:
         return LOST
-    ((axis, rows),) = found
+    (place,) = found
+    assert place.axis is not None, "a place of samples"
     alone = all(
-        one.over is SAMPLES or (one.over is SAME and is_alike(value, axis - len(out)))
+        one.over is SAMPLES or (one.over is SAME and is_alike(value, place.axis - len(out)))
         for value, one in zip(op.operands, of, strict=True)
     )
     padding = 0 if _is_zero_in_padding(op, of) else None
-    return Dependence(SAMPLES if alone else MIXED, axis, rows, padding)
+    return Dependence(SAMPLES if alone else MIXED, padding=padding).at(place)
 
 
 def _is_zero_in_padding(op: Operation, of: Sequence[Dependence]) -> bool:

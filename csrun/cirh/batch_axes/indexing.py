@@ -25,11 +25,12 @@ from csrun.cirh.types import shape_of, type_of
 def gathered(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Each sample by itself: all that have samples have them on one axis, which has all of them."""
     dim, out = integer(op.properties, "dim"), shape_of(type_of(op.results[0]))
-    found = {(one.axis, one.rows) for one in of if one.axis is not None}
+    found = {one.place for one in of if one.axis is not None}
     if not found:
         return OF_THE_BATCH
-    ((axis, rows),) = found if len(found) == 1 else {(None, 1)}
-    if axis is None or of[0].axis == dim or (axis == dim and of[0].over is not SAME):
+    place = found.pop()
+    axis = place.axis
+    if found or axis is None or of[0].axis == dim or (axis == dim and of[0].over is not SAME):
         return LOST
     sizes = {shape_of(type_of(value))[axis] for value in op.operands}
     if axis != dim and sizes != {out[axis]}:
@@ -38,7 +39,7 @@ def gathered(op: Operation, of: Sequence[Dependence]) -> Dependence:
         one.over is SAMPLES or (one.over is SAME and (axis == dim or _is_alike_on(value, axis)))
         for value, one in zip(op.operands, of, strict=True)
     )
-    return Dependence(SAMPLES if alone else MIXED, axis, rows)
+    return Dependence(SAMPLES if alone else MIXED).at(place)
 
 
 def _is_alike_on(value: SSAValue, axis: int) -> bool:
@@ -49,21 +50,21 @@ def gathered_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Summed over the samples where they were looked up along their axis."""
     dim = integer(op.properties, "dim")
     grad, indices = of
-    if grad.axis is None or (indices.axis, indices.rows) not in ((None, 1), (grad.axis, grad.rows)):
+    if grad.axis is None or (indices.axis is not None and indices.place != grad.place):
         return OF_THE_BATCH if grad.axis is indices.axis is None else LOST
     if grad.axis == dim:
         return sum_of_samples(grad) if indices.axis == dim else LOST
     if indices.axis is None and not _is_alike_on(op.operands[1], grad.axis):
         return LOST
     over = SAMPLES if grad.over is SAMPLES and indices.over in (SAMPLES, SAME) else MIXED
-    return as_the_gradient(Dependence(over, grad.axis, grad.rows), grad)
+    return as_the_gradient(Dependence(over).at(grad.place), grad)
 
 
 def selected(op: Operation, of: Sequence[Dependence]) -> Dependence:
     dim = integer(op.properties, "dim")
     x, indices = of
     if x.axis is None and indices.axis is not None:
-        return Dependence(SAMPLES if x.over is SAME else MIXED, dim, indices.rows)
+        return Dependence(SAMPLES if x.over is SAME else MIXED).at(indices.on(dim).place)
     if indices.axis is not None or x.axis == dim:
         return LOST if x.axis is not None else OF_THE_BATCH
     return linear(x)
@@ -73,7 +74,7 @@ def selected_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     dim = integer(op.properties, "dim")
     grad, indices = of
     if grad.axis == dim and grad.axis is not None:
-        return sum_of_samples(grad) if (indices.axis, indices.rows) == (0, grad.rows) else LOST
+        return sum_of_samples(grad) if indices.place == grad.on(0).place else LOST
     return linear(grad) if indices.axis is None else LOST
 
 

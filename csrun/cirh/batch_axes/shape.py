@@ -11,6 +11,7 @@ from csrun.cirh.batch_axes.base import (
     MIXED,
     SAME,
     Dependence,
+    Place,
     Rules,
     is_alike,
     linear,
@@ -21,21 +22,26 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """The first axis of which each sample has equally many rows, behind as many rows as before."""
+    """The axis with all samples on it, one behind the other as before; an own axis first."""
     (one,) = of
     if one.axis is None:
         return one
     old, new = shape_of(type_of(op.operands[0])), shape_of(type_of(op.results[0]))
-    samples, before = old[one.axis] // one.rows, prod(old[: one.axis])
+    samples, before = old[one.axis] // one.place.count, prod(old[: one.axis]) * one.outer
+    if not samples or not before or not all(new):
+        return LOST
     fitting = [
-        axis
+        Place(axis, outer, size // (outer * samples))
         for axis, size in enumerate(new)
-        if prod(new[:axis]) == before and samples and size and size % samples == 0
+        for outer in [before // prod(new[:axis])]
+        if before % prod(new[:axis]) == 0 and size % (outer * samples) == 0
     ]
     if not fitting:
         return LOST
-    axis = one.axis if one.axis in fitting else fitting[0]  # of one sample any would do
-    return one.on(axis, new[axis] // samples)
+    least = min(place.outer for place in fitting)
+    first, *others = [place for place in fitting if place.outer == least]
+    same = [place for place in (first, *others) if place.axis == one.axis]
+    return one.at(same[0] if same else first)  # of one sample any would do
 
 
 def expand(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -86,8 +92,8 @@ def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
     own = [one for one in of if one.axis is not None]
     if not own:
         return Dependence(of[0].over if len({one.over for one in of}) == 1 else MIXED)
-    first, axes = own[0], {(one.axis, one.rows) for one in own}
-    if len(axes) > 1 or first.axis is None or first.axis == integer(op.properties, "dim"):
+    first, places = own[0], {one.place for one in own}
+    if len(places) > 1 or first.axis is None or first.axis == integer(op.properties, "dim"):
         return LOST
     place = first.axis - len(shape_of(type_of(op.results[0])))
     others = [(value, one) for value, one in zip(op.operands, of, strict=True) if one not in own]

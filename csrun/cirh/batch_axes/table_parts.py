@@ -28,7 +28,7 @@ from csrun.cirh.types import shape_of, type_of
 def add_product(op: Operation, of: Sequence[Dependence]) -> Dependence:
     before, *factors = of
     found = product(op, factors)
-    if (before.axis, before.rows) != (found.axis, found.rows):
+    if before.place != found.place:
         return LOST
     return replace(
         found,
@@ -51,10 +51,10 @@ def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 def of_rows(of: Sequence[Dependence]) -> Dependence:
     """Of values that all have their samples on the first axis."""
     first = of[0]
-    if first.axis != 0 or len({(one.axis, one.rows) for one in of}) > 1:
+    if first.axis != 0 or len({one.place for one in of}) > 1:
         return LOST
     over = SAMPLES if all(one.over is SAMPLES for one in of) else MIXED
-    return Dependence(over, 0, first.rows)
+    return Dependence(over).at(first.place)
 
 
 def log_sum_exp(op: Operation, of: Sequence[Dependence]) -> Dependence:

@@ -6,6 +6,7 @@ from math import prod
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
+from csrun.cirh.ops.model import FullOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.array import Array, Shape
 from csrun.compiler.graph import Graph
@@ -97,6 +98,8 @@ def match_batch_norm(operation: Operation, graph: Graph) -> Kernel:
     graph.take(operation)
     samples, rows = graph.number(operation.samples), operation.rows.value.data
     assert samples is not None, "the number of samples is text"
+    if isinstance(operation.samples.owner, FullOp):
+        samples = str(int(operation.samples.owner.value.value.data))
     if operation.by_minibatch:  # samples behind it count, too, but in other minibatches
         samples = f"min({samples}, {shape_of(type_of(operation.x))[0] // rows})"
     options: tuple[float, ...] = ()

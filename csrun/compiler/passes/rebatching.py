@@ -153,9 +153,10 @@ class _Parts:
         """Those of a value of a part, from the batch's."""
         if one.axis is None:
             return tuple(sizes)
-        if sizes[one.axis] != self.batch * one.rows:
-            raise VerifyException(f"{list(sizes)} does not have {one.rows} rows a sample")
-        rows = self._samples * one.rows
+        count = one.place.count
+        if sizes[one.axis] != self.batch * count:
+            raise VerifyException(f"{list(sizes)} does not have {count} rows a sample")
+        rows = self._samples * count
         return *sizes[: one.axis], rows, *sizes[one.axis + 1 :]
 
     def _properties(self, op: CirhOp) -> dict[str, Plain]:
@@ -173,7 +174,7 @@ class _Parts:
             return made
         if one.axis < 0 or own[one.axis] == 1:
             return made
-        return self._alike(made, one.axis, self._samples * one.rows)
+        return self._alike(made, one.axis, self._samples * one.place.count)
 
     def _samples_beside(self, op: CirhOp, number: int) -> Dependence | None:
         """Where an operand has samples if others have, and how many rows of each."""

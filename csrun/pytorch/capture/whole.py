@@ -118,7 +118,7 @@ def _attention(
         is_seen = mask.dtype == torch.bool
         scores = scores.masked_fill(~mask, -torch.inf) if is_seen else scores + mask
     weights = scores.softmax(-1).nan_to_num()  # a query that sees nothing
-    return _dropout(weights, rate, kept.view(weights.shape)) @ v
+    return _dropout(weights, rate, kept.reshape(weights.shape)) @ v
 
 
 def _cross_entropy(x: torch.Tensor, labels: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -129,7 +129,7 @@ def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> tor
     """By a mask that was drawn; without one, what it is like."""
     if kept is None:
         return functional.dropout(x, p)
-    return torch.where(kept, x * (1 / (1 - p)), 0)
+    return (x * (1 / (1 - p))).masked_fill(~kept, 0)  # with the strides of x
 
 
 def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
@@ -277,20 +277,55 @@ def take_batch_norm(
     return out
 
 
-#: Those that draw a mask, which the interpreter is to be given.
 def take_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Samples first is another order of the axes, which PyTorch makes in place."""
+    """A recurrent network whose axes PyTorch reorders in place, or with dropout between layers."""
 
     def take(recorder: Recorder, *given: Any) -> Any:
-        *given_first, samples_first = given
-        if not isinstance(given[2], list | tuple) or not samples_first:  # of a packed sequence
+        if not isinstance(given[3], bool):  # of a packed sequence
             return NotImplemented
-        found, hidden = func(given[0].transpose(0, 1), *given_first[1:], False)
-        return found.transpose(0, 1), hidden
+        call = _Recurrent(func, *given[3:])
+        drops = call.is_training and call.dropout and call.layers > 1
+        if not drops and (func is torch.lstm or not call.is_batch_first):
+            return NotImplemented
+        x = given[0].transpose(0, 1) if call.is_batch_first else given[0]
+        out, *hidden = call.by_layer(x, given[1], given[2]) if drops else call(x, *given[1:3])
+        return out.transpose(0, 1) if call.is_batch_first else out, *hidden
 
     return take
 
 
+@dataclass(frozen=True)
+class _Recurrent:
+    """torch.lstm, gru, rnn_tanh or rnn_relu, and its options, in the order of its arguments."""
+
+    func: Callable[..., Any]
+    has_biases: bool
+    layers: int
+    dropout: float
+    is_training: bool
+    is_bidirectional: bool
+    is_batch_first: bool
+
+    def __call__(self, x: Any, state: Any, weights: Sequence[Any], layers: int = 0) -> Any:
+        """All layers at once, without dropout, on [T, B, D]."""
+        options = (self.has_biases, layers or self.layers, 0.0, self.is_training)
+        return self.func(x, state, weights, *options, self.is_bidirectional, False)
+
+    def by_layer(self, x: Any, state: Any, weights: Sequence[Any]) -> Any:
+        """A layer at a time, with dropout before each but the first."""
+        size, directions = len(weights) // self.layers, 2 if self.is_bidirectional else 1
+        last = []
+        for layer in range(self.layers):
+            if layer:
+                x = functional.dropout(x, self.dropout)
+            rows = slice(layer * directions, (layer + 1) * directions)
+            own = tuple(s[rows] for s in state) if isinstance(state, list | tuple) else state[rows]
+            x, *hidden = self(x, own, weights[layer * size : (layer + 1) * size], 1)
+            last.append(hidden)
+        return x, *(torch.cat(each) for each in zip(*last, strict=True))
+
+
+#: Those that draw a mask, which the interpreter is to be given.
 _DROPOUTS = (ATTENTION, DROPOUT, CHANNEL_DROPOUT)
 DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
 
@@ -302,6 +337,8 @@ def is_of_training(operator: Operator) -> bool:
     return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
 
 
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
 TAKEN: Mapping[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: take_attention,
     functional.cross_entropy: take_cross_entropy,
@@ -311,7 +348,7 @@ TAKEN: Mapping[Any, Callable[..., Any]] = {
     functional.dropout3d: take_channel_dropout,
     functional.batch_norm: take_batch_norm,
     functional.instance_norm: take_instance_norm,
-    **{func: take_recurrent(func) for func in (torch.gru, torch.rnn_tanh, torch.rnn_relu)},
+    **{func: take_recurrent(func) for func in _RECURRENT},
 }
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.random import DropoutMaskOp
-from csrun.cirh.ops.shape import PermuteOp
+from csrun.cirh.ops.shape import PermuteOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.executable import Step
 from csrun.executable import random as draws
@@ -30,16 +31,20 @@ class Draw:
 
 def masks_of(recording: Recording, draw: Draw) -> Mapping[int, torch.Tensor]:
     """The mask of each operator that drops, by its number: true where a value is kept."""
-    found: dict[int, torch.Tensor] = {}
-    for number, value in masks_in(recording).items():
-        owner, dims = value.owner, None
-        if isinstance(owner, PermuteOp):
-            dims = ints(owner.properties, "dims")
-            owner = owner.x.owner
-        assert isinstance(owner, DropoutMaskOp), "a mask is drawn"
-        mask = torch.from_numpy(_drawn(owner, draw))
-        found[number] = mask if dims is None else mask.permute(dims)
-    return found
+    masks = masks_in(recording)
+    return {number: torch.from_numpy(_numbers(mask, draw)) for number, mask in masks.items()}
+
+
+def _numbers(mask: SSAValue, draw: Draw) -> npt.NDArray[Any]:
+    """What was drawn, as views of it have it."""
+    match mask.owner:
+        case DropoutMaskOp() as op:
+            return _drawn(op, draw)
+        case PermuteOp() as op:
+            return _numbers(op.x, draw).transpose(ints(op.properties, "dims"))
+        case ViewOp() as op:
+            return _numbers(op.x, draw).reshape(shape_of(type_of(op.out)))
+    raise AssertionError("a mask is drawn")
 
 
 def _drawn(op: DropoutMaskOp, draw: Draw) -> npt.NDArray[Any]:

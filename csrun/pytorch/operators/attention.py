@@ -1,15 +1,18 @@
 """Attention, taken whole."""
 
+from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
 
 from xdsl.ir import SSAValue
 
+from csrun.cirh.batch_axes import Place
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.random import DropoutMaskOp
+from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type
-from csrun.pytorch.operators.base import Emission, Emitter, shape, unsupported
+from csrun.pytorch.operators.base import Emission, Emitter, shape
 
 
 def attention(
@@ -22,62 +25,99 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> SSAValue:
-    """Of [batch, heads, positions, features]; axes before the last two are these, or one more."""
-    heads = [_heads(e, x) for x in (query, key, value)]
+    """Of [..., positions, features], by samples and heads, which are all other axes."""
+    places = [e.dependence(x).place for x in (query, key, value)]
+    axes = _Axes.of(shape(query)[:-2], next((p for p in places if p.axis is not None), Place(None)))
+    heads = [axes.apart(e, x) for x in (query, key, value)]
     scores = (*shape(heads[0])[:3], shape(heads[1])[2])
     options: dict[str, Plain] = {
         "is_causal": is_causal,
         "scale": 1 / sqrt(shape(query)[-1]) if scale is None else float(scale),
     }
-    masks = [] if mask is None else [e.expand(_mask(e, mask, query), scores)]
+    masks = [] if mask is None else [_mask(e, mask, axes, scores)]
     if dropout_p:
-        masks.append(_kept(e, heads[0], scores, dropout_p))
+        masks.append(_kept(e, scores, dropout_p))
         options["dropout"] = dropout_p
-        e.drawn[e.place] = masks[-1]
+        e.drawn[e.place] = axes.back(e, masks[-1])
     out, sums = e.emit_all(AttentionOp, *heads, *masks, **options)
-    e.saved[e.place] = heads, out, sums, masks, options
-    return e.view(out, (*shape(query)[:-1], shape(value)[-1]))
+    e.saved[e.place] = axes, heads, out, sums, masks, options
+    return axes.back(e, out)
 
 
 def attention_backward(
     e: Emission, grad: SSAValue, *given: SSAValue, needs: tuple[bool, ...], **unused: Any
 ) -> tuple[SSAValue, ...]:
     """Of those of query, key and value that are trained."""
-    heads, out, sums, masks, options = e.saved[e.forward]
+    axes, heads, out, sums, masks, options = e.saved[e.forward]
     found = e.emit_all(
-        AttentionBackwardOp, e.view(grad, shape(out)), *heads, out, sums, *masks, **options
+        AttentionBackwardOp, axes.apart(e, grad), *heads, out, sums, *masks, **options
     )
-    each = [e.view(v, shape(x)) for v, x in zip(found, given, strict=False)]
+    each = [axes.back(e, v) for v in found]
     return tuple(v for v, need in zip(each, needs, strict=False) if need)
 
 
-def _heads(e: Emission, x: SSAValue) -> SSAValue:
-    """Shapes: [..., T, E] -> [B, H, T, E]"""
-    *outer, length, size = shape(x)
-    if len(outer) == 2:
-        return x
-    batch = prod(outer[:-1]) if outer else 1
-    return e.view(x, (batch, outer[-1] if outer else 1, length, size))
+@dataclass(frozen=True)
+class _Axes:
+    """The axes before the last two, and the one of the samples among them, cut out of its axis."""
+
+    sizes: tuple[int, ...]
+    apart_sizes: tuple[int, ...]
+    samples: int
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], place: Place) -> "_Axes":
+        """place: of the samples; where they are on none of these axes, the first is taken."""
+        if place.axis is None or place.axis >= len(sizes):
+            apart, first = sizes, 0
+        else:
+            axis, rows = place.axis, sizes[place.axis] // place.outer
+            own = (place.outer, rows // place.rows, place.rows)
+            apart, first = (*sizes[:axis], *own, *sizes[axis + 1 :]), axis + 1
+        return cls(sizes, apart, first)
+
+    def apart(self, e: Emission, x: SSAValue) -> SSAValue:
+        """Shapes: [..., T, E] -> [samples, heads, T, E]"""
+        last = shape(x)[-2:]
+        x = x if self._is_first else e.view(x, (*self.apart_sizes, *last))
+        order = (self.samples, *self._others, len(self.apart_sizes), len(self.apart_sizes) + 1)
+        x = x if self._is_first else e.emit(PermuteOp, x, dims=order)
+        return e.view(x, (self._count, prod(self.sizes) // max(self._count, 1), *last))
+
+    def back(self, e: Emission, x: SSAValue) -> SSAValue:
+        """Shapes: [samples, heads, T, E] -> [..., T, E]"""
+        last, rank = shape(x)[-2:], len(self.apart_sizes)
+        if not self._is_first:
+            order = (self.samples, *self._others)
+            x = e.view(x, (*(self.apart_sizes[d] for d in order), *last))
+            places = tuple(order.index(d) for d in range(rank))
+            x = e.emit(PermuteOp, x, dims=(*places, rank, rank + 1))
+        return e.view(x, (*self.sizes, *last))
+
+    @property
+    def _count(self) -> int:
+        return self.apart_sizes[self.samples] if self.apart_sizes else 1
+
+    @property
+    def _is_first(self) -> bool:
+        return prod(self.apart_sizes[: self.samples]) == 1
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return tuple(d for d in range(len(self.apart_sizes)) if d != self.samples)
 
 
-def _mask(e: Emission, mask: SSAValue, query: SSAValue) -> SSAValue:
-    """A mask of four axes, or fewer where it is the same for all that are missing."""
-    own, outer = shape(mask), shape(query)[:-2]
-    if len(own) <= 2 or len(outer) == 2:
-        return mask
-    if len(outer) == 1 and len(own) == 3:
-        return e.view(mask, (1, *own))
-    raise unsupported("a mask must be of [batch, heads, queries, keys]", list(own))
+def _mask(e: Emission, mask: SSAValue, axes: _Axes, scores: tuple[int, ...]) -> SSAValue:
+    """Expanded to the shape of the scores, from one mask of all samples and heads if it is one."""
+    own = shape(mask)
+    if (*axes.sizes, *scores[2:]) == scores:
+        return e.expand(mask, scores)
+    if prod(own[:-2]) == 1:
+        return e.expand(e.view(mask, own[-2:]), scores)
+    return axes.apart(e, e.expand(mask, (*axes.sizes, *scores[2:])))
 
 
-def _kept(e: Emission, query: SSAValue, scores: tuple[int, ...], rate: float) -> SSAValue:
+def _kept(e: Emission, scores: tuple[int, ...], rate: float) -> SSAValue:
     """The mask of the weights, a run for each query of each head."""
-    depends = e.dependence(query)
-    if (depends.axis, depends.rows) != (0, 1):
-        raise unsupported(
-            "with dropout the query must be [batch, heads, positions, features]",
-            f"{list(shape(query))}, whose first axis is not that of the samples",
-        )
     options = {"rows": 1, "runs": scores[1] * scores[2], "stream": e.next_stream()}
     return e.builder.leaf(DropoutMaskOp, tensor_type(scores, "bool"), rate=rate, **options)
 

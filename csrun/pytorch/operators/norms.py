@@ -105,21 +105,22 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[SSAValue, ...]:
-    """Of [N, C, ...], in training; the samples must lie on the first axis."""
-    depends, sizes = e.dependence(x), shape(x)
-    if depends.axis != 0:
-        raise unsupported("the samples must lie on the first axis", f"shape {list(sizes)}")
-    samples = e.builder.leaf(ValidSamplesOp, tensor_type((), "int64"))
+    """Of [N, C, ...], in training."""
+    place, sizes = e.dependence(x).place, shape(x)
+    if place.axis == 0:
+        samples, rows = e.builder.leaf(ValidSamplesOp, tensor_type((), "int64")), place.count
+    else:  # all rows count, whatever they are rows of
+        samples, rows = e.full(sizes[0], "int64"), 1
     places = e.view(x, (*sizes[:2], prod(sizes[2:])))
     weights = [
         _flat(e, given, missing, x, sizes[1])
         for given, missing in ((weight, 1), (bias, 0), (mean, 0), (var, 1))
     ]
-    options = {"rows": depends.rows, "momentum": momentum, "eps": eps}
+    options = {"rows": rows, "momentum": momentum, "eps": eps}
     out, saved_mean, rstd, *running = e.emit_all(
         NativeBatchNormOp, places, *weights, samples, **options
     )
-    e.saved[e.place] = (places, saved_mean, rstd, weights[0], samples, depends.rows)
+    e.saved[e.place] = (places, saved_mean, rstd, weights[0], samples, rows)
     return e.view(out, sizes), *(running if mean is not None else [])
 
 

@@ -4,26 +4,33 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
+from csrun.cirh.batch_axes import Place
 from csrun.cirh.ops.arithmetic import MulOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type
-from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.base import Emission, Emitter, dtype, shape
 
 
 def dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
-    """Drawn with the samples on axis 0, then with them where x has them."""
-    depends = e.dependence(x)
-    first = depends.axis or 0
-    others = tuple(d for d in range(rank(x)) if d != first)
-    sizes = [shape(x)[d] for d in (first, *others)] if rank(x) else []
-    rows = 0 if depends.axis is None else depends.rows
-    kind, options = tensor_type(sizes, "bool"), {"stream": e.next_stream(), "rows": rows}
-    mask = e.builder.leaf(DropoutMaskOp, kind, rate=p, **options)
-    if first:
-        mask = e.emit(PermuteOp, mask, dims=(*range(1, first + 1), 0, *others[first:]))
+    mask = _mask(e, shape(x), e.dependence(x).place, p)
     e.saved[e.place] = e.drawn[e.place] = mask
     return e.emit(MaskedScaleOp, x, mask, scale=1 / (1 - p))
+
+
+def _mask(e: Emission, sizes: tuple[int, ...], place: Place, p: float) -> SSAValue:
+    """Drawn with the samples on axis 0, then with them where a value has them."""
+    if place.axis is not None and place.outer > 1:  # [T B] as [T, B]
+        own = Place(place.axis + 1, rows=place.rows)
+        return e.view(_mask(e, place.apart(sizes), own, p), sizes)
+    first = place.axis or 0
+    drawn = (sizes[first], *sizes[:first], *sizes[first + 1 :]) if sizes else ()
+    rows = 0 if place.axis is None else place.rows
+    options = {"stream": e.next_stream(), "rows": rows}
+    mask = e.builder.leaf(DropoutMaskOp, tensor_type(drawn, "bool"), rate=p, **options)
+    if not first:
+        return mask
+    return e.emit(PermuteOp, mask, dims=(*range(1, first + 1), 0, *range(first + 1, len(sizes))))
 
 
 def dropout_backward(
@@ -34,11 +41,8 @@ def dropout_backward(
 
 def channel_dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
     """Of [N, C, ...], whose channels are kept or dropped whole."""
-    depends, kind = e.dependence(x), shape(x)[:2]
-    if depends.axis not in (None, 0):
-        raise unsupported("the samples must lie on the first axis", f"shape {list(shape(x))}")
-    options = {"stream": e.next_stream(), "rows": 0 if depends.axis is None else depends.rows}
-    mask = e.builder.leaf(DropoutMaskOp, tensor_type(kind, "bool"), rate=p, **options)
+    place, kind = e.dependence(x).place, shape(x)[:2]
+    mask = _mask(e, kind, place if place.axis in (0, 1) else Place(None), p)
     e.drawn[e.place] = mask
     scales = e.emit(MulOp, e.cast(mask, dtype(x)), e.full(1 / (1 - p), dtype(x)))
     e.saved[e.place] = e.view(scales, (*kind, *(1 for _ in shape(x)[2:])))

@@ -140,9 +140,7 @@ class SystemsResults:
         for output, of_systems in zip(self.plan.outputs, arrays, strict=True):
             parts = np.concatenate(of_systems) if len(of_systems) > 1 else of_systems[0]
             if output.combine is Combine.SAMPLES:
-                whole: Array = np.concatenate(parts, axis=output.axis)
-                valid = np.moveaxis(whole, output.axis, 0)[: int(rows) * output.rows]
-                outputs[output.name] = np.moveaxis(valid, 0, output.axis)
+                outputs[output.name] = _of_samples([*parts], output, slice(0, int(rows)))
             elif output.combine is Combine.SUM:
                 outputs[output.name] = np.asarray(parts.sum(axis=0, dtype=parts.dtype))
             else:
@@ -150,11 +148,24 @@ class SystemsResults:
         return StepResult(step, int(rows), loss_sum, int(count), outputs, self.plan.outputs)
 
 
+def _of_samples(parts: Sequence[Array], spec: Output, samples: slice) -> Array:
+    """The rows of these samples, of an output's parts one behind the other.
+
+    Shapes: each [..., outer B rows, ...]
+    """
+    before, after = parts[0].shape[: spec.axis], parts[0].shape[spec.axis + 1 :]
+    apart = [part.reshape(*before, spec.outer, -1, spec.rows, *after) for part in parts]
+    wanted = (*(slice(None) for _ in before), slice(None), samples)
+    found = np.concatenate(apart, axis=spec.axis + 1)[wanted]
+    rows = spec.outer * found.shape[spec.axis + 1] * spec.rows
+    return found.reshape(*before, rows, *after)
+
+
 def _of_sample(values: Array, spec: Output, number: int) -> Any:
     if spec.combine is not Combine.SAMPLES:
         return values
-    rows = np.moveaxis(values, spec.axis, 0)[number * spec.rows : (number + 1) * spec.rows]
-    return rows[0] if spec.rows == 1 else np.moveaxis(rows, 0, spec.axis)
+    rows = _of_samples([values], spec, slice(number, number + 1))
+    return rows.take(0, spec.axis) if spec.outer == spec.rows == 1 else rows
 
 
 def result_slot_bytes(plan: Plan) -> int:
