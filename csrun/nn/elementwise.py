@@ -3,24 +3,44 @@
 import math
 from typing import Any
 
-from csrun.cirh.ops import arithmetic, comparison, powers
+from csrun.cirh.ops import arithmetic, comparison, powers, rounding, trigonometry
 from csrun.cirh.ops.base import CirhOp
 from csrun.nn.errors import TraceError, located, user_line
 from csrun.nn.tensor import Number, Tensor, promoted, require_floats, require_tensor
 
 __all__ = [
     "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "ceil",
     "clamp",
+    "cos",
+    "cosh",
     "exp",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "fmod",
     "log",
     "log1p",
     "maximum",
     "minimum",
     "pow",
     "reciprocal",
+    "remainder",
+    "round",
     "rsqrt",
     "sign",
+    "sin",
+    "sinh",
     "sqrt",
+    "tan",
+    "trunc",
     "where",
 ]
 
@@ -53,6 +73,108 @@ def rsqrt(x: Tensor) -> Tensor:
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x."""
     return _of_floats("reciprocal", powers.ReciprocalOp, x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """Sine of x in radians."""
+    return _of_floats("sin", trigonometry.SinOp, x)
+
+
+def cos(x: Tensor) -> Tensor:
+    """Cosine of x in radians."""
+    return _of_floats("cos", trigonometry.CosOp, x)
+
+
+def tan(x: Tensor) -> Tensor:
+    """Tangent of x in radians."""
+    return _of_floats("tan", trigonometry.TanOp, x)
+
+
+def asin(x: Tensor) -> Tensor:
+    """Arc sine, in -pi/2..pi/2."""
+    return _of_floats("asin", trigonometry.AsinOp, x)
+
+
+def acos(x: Tensor) -> Tensor:
+    """Arc cosine, in 0..pi."""
+    return _of_floats("acos", trigonometry.AcosOp, x)
+
+
+def atan(x: Tensor) -> Tensor:
+    """Arc tangent, in -pi/2..pi/2."""
+    return _of_floats("atan", trigonometry.AtanOp, x)
+
+
+def sinh(x: Tensor) -> Tensor:
+    """Hyperbolic sine."""
+    return _of_floats("sinh", trigonometry.SinhOp, x)
+
+
+def cosh(x: Tensor) -> Tensor:
+    """Hyperbolic cosine."""
+    return _of_floats("cosh", trigonometry.CoshOp, x)
+
+
+def asinh(x: Tensor) -> Tensor:
+    """Inverse hyperbolic sine."""
+    return _of_floats("asinh", trigonometry.AsinhOp, x)
+
+
+def acosh(x: Tensor) -> Tensor:
+    """Inverse hyperbolic cosine, not below 0."""
+    return _of_floats("acosh", trigonometry.AcoshOp, x)
+
+
+def atanh(x: Tensor) -> Tensor:
+    """Inverse hyperbolic tangent."""
+    return _of_floats("atanh", trigonometry.AtanhOp, x)
+
+
+def expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1, exact for a small x, too."""
+    return _of_floats("expm1", trigonometry.Expm1Op, x)
+
+
+def atan2(x: Tensor | Number, y: Tensor | Number) -> Tensor:
+    """Angle of the point (y, x), in -pi..pi."""
+    with located("atan2"):
+        lhs, rhs = promoted("atan2", x, y, to_floats=True)
+        return lhs.tracer.emit(trigonometry.Atan2Op, lhs, rhs)
+
+
+def floor(x: Tensor) -> Tensor:
+    """Largest whole number that is not above x."""
+    return _of_floats("floor", rounding.FloorOp, x)
+
+
+def ceil(x: Tensor) -> Tensor:
+    """Least whole number that is not below x."""
+    return _of_floats("ceil", rounding.CeilOp, x)
+
+
+def trunc(x: Tensor) -> Tensor:
+    """x without its fraction."""
+    return _of_floats("trunc", rounding.TruncOp, x)
+
+
+def round(x: Tensor) -> Tensor:
+    """Nearest whole number, halves to the even one."""
+    return _of_floats("round", rounding.RoundOp, x)
+
+
+def floor_divide(x: Tensor | Number, y: Tensor | Number) -> Tensor:
+    """Floor of the quotient x / y, which is x // y; its slope is 0."""
+    return _of_two("floor_divide", rounding.FloorDivideOp, x, y)
+
+
+def remainder(x: Tensor | Number, y: Tensor | Number) -> Tensor:
+    """x modulo y with the sign of y, which is x % y."""
+    return _of_two("remainder", rounding.RemainderOp, x, y)
+
+
+def fmod(x: Tensor | Number, y: Tensor | Number) -> Tensor:
+    """x modulo y with the sign of x."""
+    return _of_two("fmod", rounding.FmodOp, x, y)
 
 
 def _of_floats(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops import comparison, powers
+from csrun.cirh.ops import comparison, powers, rounding, trigonometry
 from csrun.cirh.ops.arithmetic import (
     AddOp,
     AddProductOp,
@@ -40,6 +40,26 @@ CALLS: dict[type[Operation], str] = {
     powers.ReciprocalOp: "reciprocal",
     powers.Log1pOp: "log1p",
     powers.PowOp: "power",
+    trigonometry.SinOp: "sin",
+    trigonometry.CosOp: "cos",
+    trigonometry.TanOp: "tan",
+    trigonometry.AsinOp: "arcsin",
+    trigonometry.AcosOp: "arccos",
+    trigonometry.AtanOp: "arctan",
+    trigonometry.Atan2Op: "arctan2",
+    trigonometry.SinhOp: "sinh",
+    trigonometry.CoshOp: "cosh",
+    trigonometry.AsinhOp: "arcsinh",
+    trigonometry.AcoshOp: "arccosh",
+    trigonometry.AtanhOp: "arctanh",
+    trigonometry.Expm1Op: "expm1",
+    rounding.FloorOp: "floor",
+    rounding.CeilOp: "ceil",
+    rounding.TruncOp: "trunc",
+    rounding.RoundOp: "rint",
+    rounding.FloorDivideOp: "floor_divide",
+    rounding.RemainderOp: "remainder",
+    rounding.FmodOp: "fmod",
     comparison.EqOp: "equal",
     comparison.NeOp: "not_equal",
     comparison.LtOp: "less",
@@ -58,6 +78,9 @@ OF_INTEGERS = (
     powers.AbsOp,
     powers.SignOp,
     powers.PowOp,
+    rounding.FloorDivideOp,
+    rounding.RemainderOp,
+    rounding.FmodOp,
     comparison.ComparisonOp,
     comparison.MaximumOp,
     comparison.MinimumOp,

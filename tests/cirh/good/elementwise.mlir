@@ -18,6 +18,26 @@ builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "predict"
   %14 = cirh.rsqrt %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
   %15 = cirh.pow %x, %y : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
   %16 = cirh.log1p %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %17 = cirh.sin %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %18 = cirh.cos %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %19 = cirh.tan %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %20 = cirh.asin %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %21 = cirh.acos %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %22 = cirh.atan %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %23 = cirh.sinh %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %24 = cirh.cosh %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %25 = cirh.asinh %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %26 = cirh.acosh %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %27 = cirh.atanh %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %28 = cirh.expm1 %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %29 = cirh.floor %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %30 = cirh.ceil %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %31 = cirh.trunc %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %32 = cirh.round %x : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  %33 = cirh.atan2 %x, %y : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  %34 = cirh.floor_divide %x, %y : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  %35 = cirh.remainder %x, %y : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+  %36 = cirh.fmod %x, %y : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
   cirh.output "o" %16 : tensor<4x3xf32>
   cirh.output "a" %1 : tensor<4x3xf32>
   cirh.output "b" %2 : tensor<4x3xi1>
@@ -33,4 +53,24 @@ builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "predict"
   cirh.output "l" %13 : tensor<4x3xf32>
   cirh.output "m" %14 : tensor<4x3xf32>
   cirh.output "n" %15 : tensor<4x3xf32>
+  cirh.output "v17" %17 : tensor<4x3xf32>
+  cirh.output "v18" %18 : tensor<4x3xf32>
+  cirh.output "v19" %19 : tensor<4x3xf32>
+  cirh.output "v20" %20 : tensor<4x3xf32>
+  cirh.output "v21" %21 : tensor<4x3xf32>
+  cirh.output "v22" %22 : tensor<4x3xf32>
+  cirh.output "v23" %23 : tensor<4x3xf32>
+  cirh.output "v24" %24 : tensor<4x3xf32>
+  cirh.output "v25" %25 : tensor<4x3xf32>
+  cirh.output "v26" %26 : tensor<4x3xf32>
+  cirh.output "v27" %27 : tensor<4x3xf32>
+  cirh.output "v28" %28 : tensor<4x3xf32>
+  cirh.output "v29" %29 : tensor<4x3xf32>
+  cirh.output "v30" %30 : tensor<4x3xf32>
+  cirh.output "v31" %31 : tensor<4x3xf32>
+  cirh.output "v32" %32 : tensor<4x3xf32>
+  cirh.output "v33" %33 : tensor<4x3xf32>
+  cirh.output "v34" %34 : tensor<4x3xf32>
+  cirh.output "v35" %35 : tensor<4x3xf32>
+  cirh.output "v36" %36 : tensor<4x3xf32>
 }

@@ -16,12 +16,15 @@ from csrun.cirh.ops import (
     powers,
     random,
     reductions,
+    rounding,
     shape,
+    trigonometry,
 )
 from csrun.cirh.ops.loss import IGNORE_INDEX
 
 WITH_ZERO = np.array([[-1.0, 0.0, 2.0], [0.5, -0.5, 0.0]])
 TIES = np.array([[0.5, -1.0, 2.0], [0.5, 0.0, -2.0]])
+WITHIN_ONE = np.linspace(-0.9, 0.9, 12).reshape(4, 3)
 ZEROS = np.zeros((2, 2))
 OTHERS = np.array([[0.5, 1.0, -2.0], [-0.5, 0.0, -2.0]])
 
@@ -97,6 +100,26 @@ FORWARD: Sequence[Case] = (
     case(powers.ReciprocalOp, lambda torch, x: x.reciprocal(), positive(4, 3)),
     case(powers.RsqrtOp, lambda torch, x: x.rsqrt(), positive(4, 3)),
     case(powers.Log1pOp, lambda torch, x: x.log1p(), positive(4, 3)),
+    case(trigonometry.SinOp, lambda torch, x: x.sin(), X),
+    case(trigonometry.CosOp, lambda torch, x: x.cos(), X),
+    case(trigonometry.TanOp, lambda torch, x: x.tan(), X),
+    case(trigonometry.AsinOp, lambda torch, x: x.asin(), WITHIN_ONE),
+    case(trigonometry.AcosOp, lambda torch, x: x.acos(), WITHIN_ONE),
+    case(trigonometry.AtanOp, lambda torch, x: x.atan(), X),
+    case(trigonometry.SinhOp, lambda torch, x: x.sinh(), X),
+    case(trigonometry.CoshOp, lambda torch, x: x.cosh(), X),
+    case(trigonometry.AsinhOp, lambda torch, x: x.asinh(), X),
+    case(trigonometry.AcoshOp, lambda torch, x: x.acosh(), 1 + positive(4, 3)),
+    case(trigonometry.AtanhOp, lambda torch, x: x.atanh(), WITHIN_ONE),
+    case(trigonometry.Expm1Op, lambda torch, x: x.expm1(), X),
+    case(trigonometry.Atan2Op, lambda torch, a, b: torch.atan2(a, b), X, positive(3)),
+    case(rounding.FloorOp, lambda torch, x: x.floor(), 3 * X),
+    case(rounding.CeilOp, lambda torch, x: x.ceil(), 3 * X),
+    case(rounding.TruncOp, lambda torch, x: x.trunc(), 3 * X),
+    case(rounding.RoundOp, lambda torch, x: x.round(), 3 * X),
+    case(rounding.FloorDivideOp, lambda torch, a, b: torch.div(a, b, rounding_mode="floor"), 3 * X, Y),
+    case(rounding.RemainderOp, lambda torch, a, b: torch.remainder(a, b), 3 * X, Y),
+    case(rounding.FmodOp, lambda torch, a, b: torch.fmod(a, b), 3 * X, Y),
     case(powers.PowOp, lambda torch, a, b: a**b, positive(4, 3), normal(3)),
     case(powers.PowOp, lambda torch, a, b: a**b, ZEROS, np.array([[2.0, 0.0], [1, 3]])),
     case(
