@@ -114,7 +114,41 @@ def in_place(x, w):
     return y
 
 
+def trigonometry(x, w):
+    y = torch.sin(x) * torch.cos(w) + torch.tan(x / 4) + torch.atan(x) + torch.atan2(x, w)
+    y = y + torch.asin(torch.tanh(x)) + torch.acos(torch.tanh(w)) + torch.erf(x) + torch.erfc(w)
+    return y + torch.expm1(x / 2) + torch.exp2(w) + torch.log2(x.abs() + 1) + torch.logaddexp(x, w)
+
+
+def roundings(x, w):
+    y = x * torch.floor(w) + w * torch.round(x, decimals=1) + x % (w.abs() + 0.5)
+    y = y + torch.fmod(x, w.abs() + 0.5) + x * (x.detach() // 0.5) + x.frac() + w * x.ceil().trunc()
+    return y + f.softplus(x, 3, 0.2) + f.celu(x, 0.7)
+
+
+def written_places(x, w):
+    places = torch.tensor([2, 0]), torch.tensor([1, 5])
+    put = torch.ops.aten.index_put(x, [None, *places], w[0, :2])
+    y = put + x.index_add(1, places[0], x[:, :2], alpha=2)
+    y = y + x.scatter_reduce(1, torch.zeros(4, 2, 6, dtype=torch.int64), x[:, 1:], "mean")
+    y = (
+        y
+        + torch.slice_scatter(x, w[:2] * x[:, :2], 1, 0, 2)
+        + x.unfold(1, 2, 1).sum((1, 3))[:, None]
+    )
+    return y + torch.diag_embed(torch.diagonal(x @ w.t(), dim1=1, dim2=2)).sum(1, True)[..., :1]
+
+
+def distances(x, w):
+    y = torch.linalg.vector_norm(x, 3, 1) + x.logcumsumexp(1).sum(1)
+    return y + torch.cdist(x, w).sum((1, 2), True)[:, 0] + torch.cdist(x, w, 1).mean(1)[:, :1]
+
+
 FUNCTIONS = (
+    distances,
+    trigonometry,
+    roundings,
+    written_places,
     views,
     parts,
     arithmetic,
@@ -190,6 +224,9 @@ LOSSES = {
     "mean": of_labels(ignore_index=2),
     "smoothed": of_labels(label_smoothing=0.1),
     "summed": of_labels(reduction="sum"),
+    "each, smoothed": lambda out, labels: (
+        of_labels(reduction="none", ignore_index=2, label_smoothing=0.2)(out, labels) ** 2
+    ).mean(),
     "each": lambda out, labels: (
         of_labels(reduction="none", ignore_index=2)(out, labels) ** 2
     ).mean(),

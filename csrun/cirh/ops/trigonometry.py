@@ -194,9 +194,7 @@ class Expm1Op(UnaryOp):
 
     def gradients(self, back: Backward) -> Gradients:
         """g (y + 1), from the saved result."""
-        return [
-            back.emit(MulOp, back.grad, back.emit(AddOp, self.out, back.full(1.0, self.out)))
-        ]
+        return [back.emit(MulOp, back.grad, back.emit(AddOp, self.out, back.full(1.0, self.out)))]
 
     def compute(self, x: Any) -> Any:
         return np.expm1(x)

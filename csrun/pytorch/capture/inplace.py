@@ -21,6 +21,8 @@ aten = torch.ops.aten
 _SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
     aten.zero_.default: (aten.zeros_like.default, lambda x: (x,)),
     aten.fill_.Scalar: (aten.full_like.default, lambda x, value: (x, value)),
+    aten.pow_.Scalar: (aten.pow.Tensor_Scalar, lambda x, exponent: (x, exponent)),
+    aten.pow_.Tensor: (aten.pow.Tensor_Tensor, lambda x, exponent: (x, exponent)),
     aten.copy_.default: (aten.copy.default, lambda x, source, *_: (x, source)),
 }
 

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from csrun.pytorch.capture.composed import COMPOSED
 from csrun.pytorch.capture.recording import Operator
 from csrun.pytorch.capture.traced import Traced
 
@@ -340,6 +341,7 @@ def is_of_training(operator: Operator) -> bool:
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 TAKEN: Mapping[Any, Callable[..., Any]] = {
+    **COMPOSED,
     functional.scaled_dot_product_attention: take_attention,
     functional.cross_entropy: take_cross_entropy,
     functional.dropout: take_dropout,

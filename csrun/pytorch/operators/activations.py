@@ -5,8 +5,10 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import activation as ops
-from csrun.cirh.ops.arithmetic import NegOp
-from csrun.pytorch.operators.base import Emission, Emitter, Private, unsupported
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp
+from csrun.cirh.ops.comparison import GtOp, WhereOp
+from csrun.cirh.ops.trigonometry import Expm1Op
+from csrun.pytorch.operators.base import Emission, Emitter, Private, dtype
 
 
 def relu(e: Emission, x: SSAValue) -> SSAValue:
@@ -26,20 +28,31 @@ def gelu_backward(e: Emission, grad: SSAValue, x: SSAValue, approximate: str = "
 
 
 def softplus(e: Emission, x: SSAValue, beta: float = 1, threshold: float = 20) -> SSAValue:
-    _require_plain(beta, threshold)
-    return e.emit(ops.SoftplusOp, x)
+    """log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold."""
+    if (beta, threshold) == (1, 20):  # which the operator itself does not overflow beyond
+        return e.emit(ops.SoftplusOp, x)
+    scaled, factor = _scaled(e, x, beta)
+    found = e.emit(DivOp, e.emit(ops.SoftplusOp, scaled), factor)
+    return e.emit(WhereOp, _is_above(e, scaled, threshold), x, found)
 
 
 def softplus_backward(
     e: Emission, grad: SSAValue, x: SSAValue, beta: float = 1, threshold: float = 20
 ) -> SSAValue:
-    _require_plain(beta, threshold)
-    return e.emit(ops.SoftplusBackwardOp, grad, x)
+    if (beta, threshold) == (1, 20):
+        return e.emit(ops.SoftplusBackwardOp, grad, x)
+    scaled, _ = _scaled(e, x, beta)
+    found = e.emit(ops.SoftplusBackwardOp, grad, scaled)
+    return e.emit(WhereOp, _is_above(e, scaled, threshold), grad, found)
 
 
-def _require_plain(beta: float, threshold: float) -> None:
-    if (beta, threshold) != (1, 20):
-        raise unsupported("softplus has beta 1 and threshold 20", f"{beta} and {threshold}")
+def _scaled(e: Emission, x: SSAValue, beta: float) -> tuple[SSAValue, SSAValue]:
+    factor = e.full(beta, dtype(x))
+    return e.emit(MulOp, x, factor), factor
+
+
+def _is_above(e: Emission, x: SSAValue, bound: float) -> SSAValue:
+    return e.emit(GtOp, x, e.full(bound, dtype(x)))
 
 
 def log_sigmoid(e: Emission, x: SSAValue) -> tuple[SSAValue, Private]:
@@ -54,8 +67,12 @@ def log_sigmoid_backward(e: Emission, grad: SSAValue, x: SSAValue, saved: Any) -
 def elu(
     e: Emission, x: SSAValue, alpha: float = 1, scale: float = 1, input_scale: float = 1
 ) -> SSAValue:
-    _require_unscaled(input_scale)
-    return e.emit(ops.EluOp, x, alpha=float(alpha), scale=float(scale))
+    if input_scale == 1:
+        return e.emit(ops.EluOp, x, alpha=float(alpha), scale=float(scale))
+    below = e.emit(Expm1Op, e.emit(MulOp, x, e.full(input_scale, dtype(x))))
+    below = e.emit(MulOp, below, e.full(alpha * scale, dtype(x)))
+    above = e.emit(MulOp, x, e.full(scale, dtype(x)))
+    return e.emit(WhereOp, _is_above(e, x, 0), above, below)
 
 
 def elu_backward(
@@ -68,14 +85,13 @@ def elu_backward(
     saved: SSAValue,
 ) -> SSAValue:
     """From the result, which is computed again where the operand was saved."""
-    _require_unscaled(input_scale)
-    out = saved if is_result else elu(e, saved, alpha, scale)
-    return e.emit(ops.EluBackwardOp, grad, out, alpha=float(alpha), scale=float(scale))
-
-
-def _require_unscaled(input_scale: float) -> None:
-    if input_scale != 1:
-        raise unsupported("elu's operand is not scaled", input_scale)
+    out = saved if is_result else elu(e, saved, alpha, scale, input_scale)
+    if input_scale == 1:
+        return e.emit(ops.EluBackwardOp, grad, out, alpha=float(alpha), scale=float(scale))
+    slope = e.emit(AddOp, out, e.full(alpha * scale, dtype(out)))
+    slope = e.emit(MulOp, slope, e.full(input_scale, dtype(out)))
+    slope = e.emit(WhereOp, _is_above(e, out, 0), e.full(scale, dtype(out)), slope)
+    return e.emit(MulOp, grad, slope)
 
 
 def leaky_relu(e: Emission, x: SSAValue, slope: float = 0.01) -> SSAValue:

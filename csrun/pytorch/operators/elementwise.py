@@ -33,8 +33,6 @@ def binary(kind: type[CirhOp]) -> Emitter:
     def emit(e: Emission, a: Operand, b: Operand, **options: Any) -> SSAValue:
         if options.get("alpha", 1) != 1:
             b = e.emit(arithmetic.MulOp, as_type(e, b, e.dtype), e.full(options["alpha"], e.dtype))
-        if options.get("rounding_mode") is not None:
-            raise unsupported("a quotient is not rounded", options["rounding_mode"])
         found = e.emit(kind, as_type(e, a, e.dtype), as_type(e, b, e.dtype))
         return e.expand(found, e.sizes)
 
@@ -120,18 +118,20 @@ def copy(e: Emission, x: SSAValue, source: SSAValue, *unused: Any) -> SSAValue:
 
 def logical_not(e: Emission, x: SSAValue) -> SSAValue:
     """False where it is not zero."""
+    if e.dtype != "bool":
+        raise unsupported("a negation is of truth values", dtype(x))
     kind = "int32" if dtype(x) == "bool" else dtype(x)
     return e.emit(comparison.EqOp, e.cast(x, kind), e.full(0, kind))
 
 
 def logical(kind: type[CirhOp]) -> Emitter:
-    """Of truth values, as their least or largest."""
+    """Of truth values, as their least or largest; whatever is not 0 is true."""
 
     def emit(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
-        if not dtype(a) == dtype(b) == "bool":
+        if e.dtype != "bool":
             raise unsupported("and, or are of truth values", f"{dtype(a)} and {dtype(b)}")
-        found = e.emit(kind, e.cast(a, "int32"), e.cast(b, "int32"))
-        return e.cast(found, "bool")
+        truths = [e.cast(e.cast(x, "bool"), "int32") for x in (a, b)]
+        return e.expand(e.cast(e.emit(kind, *truths), "bool"), e.sizes)
 
     return emit
 
@@ -174,7 +174,6 @@ EMITTERS: dict[str, Emitter] = {
         )
         for overload in ("Tensor", "Scalar")
     },
-    "aten.div.Tensor_mode": binary(arithmetic.DivOp),
     "aten.maximum.default": binary(comparison.MaximumOp),
     "aten.minimum.default": binary(comparison.MinimumOp),
     "aten.rsub.Scalar": reversed_subtraction,
@@ -218,6 +217,9 @@ EMITTERS: dict[str, Emitter] = {
     "aten.logical_not.default": logical_not,
     "aten.logical_and.default": logical(comparison.MinimumOp),
     "aten.logical_or.default": logical(comparison.MaximumOp),
+    "aten.logical_xor.default": logical(comparison.NeOp),
+    "aten.bitwise_xor.Tensor": logical(comparison.NeOp),
+    "aten.bitwise_not.default": logical_not,
     "aten.bitwise_and.Tensor": logical(comparison.MinimumOp),
     "aten.bitwise_or.Tensor": logical(comparison.MaximumOp),
     "aten.addcmul.default": partial(add_scaled, True),

@@ -12,6 +12,7 @@ from csrun.cirh.ops import pooling
 from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import SliceOp
+from csrun.pytorch.capture.recording import Kind
 from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
@@ -22,6 +23,7 @@ from csrun.pytorch.operators.base import (
     unsupported,
 )
 from csrun.pytorch.operators.indexing import pad
+from csrun.pytorch.operators.resampling import adaptive_means, adaptive_means_backward
 
 
 def convolution(
@@ -101,6 +103,28 @@ def _pair(sizes: Any, axes: int, other: int) -> tuple[int, int]:
     return (other, each[0]) if axes == 1 else (each[0], each[1])
 
 
+def of_one_image(emitter: Emitter) -> Emitter:
+    """A pooling of images, or of one that has no axis for samples."""
+
+    def emit(e: Emission, x: SSAValue, *options: Any, **more: Any) -> Any:
+        if rank(x) != 3:
+            return emitter(e, x, *options, **more)
+        kinds = e.kinds
+        e.kinds = tuple(Kind((1, *k.shape), k.dtype) for k in kinds)
+        images = [_of_one(e, o) for o in options]
+        found: Any = emitter(e, _of_one(e, x), *images, **more)
+        e.kinds = kinds
+        if isinstance(found, tuple):
+            return e.view(found[0], shape(found[0])[1:]), *found[1:]
+        return e.view(found, shape(found)[1:])
+
+    return emit
+
+
+def _of_one(e: Emission, x: Any) -> Any:
+    return e.view(x, (1, *shape(x))) if isinstance(x, SSAValue) else x
+
+
 def max_pool(
     e: Emission,
     x: SSAValue,
@@ -177,19 +201,24 @@ def avg_pool_backward(
 
 
 def adaptive_pool(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
-    return avg_pool(e, x, _adaptive(x, sizes))
+    window = _adaptive(x, sizes)
+    if window is None:
+        return adaptive_means(e, x, sizes)
+    return e.view(avg_pool(e, x, window), e.sizes)
 
 
 def adaptive_pool_backward(e: Emission, grad: SSAValue, x: SSAValue) -> SSAValue:
-    window = _adaptive(x, shape(grad)[2:])
+    window = _adaptive(x, shape(grad)[-2:])
+    if window is None:
+        return adaptive_means_backward(2, e, grad, x)
     return avg_pool_backward(e, grad, x, window, (), (0, 0), False, True, None)
 
 
-def _adaptive(x: SSAValue, sizes: Any) -> tuple[int, int]:
-    """The windows that part an image into so many equal ones."""
+def _adaptive(x: SSAValue, sizes: Any) -> tuple[int, int] | None:
+    """The windows that part images into so many equal ones, if there are such."""
     rows, columns = shape(x)[-2:]
-    if rank(x) != 4 or rows % sizes[0] or columns % sizes[1]:
-        raise unsupported("an adaptive pooling must divide images [N, C, H, W]", list(shape(x)))
+    if rank(x) != 4 or not all(sizes) or rows % sizes[0] or columns % sizes[1]:
+        return None
     return rows // sizes[0], columns // sizes[1]
 
 
@@ -265,10 +294,10 @@ def _pooling(x: SSAValue, kernel_size: Any, stride: Any, padding: Any) -> dict[s
 EMITTERS: dict[str, Emitter] = {
     "aten.convolution.default": convolution,
     "aten.convolution_backward.default": convolution_backward,
-    "aten.max_pool2d_with_indices.default": max_pool,
-    "aten.max_pool2d_with_indices_backward.default": max_pool_backward,
-    "aten.avg_pool2d.default": avg_pool,
-    "aten.avg_pool2d_backward.default": avg_pool_backward,
+    "aten.max_pool2d_with_indices.default": of_one_image(max_pool),
+    "aten.max_pool2d_with_indices_backward.default": of_one_image(max_pool_backward),
+    "aten.avg_pool2d.default": of_one_image(avg_pool),
+    "aten.avg_pool2d_backward.default": of_one_image(avg_pool_backward),
     "aten._adaptive_avg_pool2d.default": adaptive_pool,
     "aten._adaptive_avg_pool2d_backward.default": adaptive_pool_backward,
 }

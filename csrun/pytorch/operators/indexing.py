@@ -8,8 +8,8 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import embedding as tables
 from csrun.cirh.ops import indexing as ops
-from csrun.cirh.ops.comparison import EqOp, WhereOp
-from csrun.cirh.ops.model import ConstantOp, FullOp
+from csrun.cirh.ops.comparison import WhereOp
+from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS, SliceBackwardOp, SliceOp
@@ -140,31 +140,6 @@ def index(e: Emission, x: SSAValue, indices: Any) -> SSAValue:
     return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=dim), e.sizes)
 
 
-def index_add(
-    e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue, alpha: float = 1
-) -> SSAValue:
-    """Into zeros: the way back of index_select."""
-    _require_zeros(x)
-    if alpha != 1:
-        raise unsupported("what is added is not scaled", alpha)
-    sizes, dim = shape(x), axis(dim, x)
-    return e.emit(ops.IndexSelectBackwardOp, source, indices, input_sizes=sizes, dim=dim)
-
-
-def index_put(
-    e: Emission, x: SSAValue, indices: Any, values: SSAValue, accumulate: bool = False
-) -> SSAValue:
-    """Added into zeros: the way back of an index."""
-    _require_zeros(x)
-    if not accumulate:
-        raise unsupported("values are added by an index, not put", "index_put")
-    dim, places = _only(e, x, indices)
-    sizes, count = shape(x), prod(shape(places))
-    flat = e.view(values, (*sizes[:dim], count, *sizes[dim + 1 :]))
-    flat_places = e.view(places, (count,))
-    return e.emit(ops.IndexSelectBackwardOp, flat, flat_places, input_sizes=sizes, dim=dim)
-
-
 def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
     """The axis, and the places along it; constant ones below zero count from the end."""
     given = [(d, x) for d, x in enumerate(indices) if x is not None]
@@ -188,19 +163,6 @@ def gather(
     return e.emit(ops.GatherOp, x, indices, dim=axis(dim, x))
 
 
-def scatter(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
-    """Into zeros: the way back of gather, and of the choice of a largest."""
-    _require_zeros(x)
-    sizes, dim = shape(x), axis(dim, x)
-    return e.emit(ops.GatherBackwardOp, source, indices, input_sizes=sizes, dim=dim)
-
-
-def _require_zeros(x: SSAValue) -> None:
-    owner = x.owner
-    if not isinstance(owner, FullOp) or owner.value.value.data != 0:
-        raise unsupported("values are written by an index into zeros alone", "another tensor")
-
-
 def triangle(upper: bool, e: Emission, x: SSAValue, diagonal: int = 0) -> SSAValue:
     """The part of matrices above or below a diagonal, zero beside it."""
     ones = np.ones(shape(x)[-2:], bool)
@@ -208,20 +170,7 @@ def triangle(upper: bool, e: Emission, x: SSAValue, diagonal: int = 0) -> SSAVal
     return e.emit(WhereOp, mask, x, e.full(0, dtype(x)))
 
 
-def scatter_number(e: Emission, x: SSAValue, dim: int, index: SSAValue, value: float) -> SSAValue:
-    """A number in one place along an axis, of each of the others."""
-    dim, sizes = axis(dim, x), shape(x)
-    of_one = tuple(1 if n == dim else size for n, size in enumerate(sizes))
-    if shape(index) != of_one:
-        raise unsupported("a number is scattered to one place along the axis", list(shape(index)))
-    along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
-    places = e.constant(np.arange(sizes[dim], dtype=dtype(index)).reshape(along))
-    here = e.emit(EqOp, e.expand(index, sizes), e.expand(places, sizes))
-    return e.emit(WhereOp, here, e.full(value, dtype(x)), x)
-
-
 EMITTERS: dict[str, Emitter] = {
-    "aten.scatter.value": scatter_number,
     "aten.embedding.default": embedding,
     "aten.embedding_dense_backward.default": embedding_backward,
     "aten.cat.default": cat,
@@ -229,13 +178,8 @@ EMITTERS: dict[str, Emitter] = {
     "aten.stack.default": stack,
     "aten.repeat.default": repeat,
     "aten.index_select.default": index_select,
-    "aten.index_add.default": index_add,
     "aten.index.Tensor": index,
-    "aten.index_put.default": index_put,
-    "aten._unsafe_index_put.default": index_put,
     "aten.gather.default": gather,
-    "aten.scatter_add.default": scatter,
-    "aten.scatter.src": scatter,
     "aten.tril.default": lambda e, x, diagonal=0: triangle(False, e, x, diagonal),
     "aten.triu.default": lambda e, x, diagonal=0: triangle(True, e, x, diagonal),
 }

@@ -36,6 +36,8 @@ MEAN, SUM = 1, 2  # ATen's numbers of reductions; 0 is none
 def _along(e: Emission, kind: type[CirhOp], dim: int, *operands: SSAValue) -> SSAValue:
     """Along the second of up to three axes: those before and behind are one each."""
     sizes = shape(operands[0])
+    if not sizes:
+        return e.view(e.emit(kind, *(e.view(x, (1, 1)) for x in operands), dim=1), ())
     dim, before, behind = axis(dim, operands[0]), 1, 1
     for n in sizes[:dim]:
         before *= n
@@ -126,27 +128,42 @@ def _each(
     e: Emission, logarithms: SSAValue, labels: SSAValue, ignore_index: int, smoothing: float
 ) -> SSAValue:
     """Of each label its loss, 0 where it is to be ignored."""
-    if smoothing:
-        raise unsupported("label_smoothing is of a mean or sum", "reduction='none'")
     ignored = e.emit(EqOp, labels, e.full(ignore_index, dtype(labels)))
     places = e.emit(WhereOp, ignored, e.full(0, dtype(labels)), labels)
     places = e.view(places, (*shape(labels), 1))
     picked = e.view(e.emit(GatherOp, logarithms, places, dim=1), shape(labels))
     zero = e.full(0, dtype(logarithms))
     e.saved[e.place] = logarithms, ignored, places
+    if smoothing:  # of which each class has its share
+        mean = e.emit(SumOp, logarithms, dims=(1,), keepdim=False)
+        mean = _times(e, mean, smoothing / shape(logarithms)[1])
+        picked = e.emit(AddOp, _times(e, picked, 1 - smoothing), mean)
     return e.view(e.emit(WhereOp, ignored, zero, e.emit(NegOp, picked)), e.sizes)
 
 
+def _times(e: Emission, x: SSAValue, factor: float) -> SSAValue:
+    return e.emit(MulOp, x, e.full(factor, dtype(x)))
+
+
 def cross_entropy_backward(
-    e: Emission, grad: SSAValue, x: SSAValue, labels: SSAValue, reduction: str, **unused: Any
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    labels: SSAValue,
+    reduction: str,
+    label_smoothing: float = 0.0,
+    **unused: Any,
 ) -> tuple[SSAValue]:
     saved = e.saved[e.forward]
     if reduction == "none":
         logarithms, ignored, places = saved
         flat = e.view(grad, shape(ignored))
         own = e.emit(WhereOp, ignored, e.full(0, dtype(grad)), e.emit(NegOp, flat))
-        sizes = shape(logarithms)
-        own = e.emit(GatherBackwardOp, e.view(own, shape(places)), places, input_sizes=sizes, dim=1)
+        sizes, column = shape(logarithms), e.view(own, shape(places))
+        own = e.emit(GatherBackwardOp, column, places, input_sizes=sizes, dim=1)
+        if label_smoothing:
+            share = e.expand(_times(e, column, label_smoothing / sizes[1]), sizes)
+            own = e.emit(AddOp, _times(e, own, 1 - label_smoothing), share)
     else:
         logarithms, flat, count, options = saved
         scale = grad if count is None else e.emit(DivOp, grad, count)

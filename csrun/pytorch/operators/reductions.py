@@ -8,10 +8,10 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.comparison import EqOp, MaximumOp, WhereOp
+from csrun.cirh.ops.comparison import EqOp, MaximumOp, NeOp, WhereOp
 from csrun.cirh.ops.indexing import GatherOp
 from csrun.cirh.ops.parts import CatOp
-from csrun.cirh.ops.powers import AbsOp
+from csrun.cirh.ops.powers import AbsOp, PowOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
 from csrun.pytorch.operators.base import (
     Emission,
@@ -149,7 +149,7 @@ def norm(
     keepdim: bool = False,
     **unused: Any,
 ) -> SSAValue:
-    """The root of the sum of squares; the largest of all for infinity, a sum for 1."""
+    """The root of that order of the sum of powers; an extremum for infinity, a count for 0."""
     if order == 2:
         squares = e.emit(SumOp, e.emit(MulOp, x, x), dims=axes(dims, x), keepdim=keepdim)
         return e.emit(SqrtOp, squares)
@@ -158,7 +158,14 @@ def norm(
         return e.emit(SumOp, sizes, dims=axes(dims, x), keepdim=keepdim)
     if order == inf:
         return e.emit(AmaxOp, sizes, dims=axes(dims, x), keepdim=keepdim)
-    raise unsupported("a norm is of order 1, 2 or infinity", order)
+    if order == -inf:
+        return e.emit(AminOp, sizes, dims=axes(dims, x), keepdim=keepdim)
+    if order == 0:
+        counted = e.cast(e.emit(NeOp, x, e.full(0, dtype(x))), dtype(x))
+        return e.emit(SumOp, counted, dims=axes(dims, x), keepdim=keepdim)
+    powers = e.emit(PowOp, sizes, e.full(order, dtype(x)))
+    total = e.emit(SumOp, powers, dims=axes(dims, x), keepdim=keepdim)
+    return e.emit(PowOp, total, e.full(1 / order, dtype(x)))
 
 
 def logsumexp(e: Emission, x: SSAValue, dims: Any, keepdim: bool = False) -> SSAValue:

@@ -1,5 +1,6 @@
 """Axes turned, summed along, and drawn to other sizes: by constant places, or constant matrices."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,31 +57,35 @@ def _along(e: Emission, x: SSAValue, dim: int, matrix: Floats) -> SSAValue:
     return e.emit(PermuteOp, found, dims=tuple(np.argsort(order).tolist())) if is_moved else found
 
 
-def nearest_places(size: int, new: int, scale: float | None) -> npt.NDArray[np.int64]:
-    """The place that each of the new ones is a copy of.
+def nearest_places(
+    size: int, new: int, scale: float | None, is_exact: bool = False
+) -> npt.NDArray[np.int64]:
+    """The place that each of the new ones is a copy of; exact: the one that its middle lies in.
 
-    Source: PyTorch, aten/src/ATen/native/UpSample.h, nearest_neighbor_compute_source_index
+    Source: PyTorch, aten/src/ATen/native/UpSample.h, nearest_neighbor_compute_source_index and
+    nearest_neighbor_exact_compute_source_index
     """
     step = np.float32(1 / scale if scale else size / new)
-    places: npt.NDArray[np.int64] = np.floor(np.arange(new, dtype=np.float32) * step).astype(
-        np.int64
-    )
+    numbers = np.arange(new, dtype=np.float32) + np.float32(0.5 if is_exact else 0)
+    places: npt.NDArray[np.int64] = np.floor(numbers * step).astype(np.int64)
     places[places >= size] = size - 1
     return places
 
 
-def nearest(e: Emission, x: SSAValue, sizes: Any, *scales: float | None) -> SSAValue:
+def nearest(
+    is_exact: bool, e: Emission, x: SSAValue, sizes: Any, *scales: float | None
+) -> SSAValue:
     for dim, new, scale in _drawn(sizes, scales):
-        places = nearest_places(shape(x)[dim], new, scale)
+        places = nearest_places(shape(x)[dim], new, scale, is_exact)
         x = e.emit(IndexSelectOp, x, e.constant(places), dim=dim)
     return x
 
 
 def nearest_backward(
-    e: Emission, grad: SSAValue, sizes: Any, own: Any, *scales: float | None
+    is_exact: bool, e: Emission, grad: SSAValue, sizes: Any, own: Any, *scales: float | None
 ) -> SSAValue:
     for dim, new, scale in _drawn(sizes, scales):
-        places = e.constant(nearest_places(own[dim], new, scale))
+        places = e.constant(nearest_places(own[dim], new, scale, is_exact))
         before = (*shape(grad)[:dim], own[dim], *shape(grad)[dim + 1 :])
         grad = e.emit(IndexSelectBackwardOp, grad, places, input_sizes=before, dim=dim)
     return grad
@@ -117,6 +122,117 @@ def linear_backward(
     return grad
 
 
+def cubic_weights(size: int, new: int, aligned: bool, scale: float | None) -> Floats:
+    """[new, size]: of each new place, the shares of the four around it.
+
+    Source: Keys 1981, equation 15 with a = -0.75, as PyTorch's
+    """
+    if aligned:
+        place = np.arange(new) * ((size - 1) / (new - 1) if new > 1 else 0.0)
+    else:
+        place = (np.arange(new) + 0.5) * (1 / scale if scale else size / new) - 0.5
+    first = np.floor(place).astype(np.int64)
+    share, found, a = place - first, np.zeros((new, size)), -0.75
+    for at, distance in ((-1, share + 1), (0, share), (1, 1 - share), (2, 2 - share)):
+        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+        far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+        weights = near if at in (0, 1) else far
+        np.add.at(found, (np.arange(new), np.clip(first + at, 0, size - 1)), weights)
+    return found
+
+
+def cubic(e: Emission, x: SSAValue, sizes: Any, aligned: bool, *scales: float | None) -> SSAValue:
+    for dim, new, scale in _drawn(sizes, scales):
+        x = _along(e, x, dim, cubic_weights(shape(x)[dim], new, aligned, scale))
+    return x
+
+
+def cubic_backward(
+    e: Emission, grad: SSAValue, sizes: Any, own: Any, aligned: bool, *scales: float | None
+) -> SSAValue:
+    for dim, new, scale in _drawn(sizes, scales):
+        grad = _along(e, grad, dim, cubic_weights(own[dim], new, aligned, scale).T)
+    return grad
+
+
+def adaptive_weights(size: int, count: int) -> Floats:
+    """[count, size]: of each window, its share of each place."""
+    first = np.arange(count) * size // count
+    last = -(-(np.arange(1, count + 1) * size) // count)
+    places = np.arange(size)
+    inside = (places >= first[:, None]) & (places < last[:, None])
+    return np.asarray(inside / (last - first)[:, None])
+
+
+def adaptive_means(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
+    """The means of windows that part the last axes into so many."""
+    for dim, count in enumerate(sizes, rank(x) - len(sizes)):
+        x = _along(e, x, dim, adaptive_weights(shape(x)[dim], count))
+    return x
+
+
+def adaptive_means_backward(axes: int, e: Emission, grad: SSAValue, x: SSAValue) -> SSAValue:
+    for dim in range(rank(x) - axes, rank(x)):
+        grad = _along(e, grad, dim, adaptive_weights(shape(x)[dim], shape(grad)[dim]).T)
+    return grad
+
+
+def window_weights(
+    size: int, count: int, place: tuple[int, int, int], counts_padding: bool
+) -> Floats:
+    """[count, size]: of windows with padding counted or not; place: window, stride, padding."""
+    window, stride, padding = place
+    first = np.arange(count) * stride - padding
+    last = np.minimum(first + window, size + padding)
+    places = np.arange(size)
+    inside = (places >= first[:, None]) & (places < last[:, None])
+    number = last - first if counts_padding else inside.sum(1)
+    return np.asarray(inside / number[:, None])
+
+
+def avg_pool_3d(
+    e: Emission,
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> SSAValue:
+    if divisor_override is not None:
+        raise unsupported("a pooling over three axes has the divisor of its window", "another")
+    options = (kernel_size, stride or kernel_size, padding)
+    for dim, count, place in zip((-3, -2, -1), e.sizes[-3:], _places(options), strict=True):
+        matrix = window_weights(shape(x)[dim], count, place, count_include_pad)
+        x = _along(e, x, axis(dim, x), matrix)
+    return x
+
+
+def avg_pool_3d_backward(
+    e: Emission,
+    grad: SSAValue,
+    x: SSAValue,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> SSAValue:
+    options = (kernel_size, stride or kernel_size, padding)
+    for dim, place in zip((-3, -2, -1), _places(options), strict=True):
+        matrix = window_weights(shape(x)[dim], shape(grad)[dim], place, count_include_pad)
+        grad = _along(e, grad, axis(dim, x), matrix.T)
+    return grad
+
+
+def _places(options: Any) -> list[tuple[int, int, int]]:
+    """Window, stride and padding of each of three axes; one number is of all of them."""
+    each = [list(o) * (3 if len(o) == 1 else 1) for o in options]
+    return [(window, stride, padding) for window, stride, padding in zip(*each, strict=True)]
+
+
 def _drawn(sizes: Any, scales: Any) -> list[tuple[int, int, float | None]]:
     """Of each axis behind samples and channels: its number, its new size, its scale if given."""
     given = scales or (None,) * len(sizes)
@@ -126,12 +242,22 @@ def _drawn(sizes: Any, scales: Any) -> list[tuple[int, int, float | None]]:
 EMITTERS: dict[str, Emitter] = {
     "aten.flip.default": flip,
     "aten.cumsum.default": running_sum,
-    "aten.upsample_nearest1d.default": nearest,
-    "aten.upsample_nearest2d.default": nearest,
-    "aten.upsample_nearest1d_backward.default": nearest_backward,
-    "aten.upsample_nearest2d_backward.default": nearest_backward,
+    **{
+        f"aten.{prefix}nearest{suffix}{axes}d{back}.default": partial(emitter, is_exact)
+        for prefix, suffix, is_exact in (("upsample_", "", False), ("_upsample_", "_exact", True))
+        for axes in (1, 2, 3)
+        for back, emitter in (("", nearest), ("_backward", nearest_backward))
+    },
     "aten.upsample_linear1d.default": linear,
     "aten.upsample_bilinear2d.default": linear,
+    "aten.upsample_trilinear3d.default": linear,
+    "aten.upsample_trilinear3d_backward.default": linear_backward,
+    "aten.upsample_bicubic2d.default": cubic,
+    "aten.upsample_bicubic2d_backward.default": cubic_backward,
+    "aten._adaptive_avg_pool3d.default": adaptive_means,
+    "aten._adaptive_avg_pool3d_backward.default": partial(adaptive_means_backward, 3),
+    "aten.avg_pool3d.default": avg_pool_3d,
+    "aten.avg_pool3d_backward.default": avg_pool_3d_backward,
     "aten.upsample_linear1d_backward.default": linear_backward,
     "aten.upsample_bilinear2d_backward.default": linear_backward,
 }

@@ -117,7 +117,9 @@ FORWARD: Sequence[Case] = (
     case(rounding.CeilOp, lambda torch, x: x.ceil(), 3 * X),
     case(rounding.TruncOp, lambda torch, x: x.trunc(), 3 * X),
     case(rounding.RoundOp, lambda torch, x: x.round(), 3 * X),
-    case(rounding.FloorDivideOp, lambda torch, a, b: torch.div(a, b, rounding_mode="floor"), 3 * X, Y),
+    case(
+        rounding.FloorDivideOp, lambda torch, a, b: torch.div(a, b, rounding_mode="floor"), 3 * X, Y
+    ),
     case(rounding.RemainderOp, lambda torch, a, b: torch.remainder(a, b), 3 * X, Y),
     case(rounding.FmodOp, lambda torch, a, b: torch.fmod(a, b), 3 * X, Y),
     case(powers.PowOp, lambda torch, a, b: a**b, positive(4, 3), normal(3)),

@@ -1,0 +1,102 @@
+"""Functions of PyTorch's written with others, where its own code reads numbers or has no operator.
+
+Each has the arguments of PyTorch's; autograd takes it apart as it does the user's own lines.
+"""
+
+from collections.abc import Callable, Mapping
+from math import log, pi
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+
+def gaussian_nll_loss(
+    recorder: Any,
+    input: Any,
+    target: Any,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Any:
+    """PyTorch looks whether a variance is below zero."""
+    if not isinstance(var, torch.Tensor):
+        var = torch.full_like(input, float(var))
+    if var.size() != input.size() and input.size()[:-1] == var.size():
+        var = var.unsqueeze(-1)
+    var = var.clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    return _reduced(loss + 0.5 * log(2 * pi) if full else loss, reduction)
+
+
+def multi_margin_loss(
+    recorder: Any,
+    input: Any,
+    target: Any,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """The mean of (margin - x[y] + x[i])^p above 0, of all classes i but y."""
+    if size_average is not None or reduce is not None:
+        return NotImplemented
+    is_one = input.dim() == 1
+    rows = input[None] if is_one else input
+    labels = target.reshape(-1, 1)
+    apart = (margin - rows.gather(1, labels) + rows).clamp_min(0)
+    apart = apart if p == 1 else apart * apart
+    if weight is not None:
+        apart = apart * weight[labels]
+    classes = torch.arange(rows.shape[1])
+    loss = torch.where(labels == classes, 0, apart).sum(1) / rows.shape[1]
+    return _reduced(loss[0] if is_one else loss, reduction)
+
+
+def bilinear(recorder: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """x A y, of each matrix A of the weights."""
+    found = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return found if bias is None else found + bias
+
+
+def embedding_bag(
+    recorder: Any,
+    input: Any,
+    weight: Any,
+    offsets: Any = None,
+    max_norm: Any = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    """Of bags of one size, [bags, size]; others are PyTorch's."""
+    plain = (offsets, max_norm, padding_idx) == (None, None, None)
+    if input.dim() != 2 or not plain or scale_grad_by_freq or sparse:
+        return NotImplemented
+    rows = functional.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[..., None]
+    return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
+
+
+def _reduced(loss: Any, reduction: str) -> Any:
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+COMPOSED: Mapping[Any, Callable[..., Any]] = {
+    functional.gaussian_nll_loss: gaussian_nll_loss,
+    functional.multi_margin_loss: multi_margin_loss,
+    functional.bilinear: bilinear,
+    functional.embedding_bag: embedding_bag,
+}

@@ -1,0 +1,116 @@
+"""Products, running products and running logarithms of sums, distances: made of others."""
+
+from collections.abc import Callable
+from math import inf, prod
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops.arithmetic import DivOp, MulOp, SubOp
+from csrun.cirh.ops.comparison import EqOp, WhereOp
+from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.powers import AbsOp, PowOp, SignOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import SliceOp
+from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, name_of, rank, shape
+from csrun.pytorch.operators.reductions import norm
+from csrun.pytorch.operators.special import logaddexp
+
+Combine = Callable[[SSAValue, SSAValue], SSAValue]
+
+
+def _part(e: Emission, x: SSAValue, dim: int, start: int, end: int) -> SSAValue:
+    return e.emit(SliceOp, x, dim=dim, start=start, end=end, step=1)
+
+
+def scanned(e: Emission, x: SSAValue, dim: int, combine: Combine, neutral: float) -> SSAValue:
+    """Running results along an axis, in as many steps as its size has binary digits.
+
+    Source: Hillis and Steele 1986, Data parallel algorithms
+    """
+    sizes, shift = shape(x), 1
+    while shift < sizes[dim]:
+        first = e.full(neutral, dtype(x), (*sizes[:dim], shift, *sizes[dim + 1 :]))
+        others = _part(e, x, dim, 0, sizes[dim] - shift)
+        x = combine(x, e.emit(CatOp, first, others, dim=dim))
+        shift *= 2
+    return x
+
+
+def product(e: Emission, x: SSAValue, *dims: Any, **to: Any) -> SSAValue:
+    """Of halves, until one is left."""
+    kind = to.get("dtype")
+    x = e.cast(x, e.dtype if kind is None else name_of(kind))
+    dim = axis(dims[0], x) if dims else 0
+    x = x if dims else e.view(x, (prod(shape(x)),))
+    if not rank(x):
+        return x
+    if not shape(x)[dim]:
+        return e.full(1, dtype(x), e.sizes)
+    while (size := shape(x)[dim]) > 1:
+        half = size // 2
+        found = e.emit(MulOp, _part(e, x, dim, 0, half), _part(e, x, dim, half, 2 * half))
+        last = [_part(e, x, dim, size - 1, size)] if size % 2 else []
+        x = e.emit(CatOp, found, *last, dim=dim) if last else found
+    return e.view(x, e.sizes)
+
+
+def running_product(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
+    x = e.cast(x, e.dtype)
+    if not rank(x):
+        return x
+    return scanned(e, x, axis(dim, x), lambda a, b: e.emit(MulOp, a, b), 1)
+
+
+def running_logsumexp(e: Emission, x: SSAValue, dim: int) -> SSAValue:
+    if not rank(x):
+        return x
+    return scanned(e, x, axis(dim, x), lambda a, b: _logaddexp(e, a, b), -inf)
+
+
+def _logaddexp(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+    return logaddexp(e, a, b)
+
+
+def _differences(e: Emission, x: SSAValue, y: SSAValue) -> SSAValue:
+    """Shapes: [..., P, M] and [..., R, M] -> [..., P, R, M]"""
+    x = e.view(x, (*shape(x)[:-1], 1, shape(x)[-1]))
+    y = e.view(y, (*shape(y)[:-2], 1, *shape(y)[-2:]))
+    return e.emit(SubOp, x, y)
+
+
+def distances(e: Emission, x: SSAValue, y: SSAValue, p: float, mode: Any = None) -> SSAValue:
+    """Of each row of x to each of y."""
+    apart = _differences(e, x, y)
+    return norm(e, apart, p, rank(apart) - 1)
+
+
+def distances_backward(
+    e: Emission, grad: SSAValue, x: SSAValue, y: SSAValue, p: float, found: SSAValue
+) -> SSAValue:
+    """The gradient of x; where a distance is 0 it is 0."""
+    apart = _differences(e, x, y)
+    grad, found = (e.view(v, (*shape(v), 1)) for v in (grad, found))
+    zero = e.full(0, dtype(apart))
+    slope = e.emit(SignOp, apart)
+    if p == inf:
+        is_one = e.emit(EqOp, e.emit(AbsOp, apart), found)
+        slope = e.emit(WhereOp, is_one, slope, zero)
+    elif p == 0:
+        slope = e.emit(MulOp, slope, zero)
+    elif p != 1:
+        ratio = e.emit(DivOp, e.emit(AbsOp, apart), found)
+        slope = e.emit(MulOp, slope, e.emit(PowOp, ratio, e.full(p - 1, dtype(apart))))
+    slope = e.emit(WhereOp, e.emit(EqOp, found, zero), zero, slope)
+    return e.emit(SumOp, e.emit(MulOp, grad, slope), dims=(rank(apart) - 2,), keepdim=False)
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.prod.default": product,
+    "aten.prod.dim_int": product,
+    "aten.cumprod.default": running_product,
+    "aten.logcumsumexp.default": running_logsumexp,
+    "aten._cdist_forward.default": distances,
+    "aten._euclidean_dist.default": lambda e, x, y: distances(e, x, y, 2),
+    "aten._cdist_backward.default": distances_backward,
+}

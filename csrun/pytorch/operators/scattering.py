@@ -1,0 +1,280 @@
+"""Writes by tensors of places: put, added, scattered."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops import indexing as ops
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp
+from csrun.cirh.ops.base import Plain
+from csrun.cirh.ops.comparison import GeOp, GtOp, LtOp, MaximumOp, WhereOp
+from csrun.cirh.ops.model import FullOp
+from csrun.cirh.ops.shape import PermuteOp, SliceOp
+from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.indexing import known
+
+
+def index_add(
+    e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue, alpha: float = 1
+) -> SSAValue:
+    """The gradient of index_select, added to x."""
+    if alpha != 1:
+        source = e.emit(MulOp, source, e.full(alpha, dtype(source)))
+    if not rank(x):
+        return e.emit(AddOp, x, e.view(source, ()))
+    options: dict[str, Plain] = {"input_sizes": shape(x), "dim": axis(dim, x)}
+    flat = e.view(indices, (prod(shape(indices)),))
+    return _sum(e, x, e.emit(ops.IndexSelectBackwardOp, source, flat, **options))
+
+
+def index_put(
+    e: Emission, x: SSAValue, indices: Any, values: SSAValue, accumulate: bool = False
+) -> SSAValue:
+    """Values at places of one or more axes, or where a mask is true; or added there."""
+    given = [(d, one) for d, one in enumerate(indices) if one is not None]
+    if any(dtype(one) == "bool" for _, one in given):
+        return _put_by_mask(e, x, given, values, accumulate)
+    if len(given) == 1:
+        ((dim, places),) = given
+        places, sizes = _from_the_start(e, places, shape(x)[dim]), shape(x)
+        flat = e.view(places, (prod(shape(places)),))
+        wanted = (*sizes[:dim], *shape(places), *sizes[dim + 1 :])
+        rows = e.view(e.expand(values, wanted), (*sizes[:dim], *shape(flat), *sizes[dim + 1 :]))
+        return _put(e, x, dim, flat, rows, accumulate)
+    return _put_by_several(e, x, given, values, accumulate)
+
+
+def _put_by_mask(
+    e: Emission, x: SSAValue, given: Any, values: SSAValue, accumulate: bool
+) -> SSAValue:
+    """One value for all, or one for each where none is left out."""
+    (dim, mask), *others = given
+    if others or accumulate or prod(shape(values)) != 1:
+        raise unsupported(
+            "by a mask one value is put: use torch.where", f"values of {list(shape(values))}"
+        )
+    behind = rank(x) - dim - rank(mask)
+    wide = e.expand(e.view(mask, (*shape(mask), *(1 for _ in range(behind)))), shape(x))
+    return e.emit(WhereOp, wide, e.cast(e.view(values, ()), dtype(x)), x)
+
+
+def _put_by_several(
+    e: Emission, x: SSAValue, given: Any, values: SSAValue, accumulate: bool
+) -> SSAValue:
+    """Their axes become the first one, and their places numbers along it."""
+    dims, sizes = [d for d, _ in given], shape(x)
+    wide = np.broadcast_shapes(*(shape(one) for _, one in given))
+    places = _numbers(e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims])
+    others = [d for d in range(rank(x)) if d not in dims]
+    order = dims + others
+    flat = e.view(
+        _permuted(e, x, order), (prod(sizes[d] for d in dims), *(sizes[d] for d in others))
+    )
+    is_run = dims == list(range(dims[0], dims[0] + len(dims)))
+    at = dims[0] if is_run else 0  # where the axes of the places are among those of the values
+    full = [sizes[d] for d in others]
+    values = e.expand(values, (*full[:at], *wide, *full[at:]))
+    moved = [*range(at, at + len(wide)), *range(at), *range(at + len(wide), rank(values))]
+    rows = e.view(_permuted(e, values, moved), (prod(wide), *full))
+    found = _put(e, flat, 0, places, rows, accumulate)
+    apart = e.view(found, tuple(sizes[d] for d in order))
+    return _permuted(e, apart, np.argsort(order).tolist())
+
+
+def _numbers(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
+    """Places of several axes as one number each; one beyond the end where one is none."""
+    constants = [known(one) for one in each]
+    if all(one is not None for one in constants):
+        wrapped = [np.where(c < 0, c + n, c) for c, n in zip(constants, sizes, strict=True)]
+        return e.constant(np.ravel_multi_index(wrapped, sizes).reshape(-1))
+    found, is_wrong = None, None
+    for one, size in zip(each, sizes, strict=True):
+        place = e.cast(_from_the_start(e, one, size), "int64")
+        bad = [
+            e.emit(LtOp, place, e.full(0, "int64")),
+            e.emit(GeOp, place, e.full(size, "int64")),
+        ]
+        for one_bad in (e.cast(b, "int32") for b in bad):
+            is_wrong = one_bad if is_wrong is None else e.emit(MaximumOp, is_wrong, one_bad)
+        scaled = place if found is None else e.emit(MulOp, found, e.full(size, "int64"))
+        found = scaled if found is None else e.emit(AddOp, scaled, place)
+    assert found is not None, "there is an index"
+    assert is_wrong is not None, "there is an index"
+    beyond = e.full(prod(sizes), "int64")
+    found = e.emit(WhereOp, e.cast(is_wrong, "bool"), beyond, found)
+    return e.view(found, (prod(shape(found)),))
+
+
+def _from_the_start(e: Emission, places: SSAValue, size: int) -> SSAValue:
+    """Places below zero count from the end."""
+    values = known(places)
+    if values is not None:
+        is_below = values.min(initial=0) < 0
+        return e.constant(np.where(values < 0, values + size, values)) if is_below else places
+    below = e.emit(LtOp, places, e.full(0, dtype(places)))
+    return e.emit(WhereOp, below, e.emit(AddOp, places, e.full(size, dtype(places))), places)
+
+
+def _put(
+    e: Emission, x: SSAValue, dim: int, places: SSAValue, rows: SSAValue, accumulate: bool
+) -> SSAValue:
+    """Rows at places [N] of an axis."""
+    options: dict[str, Plain] = {"input_sizes": shape(x), "dim": dim}
+    found = e.emit(ops.IndexSelectBackwardOp, e.cast(rows, dtype(x)), places, **options)
+    if accumulate:
+        return _sum(e, x, found)
+    counts = _counts(e, places, shape(x)[dim], dtype(x))
+    if not _are_different(places):
+        if not _is_one_number(rows):
+            raise unsupported(
+                "of several values for one place none is sure: put values at places that are "
+                "constant and different, or add them, with accumulate=True",
+                "places of the batch",
+            )
+        most = e.emit(MaximumOp, counts, e.full(1, dtype(x)))
+        found = e.emit(DivOp, found, _as_axis(e, most, dim, shape(x)))
+    is_put = e.emit(GtOp, _as_axis(e, counts, dim, shape(x)), e.full(0, dtype(x)))
+    return e.emit(WhereOp, is_put, found, x)
+
+
+def _counts(e: Emission, places: SSAValue, size: int, kind: str) -> SSAValue:
+    """How many of the places each one of an axis is. Shapes: [N] -> [size]"""
+    ones = e.full(1, kind, shape(places))
+    return e.emit(ops.IndexSelectBackwardOp, ones, places, input_sizes=(size,), dim=0)
+
+
+def _as_axis(e: Emission, x: SSAValue, dim: int, sizes: tuple[int, ...]) -> SSAValue:
+    along = tuple(n if d == dim else 1 for d, n in enumerate(sizes))
+    return e.expand(e.view(x, along), sizes)
+
+
+def _are_different(places: SSAValue) -> bool:
+    values = known(places)
+    return values is not None and len(np.unique(values)) == values.size
+
+
+def _is_one_number(x: SSAValue) -> bool:
+    """Whether all numbers of a value are the same one."""
+    owner: Any = x.owner
+    while not isinstance(owner, FullOp) and prod(shape(owner.operands[0])) == 1:
+        return True
+    return isinstance(owner, FullOp)
+
+
+def _permuted(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
+    if order == list(range(rank(x))):
+        return x
+    return e.emit(PermuteOp, x, dims=tuple(order))
+
+
+def _sum(e: Emission, x: SSAValue, added: SSAValue) -> SSAValue:
+    return added if _is_zeros(x) else e.emit(AddOp, x, added)
+
+
+def _is_zeros(x: SSAValue) -> bool:
+    owner = x.owner
+    return isinstance(owner, FullOp) and owner.value.value.data == 0
+
+
+def scatter_add(
+    e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue
+) -> SSAValue:
+    """The gradient of gather, added to x."""
+    return _sum(e, x, _scattered(e, x, dim, indices, source))
+
+
+def _scattered(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
+    for d, (own, size) in enumerate(zip(shape(source), shape(indices), strict=True)):
+        if own > size:  # of which only so many are taken
+            source = e.emit(SliceOp, source, dim=d, start=0, end=size, step=1)
+    if not rank(x):
+        return e.view(source, ())
+    options: dict[str, Plain] = {"input_sizes": shape(x), "dim": axis(dim, x)}
+    return e.emit(ops.GatherBackwardOp, source, indices, **options)
+
+
+def scatter(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
+    """To places that are all different: on the way back of gather, and of a largest one."""
+    if _is_zeros(x):
+        return _scattered(e, x, dim, indices, source)
+    return e.emit(WhereOp, _is_hit(e, x, dim, indices), _scattered(e, x, dim, indices, source), x)
+
+
+def scatter_number(e: Emission, x: SSAValue, dim: int, index: SSAValue, value: float) -> SSAValue:
+    """A number at places along an axis."""
+    return e.emit(WhereOp, _is_hit(e, x, dim, index), e.full(value, dtype(x)), x)
+
+
+def _is_hit(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAValue:
+    kind = e.precision
+    ones = e.full(1, kind, shape(indices))
+    return e.emit(GtOp, _scattered(e, x, dim, indices, ones), e.full(0, kind))
+
+
+def scatter_reduce(
+    e: Emission,
+    x: SSAValue,
+    dim: int,
+    indices: SSAValue,
+    source: SSAValue,
+    reduce: str,
+    include_self: bool = True,
+) -> SSAValue:
+    """The sum or mean of what comes to a place."""
+    if reduce not in ("sum", "mean"):
+        raise unsupported("a scatter_reduce is a sum or mean", reduce)
+    total = _scattered(e, x, dim, indices, source)
+    counts = _scattered(e, x, dim, indices, e.full(1, dtype(x), shape(indices)))
+    if include_self:
+        total = e.emit(AddOp, x, total)
+        counts = e.emit(AddOp, counts, e.full(1, dtype(x)))
+    else:
+        is_hit = e.emit(GtOp, counts, e.full(0, dtype(x)))
+        total = e.emit(WhereOp, is_hit, total, x)
+        counts = e.emit(MaximumOp, counts, e.full(1, dtype(x)))
+    return total if reduce == "sum" else e.emit(DivOp, total, counts)
+
+
+def index_fill(e: Emission, x: SSAValue, dim: int, indices: SSAValue, value: Any) -> SSAValue:
+    filled = value if isinstance(value, SSAValue) else e.full(value, dtype(x))
+    if not rank(x):
+        return e.cast(e.view(filled, ()), dtype(x))
+    flat = e.view(indices, (prod(shape(indices)),))
+    flat = _from_the_start(e, flat, shape(x)[axis(dim, x)])
+    counts = _counts(e, flat, shape(x)[axis(dim, x)], e.precision)
+    is_put = e.emit(GtOp, counts, e.full(0, e.precision))
+    return e.emit(WhereOp, _as_axis(e, is_put, axis(dim, x), shape(x)), filled, x)
+
+
+def take(e: Emission, x: SSAValue, places: SSAValue) -> SSAValue:
+    """Of all numbers, row by row."""
+    size = prod(shape(x))
+    flat = _from_the_start(e, e.view(places, (prod(shape(places)),)), size)
+    return e.view(e.emit(ops.IndexSelectOp, e.view(x, (size,)), flat, dim=0), shape(places))
+
+
+def put(
+    e: Emission, x: SSAValue, places: SSAValue, source: SSAValue, accumulate: bool = False
+) -> SSAValue:
+    """Into all numbers, row by row."""
+    size, count = prod(shape(x)), prod(shape(places))
+    flat = _from_the_start(e, e.view(places, (count,)), size)
+    rows = e.view(source, (count,))
+    return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate), shape(x))
+
+
+EMITTERS: dict[str, Emitter] = {
+    "aten.index_add.default": index_add,
+    "aten.index_put.default": index_put,
+    "aten._unsafe_index_put.default": index_put,
+    "aten.index_fill.int_Scalar": index_fill,
+    "aten.index_fill.int_Tensor": index_fill,
+    "aten.scatter_add.default": scatter_add,
+    "aten.scatter.src": scatter,
+    "aten.scatter.value": scatter_number,
+    "aten.scatter_reduce.two": scatter_reduce,
+    "aten.take.default": take,
+    "aten.put.default": put,
+}
