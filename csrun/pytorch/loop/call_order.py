@@ -32,6 +32,15 @@ def require_call_of_model(found: Any) -> Any:
     return found
 
 
+def other_modes() -> UsageError:
+    """An error about modes of modules that were set behind a batch, and have no program."""
+    return UsageError(
+        f"{user_line()}: the train() or eval() of modules, or requires_grad, is another than it "
+        "was at the batch, or in the steps before: set it before the loop takes its batch, so "
+        "that the step is recorded"
+    )
+
+
 def require_followed(step: Step, accumulates: bool) -> None:
     """The loop leaves a batch. accumulates: it may do so between backward() and optimizer.step().
 

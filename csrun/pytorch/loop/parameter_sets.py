@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 #: Methods of Parameters that set attributes: by assignment, by `del`, and PyTorch's own.
@@ -51,17 +52,18 @@ class ParameterSets:
 
 
 class ModuleSets:
-    """How often an attribute of one of the model's modules has become another in the block.
+    """Count of attributes and hooks of the model's modules that changed in the block.
 
-    Forward may go by it; what it sets itself is not counted. Tensors, and what train() and eval()
-    set, are seen elsewhere. last: the name of that which was set last. seen: the count when forward
-    has run last.
+    Forward may depend on them; its own changes are not counted, and neither are tensors and what
+    train() and eval() set, which are compared elsewhere. last: the name of the latest change. seen:
+    the count when forward last ran.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.count, self.last, self.seen = 0, "", 0
         self._is_forward = False
         self._own = set(map(id, model.modules()))
+        self._model = model
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -78,9 +80,37 @@ class ModuleSets:
 
         kind.__setattr__ = count
         try:
-            yield
+            with self._counted_hooks():
+                yield
         finally:
             kind.__setattr__ = own
+
+    @contextmanager
+    def _counted_hooks(self) -> Iterator[None]:
+        add, remove = RemovableHandle.__init__, RemovableHandle.remove
+
+        @wraps(add)
+        def added(handle: RemovableHandle, hooks: Any, **options: Any) -> None:
+            self._count_hook(hooks)
+            add(handle, hooks, **options)
+
+        @wraps(remove)
+        def removed(handle: RemovableHandle) -> None:
+            self._count_hook(handle.hooks_dict_ref())
+            remove(handle)
+
+        RemovableHandle.__init__, RemovableHandle.remove = added, removed
+        try:
+            yield
+        finally:
+            RemovableHandle.__init__, RemovableHandle.remove = add, remove
+
+    def _count_hook(self, hooks: Any) -> None:
+        if self._is_forward or hooks is None:
+            return
+        owners = (*self._model.modules(), *self._model.parameters())
+        if any(hooks is getattr(owner, name, None) for owner in owners for name in HOOKS):
+            self.count, self.last = self.count + 1, "a hook"
 
     def of_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The model's forward, which is told apart from the loop."""
@@ -105,6 +135,14 @@ def _becomes_another(module: torch.nn.Module, name: str, value: Any) -> bool:
 
 
 _ABSENT = object()
+#: Names of the tables of hooks that modules and parameters have.
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_post_accumulate_grad_hooks",
+)
 
 
 class Modes:

@@ -34,22 +34,33 @@ class Rechecks:
         self._at: dict[LoopShape, int] = {}  # the same for all edits of a part
         self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
         self._steps: dict[LoopShape, int] = {}  # since then
+        self._required: dict[LoopShape, str] = {}
 
     def saw(self, part: Part) -> Part:
         """Forward's Python has run for a part, which was recorded."""
         self._set[part.shape], self._steps[part.shape] = self._sets.seen, SETS_EVERY
         return part
 
+    def require(self, part: Part, changed: str) -> None:
+        """Have the step that begins be compared: the loop has changed what forward reads."""
+        self._required[part.shape] = changed
+
     def begun(self, part: Part) -> "Recheck | None":
         """A step of a part begins: what compares it, unless an earlier run has taken it."""
         shape, now = part.shape, self._replay.made // self._every
         is_behind = self._at.setdefault(shape, now) != now
-        is_set = self._is_set(shape)
-        if not (is_behind or is_set) or self._replay.is_on:
+        is_set, changed = self._is_set(shape), self._required.pop(shape, "")
+        if not (is_behind or is_set or changed) or self._replay.is_on:
             return None
         self._at[shape] = now
-        where = f"before which the loop has set {self._sets.last}" if is_set else BEHIND
-        return Recheck(self._model, part, f"{self._replay.made + 1}, {where}", self._saw_again)
+        where, remedy = BEHIND, _REMEDY
+        if changed:
+            where = f"before whose forward the loop has changed {changed}"
+            remedy = _REMEDY_OF_CHANGED
+        elif is_set:
+            where = f"before which the loop has set {self._sets.last}"
+        where = f"{self._replay.made + 1}, {where}"
+        return Recheck(self._model, part, where, remedy, self._saw_again)
 
     def _saw_again(self, part: Part) -> None:
         self._set[part.shape], self._steps[part.shape] = self._sets.seen, 0
@@ -60,18 +71,30 @@ class Rechecks:
 
 
 BEHIND = "the first one behind a checkpoint"
+_REMEDY = (
+    "a loop must compute the same in each step; those since it was seen to do so have run as step 1"
+)
+_REMEDY_OF_CHANGED = (
+    "change it before the loop takes its batch, as between two passes: the step is recorded then"
+)
 
 
 class Recheck:
     """One step on traced tensors: the loop's calls are made again on these as they come.
 
-    step: its number and what is behind it. saw: is told that its forward has run.
+    step: its number and what is behind it; remedy: said where it is refused. saw: is told that its
+    forward has run.
     """
 
     def __init__(
-        self, model: torch.nn.Module, part: Part, step: str, saw: Callable[[Part], None]
+        self,
+        model: torch.nn.Module,
+        part: Part,
+        step: str,
+        remedy: str,
+        saw: Callable[[Part], None],
     ) -> None:
-        self._part, self._step, self._saw = part, step, saw
+        self._part, self._step, self._remedy, self._saw = part, step, remedy, saw
         self._recorder = Recorder(model)
         self._results: list[Ref] = []  # of the model
         self.is_recording = False
@@ -130,7 +153,4 @@ class Recheck:
         return found if argument.requires_grad or not found.requires_grad else found.detach()
 
     def _refused(self, what: str) -> UsageError:
-        return UsageError(
-            f"{what}, as is seen in step {self._step}: a loop must compute the same in each step; "
-            "those since it was seen to do so have run as step 1"
-        )
+        return UsageError(f"{what}, as is seen in step {self._step}: {self._remedy}")

@@ -70,6 +70,7 @@ class RecordedStep:
         self.key = key
         self.is_left = self.is_cleared = False
         self.modes: tuple[bool, ...] = ()  # in which the model was called
+        self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
         self._recorder = Recorder(model, draw)
         self.calls = Calls(self._recorder, later)
@@ -116,9 +117,14 @@ class RecordedStep:
         return self._recorder.has_loss
 
     def call(
-        self, forward: Callable[..., Any], args: Any, kwargs: Any, modes: tuple[bool, ...]
+        self,
+        forward: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        modes: tuple[bool, ...],
+        state: int,
     ) -> Any:
-        """The loop calls the model, whose modules are in these modes."""
+        """The loop calls the model, in these modes of its modules and state of its guards."""
         operands = self.calls.operands(args, kwargs)
         begin = len(self._recorder.operators)
         self.calls.depth += 1
@@ -130,7 +136,8 @@ class RecordedStep:
             self._forwards.append(slice(begin, len(self._recorder.operators)))
             open_containers(results)
             how = (tuple(kwargs), modes)
-            self.modes = self.modes or modes
+            if not self.modes:
+                self.modes, self.state = modes, state
             self.calls.note(MODEL, operands, results, how)
         return results
 
@@ -204,15 +211,23 @@ class RecordedStep:
 
         are_edits_apart: what is done to its gradients may be another thing
         """
-        goals, own = part.goals, self._goals()
-        if are_edits_apart and part.trains and self._recording.loss is not None:
-            goals, own = part.recording.before_edits, self._recording.before_edits
-        if what := difference(part.recording, goals, self._recording, own):
+        if what := self._difference(part, are_edits_apart):
             raise UsageError(
                 f"{what}: a loop must compute the same in each step, as forward's Python runs in "
                 "the first ones only"
             )
         part.wanted.update(dict.fromkeys(self._read_of(part)))
+
+    def is_same(self, part: Part, are_edits_apart: bool) -> bool:
+        """Return whether the step computes what a part does."""
+        trains = self._recording.loss is not None
+        return part.trains == trains and self._difference(part, are_edits_apart) is None
+
+    def _difference(self, part: Part, are_edits_apart: bool) -> str | None:
+        goals, own = part.goals, self._goals()
+        if are_edits_apart and part.trains and self._recording.loss is not None:
+            goals, own = part.recording.before_edits, self._recording.before_edits
+        return difference(part.recording, goals, self._recording, own)
 
     def takes_over(self, part: Part, inputs: Mapping[Ref, Slot] | None) -> bool:
         """Have a part of an earlier Session be one of this, if it computes the same."""
@@ -270,7 +285,8 @@ class Step:
     made. place: how many batches of its `optimizer.step()` came before it, once backward() is
     called, or a value is read. early: the numbers that it ran with when a value was read before
     `optimizer.step()`. strayed: a call of the same function as the expected one, with other
-    arguments. again: where it is compared with step 1 once more.
+    arguments. again: where it is compared with step 1 once more. state: of the guards, at the
+    batch.
     """
 
     values: StepValues
@@ -285,6 +301,7 @@ class Step:
     early: tuple[float, ...] | None = None
     strayed: str = ""
     again: Recheck | None = None
+    state: int = 0
 
     @property
     def expected(self) -> Expected | None:

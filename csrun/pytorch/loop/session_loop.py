@@ -11,6 +11,7 @@ from csrun.base.mode import RunMode
 from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
+from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop import call_order
 from csrun.pytorch.loop.known_parts import KnownParts
 from csrun.pytorch.loop.later import later, now
@@ -53,11 +54,15 @@ class SessionLoop:
     ) -> None:
         self._run, self._model, self._optimization = run, model, optimization
         self._trainable = list(model.parameters())
-        self._parts = KnownParts(run, (line, optimization is not None), model)
+        self._parts = KnownParts(
+            run, (line, optimization is not None), model, lambda: self._guards.changed
+        )
         self._step: Step | None = None
         self._has_begun = self._is_over = False
         self.watch = ParameterWatch(model, lambda: self.is_apart, self.give_back)
-        self._forward = self.watch.module_sets.of_forward(forward)
+        sets = self.watch.module_sets
+        self._guards = Guards(model, sets.of_forward(forward), sets)
+        self._forward = self._guards.forward
         self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(model, trained, self.watch.name_of, self.watch.sets)
@@ -117,10 +122,10 @@ class SessionLoop:
             self.watch.begin()
             self._has_begun = True
         self.watch.look()
-        key = (loader, rows, self._modes())
+        key = (loader, rows, self._modes(), self._guards.state())
         part = self._parts.at(*key)
         values = StepValues(run.count, batch=partial(loader.batches.__getitem__, number))
-        self._step = step = Step(values, batches, number, part)
+        self._step = step = Step(values, batches, number, part, state=key[-1])
         run.count += 1
         if part is not None and self._parts.is_checked(part):
             if part.shape.takes_weights:
@@ -178,7 +183,7 @@ class SessionLoop:
         if step.early is None:
             self._queue(step, (), ends=False)
 
-    def optimizer_step(self, closure: Any) -> None:
+    def optimizer_step(self, closure: Any = None) -> None:
         """The loop calls `optimizer.step()`."""
         optimization = self._optimization
         assert optimization is not None, "taken over of a training"
@@ -255,7 +260,8 @@ class SessionLoop:
         """The loop calls the model."""
         step = self._step
         if step is not None and step.recorded is not None:
-            return step.recorded.call(self._forward, args, kwargs, self._modes())
+            modes, state = self._modes(), self._guards.state()
+            return step.recorded.call(self._forward, args, kwargs, modes, state)
         if step is not None and step.is_rechecking:  # by its own forward
             return self._forward(*args, **kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
@@ -269,13 +275,21 @@ class SessionLoop:
         return self._called(MODEL, self._forward, args, kwargs, (tuple(kwargs), modes))
 
     def _switch(self, step: Step, part: Part, modes: tuple[bool, ...]) -> None:
-        """Have the step be of the part with these modes, which were set behind its batch."""
-        expected = part.shape.modes
-        if expected is None or modes == expected:
+        """Have the step be of the part with these modes and what forward reads now, which may have
+        changed since its batch.
+        """
+        expected, state = part.shape.modes, self._guards.state()
+        if expected is None or (modes == expected and state == step.state):
             return
         loader = step.batches.loader
         rows = loader.orders.rows(*divmod(step.batch, len(loader)))
-        step.part = self._parts.switched(loader, rows, modes)
+        found = self._parts.switched(loader, rows, modes, state)
+        if found is not None:
+            step.part = found
+        elif modes != expected:
+            raise call_order.other_modes()
+        else:
+            self._rechecks.require(part, self._guards.changed)
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""

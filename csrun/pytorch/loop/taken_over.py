@@ -9,6 +9,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.loop.optimizer_hooks import require_own_step, step_hooks
 from csrun.pytorch.optimizers import Optimization
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ class TakenOver:
         if self._optimization is None:
             return self
         optimizer = self._optimization.optimizer
+        require_own_step(optimizer)
         zero_grad, states = optimizer.zero_grad, (model.state_dict, optimizer.state_dict)
 
-        def step(own: Any, closure: Any = None) -> None:
+        def step(own: Any, *args: Any, **kwargs: Any) -> None:
             own._opt_called = True  # which schedulers ask for
-            loop.optimizer_step(closure)
+            with step_hooks(own, args, kwargs) as (args, kwargs):
+                loop.optimizer_step(*args[1:], **kwargs)
 
         def zero(_: Any, set_to_none: bool = True) -> None:
             loop.zero_grad(zero_grad, set_to_none)

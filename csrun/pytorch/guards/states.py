@@ -1,0 +1,203 @@
+"""Numbered states of the values that forward reads: a step in a new state is recorded anew."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from itertools import chain, repeat
+from operator import is_
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import user_line
+from csrun.pytorch.guards.loads import line_of_load, line_of_store
+from csrun.pytorch.guards.sources import Kind, Search, Source, items_of
+from csrun.pytorch.loop.parameter_sets import ModuleSets
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_UNKNOWN = object()  # the value in a state of a source that was found later
+
+
+class Guards:
+    """What the Python of a model's forward reads, from recording to recording.
+
+    A state is a set of values of all sources. Sources that forward itself writes are not part of
+    it. changed: the name of the source by which the latest new state differs.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, forward: Callable[..., Any], sets: ModuleSets
+    ) -> None:
+        self._model, self._own_forward, self._sets = model, forward, sets
+        self._sources: dict[tuple[int, Any], Source] = {}
+        self._states: list[dict[Source, Any]] = [{}]
+        self._written: set[Source] = set()  # by forward
+        self._left: dict[tuple[Any, ...], Any] = {}
+        self._codes: list[Any] = []
+        self._collected: set[int] = set()
+        self._number = 0
+        self._count = -1
+        self._fast = _Fast([])
+        self.changed = ""
+        self.forward = self._around(forward)
+
+    def state(self) -> int:
+        """Return the number of the state that forward would run in now."""
+        if self._count == self._sets.count and self._fast.is_same():
+            return self._number
+        self._count = self._sets.count
+        self._number = self._found_state()
+        self._fast.accept()
+        return self._number
+
+    def _found_state(self) -> int:
+        watched = [s for s in self._sources.values() if s not in self._written]
+        now = {source: source.now() for source in watched}
+        order: list[int] = [self._number, *range(len(self._states))]
+        for number in order:
+            if self._difference(number, now) is None:
+                return number
+        self.changed = self._difference(self._number, now) or ""
+        self._states.append(now)
+        return len(self._states) - 1
+
+    def _difference(self, number: int, now: dict[Source, Any]) -> str | None:
+        state = self._states[number]
+        for source, value in now.items():
+            if not _is_same(state.get(source, _UNKNOWN), value):
+                return source.name
+        return None
+
+    # Forward runs.
+
+    def _around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(forward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._collect()
+            before = {source: source.now() for source in self._sources.values()}
+            with self._require_no_draws():
+                found = forward(*args, **kwargs)
+            self._compare(before, _signature(self._model, args, kwargs))
+            return found
+
+        return run
+
+    def _collect(self) -> None:
+        """Find the sources of forward as the model is now, in each new state."""
+        number = self.state()
+        if number in self._collected:
+            return
+        self._collected.add(number)
+        search = Search(self._model, self._own_forward)
+        self._codes = list(search.codes)
+        state = self._states[number]
+        for source in search.sources():
+            if (id(source.owner), source.key) not in self._sources:
+                self._sources[id(source.owner), source.key] = source
+                state[source] = source.now()
+        self._watch()
+
+    def _watch(self) -> None:
+        each_step = [
+            s for s in self._sources.values() if s not in self._written and not s.is_of_module
+        ]
+        self._fast = _Fast(each_step)
+
+    def _compare(self, before: dict[Source, Any], signature: Any) -> None:
+        """Look at what forward has written of what it reads.
+
+        Raises: UsageError for a number that it makes another one in each run, as a counter is
+        """
+        for source, was in before.items():
+            now = source.now()
+            if _is_same(was, now):
+                continue
+            self._written.add(source)
+            left = self._left.setdefault((source, signature), now)
+            if left is not now and _is_plain(now) and not _is_same(left, now):
+                raise UsageError(
+                    f"{self._line_of(source)}: forward changes {source.name}, which it reads, and "
+                    "from step 4 on its Python does not run: make it a buffer of floats that "
+                    "forward changes in place, or change it in the loop, between two batches"
+                )
+        self._watch()
+
+    def _line_of(self, source: Source) -> str:
+        name = source.name.rpartition(".")[2].partition("[")[0]
+        lines = (line_of_store(code, name) or line_of_load(code, name) for code in self._codes)
+        return next(filter(None, lines), user_line())
+
+    @contextmanager
+    def _require_no_draws(self) -> Iterator[None]:
+        """Raises: UsageError where forward draws numbers of Python's or NumPy's generator"""
+        python, numpy = random.getstate(), np.random.get_state()
+        yield
+        name = "random" if random.getstate() != python else ""
+        if not all(map(np.array_equal, numpy, np.random.get_state())):
+            name = "numpy.random"
+        if name:
+            lines = (line_of_load(code, "random") for code in self._codes)
+            raise UsageError(
+                f"{next(filter(None, lines), self._first_line())}: forward draws numbers of "
+                f"{name}, and from step 4 on its Python does not run: draw them in the dataset, "
+                "as a tensor of the batch"
+            )
+
+    def _first_line(self) -> str:
+        code = getattr(type(self._model).forward, "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code else user_line()
+
+
+class _Fast:
+    """Values of sources, compared by identity with those that were accepted last.
+
+    About 0.05 us a value.
+    """
+
+    def __init__(self, sources: list[Source]) -> None:
+        keys = [s for s in sources if s.kind is Kind.KEY]
+        self._dicts, self._keys = [s.owner for s in keys], [s.key for s in keys]
+        attributes = [s for s in sources if s.kind is Kind.ATTRIBUTE]
+        self._owners, self._names = [s.owner for s in attributes], [s.key for s in attributes]
+        self._containers = [s.owner for s in sources if s.kind is Kind.ITEMS]
+        self.accept()
+
+    def _now(self) -> list[Any]:
+        return [
+            *map(dict.get, self._dicts, self._keys),
+            *map(getattr, self._owners, self._names, repeat(None)),
+            *map(len, self._containers),
+            *chain.from_iterable(map(items_of, self._containers)),
+        ]
+
+    def accept(self) -> None:
+        """Take the values as they are."""
+        self._seen = self._now()
+
+    def is_same(self) -> bool:
+        """Return whether all are those that were accepted."""
+        now = self._now()
+        return len(now) == len(self._seen) and all(map(is_, now, self._seen))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other or one is _UNKNOWN:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return isinstance(one, _PLAIN) and one == other
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, _PLAIN)
+
+
+def _signature(model: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    shapes = [tuple(x.shape) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    return tuple(shapes), model.training
