@@ -128,7 +128,7 @@ def roundings(x, w):
 
 def written_places(x, w):
     places = torch.tensor([2, 0]), torch.tensor([1, 5])
-    put = torch.ops.aten.index_put(x, [None, *places], w[0, :2])
+    put = torch.ops.aten.index_put(x, [None, *places], w[0, :2].detach())
     y = put + x.index_add(1, places[0], x[:, :2], alpha=2)
     y = y + x.scatter_reduce(1, torch.zeros(4, 2, 6, dtype=torch.int64), x[:, 1:], "mean")
     y = (
