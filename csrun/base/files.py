@@ -18,6 +18,7 @@ from typing import BinaryIO
 from csrun.base.errors import CsrunError, UsageError
 
 SMALL_FILE_BYTES = 16 << 20  # what csrun writes as one file of plain values has a hundredth of it
+_PIECE_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
 
 
@@ -40,7 +41,7 @@ def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     with open(open_regular(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
-        return Found(_up_to(file, limit_bytes, path), status.st_uid, status.st_mode)
+        return Found(read_up_to(file, limit_bytes, path), status.st_uid, status.st_mode)
 
 
 def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
@@ -54,7 +55,7 @@ def read_given(path: Path, limit_bytes: int) -> bytes:
     Raises: OSError, also for more than `limit_bytes`
     """
     with open(path, "rb") as file:
-        return _up_to(file, limit_bytes, path)
+        return read_up_to(file, limit_bytes, path)
 
 
 def read_start(path: Path, count: int) -> str:
@@ -66,19 +67,27 @@ def read_start(path: Path, count: int) -> str:
         return ""
 
 
-def _up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
-    data = file.read(limit_bytes + 1)
-    if len(data) > limit_bytes:
-        raise OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))
-    return data
+def read_up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
+    """All bytes of a file, taken in pieces: one read of the limit would reserve that much."""
+    too_large = OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))
+    if os.fstat(file.fileno()).st_size > limit_bytes:
+        raise too_large
+    pieces: list[bytes] = []
+    left = limit_bytes + 1
+    while left and (piece := file.read(min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        raise too_large
+    return b"".join(pieces)
 
 
-def open_regular(path: Path, flags: int) -> int:
-    """A descriptor of a regular file, made with mode 0644 where `flags` say so.
+def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
+    """A descriptor of a regular file, made with this mode where `flags` say so.
 
     Raises: OSError for anything else that lies there, too
     """
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY, 0o644)
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

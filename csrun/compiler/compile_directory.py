@@ -1,5 +1,6 @@
 """The compile directory `tfcs_<checksum>`: whole or not there at all, reused when it is."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -16,6 +17,7 @@ import msgspec
 import csrun
 from csrun.base.errors import CsrunError
 from csrun.base.files import create_new, make_private
+from csrun.base.open_folder import open_folder
 from csrun.base.version import VERSION
 from csrun.compiler.options import CompileOptions
 from csrun.executable import Executable, ForeignError, UnreadableError, executable_of, load
@@ -37,6 +39,7 @@ def checksum_of(traced_ir: str, options: CompileOptions) -> str:
     return digest.hexdigest()[:CHECKSUM_DIGITS]
 
 
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # rename(2): something lies there
 _IDENTITY = ("name", "address", "mode")
 
 
@@ -120,10 +123,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         _sweep(directory.parent)
         with _temporary(directory) as temporary:
-            temporary.chmod(0o755)
-            for name, text in files.items():
-                with open(create_new(temporary / name), "w") as file:  # 0644, whatever the umask
-                    file.write(text)
+            _fill(temporary, files)
             _rename(temporary, directory)
     except OSError as error:
         raise CsrunError(
@@ -151,6 +151,14 @@ def _temporary(directory: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
+def _fill(temporary: Path, files: Mapping[str, str]) -> None:
+    with open_folder(temporary, make=False) as place:
+        os.chmod(place, 0o755)
+        for name, text in files.items():
+            with open(create_new(place / name), "w") as file:  # 0644, whatever the umask
+                file.write(text)
+
+
 def _sweep(root: Path) -> None:
     """Remove what writers that were killed have left."""
     for folder in root.glob(".tfcs_*.*"):
@@ -160,14 +168,29 @@ def _sweep(root: Path) -> None:
 
 
 def _rename(temporary: Path, directory: Path) -> None:
-    with _locked(directory.parent, fcntl.LOCK_EX):
-        if is_foreign(directory) or read(directory) is not None:
-            return  # it is not ours to remove; or another compiler of the same thing won
-        if directory.is_symlink():
-            directory.unlink()
-        elif directory.exists():
-            shutil.rmtree(directory)
-        os.rename(temporary, directory)
+    """Put a compile in its place, unless a whole one is there, or another account's.
+
+    Without a lock: one on `root` could be held for ever by whoever may read it. What is damaged is
+    moved aside; should it be another compiler's whole one by then, ours is the same.
+    """
+    while not is_foreign(directory) and read(directory) is None:
+        try:
+            os.rename(temporary, directory)
+            return
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Remove what lies there; nobody finds half of it."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        with suppress(FileNotFoundError):  # another compiler has moved it
+            os.rename(directory, aside / directory.name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def _write_events(folder: Path, results: Results) -> None:
     values = dict(results)
     step = int(values.pop("global_step"))
     try:
-        with closing(events.EventWriter(folder / RunMode.EVAL)) as writer:
+        with closing(events.EventWriter(folder, RunMode.EVAL)) as writer:
             writer.scalars(values, step)
     except CsrunError as error:
         log.warning(f"The results of the evaluation are not among the events: {error}")

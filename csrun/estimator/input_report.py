@@ -18,7 +18,9 @@ from csrun.advice.input_fn_report import (
     report_text,
     suggestions_text,
 )
+from csrun.base.errors import UsageError
 from csrun.base.files import write_whole
+from csrun.base.open_folder import open_folder
 from csrun.context import TaskContext, TaskEntry
 from csrun.data import Dataset
 from csrun.executable import RunMode
@@ -48,9 +50,10 @@ class InputReports:
         """Keep a pipeline's report in a compile directory, if there is one, and say what is new."""
         findings = examine(pipeline)
         if folder is not None:
-            with suppress(OSError):  # the compile stands without it
-                text = report_text(pipeline, findings)
-                write_whole(folder / TEXT_FILE, text.encode(), durable=False)
+            text = report_text(pipeline, findings)
+            # the compile stands without it
+            with suppress(OSError, UsageError), open_folder(folder, make=False) as place:
+                write_whole(place / TEXT_FILE, text.encode(), durable=False)
         new = tuple(finding for finding in findings if self._is_new(pipeline, finding))
         if new:
             _say(pipeline, new, folder)

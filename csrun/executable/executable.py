@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import CsrunError
+from csrun.base.files import read_up_to
 from csrun.executable.bind import (
     AnyStore,
     BindUpdate,
@@ -154,12 +155,9 @@ class _Folder:
             if not stat.S_ISREG(found.st_mode):
                 raise ValueError(f"{name} is not a regular file")
             with open(descriptor, "rb", closefd=False) as file:
-                data = file.read(_LARGEST_BYTES + 1)
+                return read_up_to(file, _LARGEST_BYTES, self.directory / name)
         finally:
             os.close(descriptor)
-        if len(data) > _LARGEST_BYTES:
-            raise ValueError(f"{name} has more than {_LARGEST_BYTES:,} bytes")
-        return data
 
     def verified(self, name: str, manifest: Manifest) -> bytes:
         """The bytes of a file. Raises: ValueError when they are not those of the manifest"""

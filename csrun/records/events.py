@@ -3,18 +3,24 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from itertools import count
 from pathlib import Path
+from socket import gethostname
 from threading import get_ident
 from time import time
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from csrun.base.files import writing
+from csrun.base.files import create_new, writing
+from csrun.base.open_folder import open_folder
+
+if TYPE_CHECKING:
+    from tensorboardX.proto.event_pb2 import Event
 
 _numbers = count()  # a file's own name tells seconds apart, no more
 
@@ -48,22 +54,33 @@ def _without(package: str) -> Iterator[None]:
 
 
 class EventWriter:
-    """Writes `folder`/events.out.tfevents.*; what a call wrote can be read when it returns.
+    """Writes events.out.tfevents.* into model_dir, or into the folder `run` in it.
 
-    Of tensorboardX it uses the writer beneath SummaryWriter, which writes through a queue and a
-    thread: its flush does not wait for them.
+    What a call wrote can be read when it returns. Of tensorboardX it uses the writer of records:
+    SummaryWriter writes through a queue and a thread, for which its flush does not wait, and opens
+    a file of a name that others can guess, through a link as well.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, model_dir: Path, run: str = "") -> None:
         # slow to import, and only the chief needs it
         with _without("torch"):
-            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event
+            from tensorboardX.record_writer import RecordWriter
 
-        self._folder = folder
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            name = f".{os.getpid()}.{next(_numbers)}"
-            self._writer = EventsWriter(str(folder / "events"), name)
+        self._folder = model_dir / run
+        started = time()
+        name = f"events.out.tfevents.{int(started)}.{gethostname()}.{os.getpid()}.{next(_numbers)}"
+        with writing(self._folder), ExitStack() as opened:
+            place = opened.enter_context(open_folder(self._folder)) if run else model_dir
+            place.mkdir(parents=True, exist_ok=True)
+            descriptor = create_new(place / name)
+            opened.callback(os.close, descriptor)
+            self._writer = RecordWriter(f"/proc/self/fd/{descriptor}")  # the file that we made
+            self._write(Event(wall_time=started, file_version="brain.Event:2"))
+            self._writer.flush()
+
+    def _write(self, event: "Event") -> None:
+        self._writer.write(event.SerializeToString())
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write named values at a global step."""
@@ -73,7 +90,7 @@ class EventWriter:
         with writing(self._folder):
             for tag, value in values.items():
                 event = Event(wall_time=time(), step=step, summary=scalar(tag, value))
-                self._writer.write_event(event)
+                self._write(event)
             self._writer.flush()
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
@@ -84,12 +101,9 @@ class EventWriter:
         flat = np.asarray(values, np.float64).reshape(-1)
         event = Event(wall_time=time(), step=step, summary=histogram(tag, flat, bins="auto"))
         with writing(self._folder):
-            self._writer.write_event(event)
+            self._write(event)
             self._writer.flush()
 
     def close(self) -> None:
-        try:
+        with suppress(OSError):  # what could not be written was said then
             self._writer.close()
-        except OSError:  # what could not be written was said then; the file is open still
-            with suppress(OSError):
-                self._writer._py_recordio_writer.close()

@@ -13,9 +13,11 @@ import yaml
 
 from csrun.base import files
 from csrun.base.errors import UsageError
+from csrun.base.open_folder import open_folder
+from csrun.records import performance, trace_file
 
 LOCK_FILE = ".lock"
-_WRITTEN_FOLDERS = ("train", "eval", "predict", "performance")
+_WRITTEN_FOLDERS = ("train", "eval", "predict", performance.FOLDER, trace_file.FOLDER)
 _HOLDER_CHARACTERS = 200
 _HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
 
@@ -46,6 +48,10 @@ def prepare(model_dir: Path) -> None:
         probe = files.temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
         os.close(files.create_new(probe))
         probe.unlink()
+    except FileExistsError as error:
+        raise UsageError(
+            f"model_dir {model_dir}: is no folder; remove it, or choose another model_dir"
+        ) from error
     except (OSError, ValueError) as error:  # the second of a name with a NUL
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
@@ -64,13 +70,23 @@ def locked(model_dir: Path, holder: str) -> Iterator[None]:
     """
     path = model_dir / LOCK_FILE
     with _lock(path, holder):
-        for folder in (model_dir, *(model_dir / name for name in _WRITTEN_FOLDERS)):
-            files.sweep_temporaries(folder)
+        files.sweep_temporaries(model_dir)
+        for name in _WRITTEN_FOLDERS:
+            _sweep(model_dir / name)
         try:
             yield
         finally:
             with suppress(OSError):  # the next training locks what is left
                 path.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed writers have left in a folder, if it is there.
+
+    Raises: UsageError for a link in its place: better now than when the training is over
+    """
+    with suppress(OSError), open_folder(folder, make=False) as place:
+        files.sweep_temporaries(place)
 
 
 def _lock(path: Path, holder: str) -> IO[str]:
@@ -93,15 +109,18 @@ def _lock(path: Path, holder: str) -> IO[str]:
 
 
 def _lock_file(path: Path) -> IO[str]:
-    """The open lock file, made where there is none; a link in its place is not followed."""
+    """The open lock file, made where there is none, its owner's alone; no link is followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return open(files.open_regular(path, flags), "a+", errors="replace")
+        descriptor = files.open_regular(path, flags, 0o600)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be locked: {error.strerror}; remove it when no training runs in this "
             "folder, or give another with --model_dir"
         ) from error
+    with suppress(OSError):  # another account's
+        os.fchmod(descriptor, 0o600)  # who may read a file may hold a shared lock of it
+    return open(descriptor, "a+", errors="replace")
 
 
 def _try_lock(file: IO[str]) -> bool:
@@ -126,7 +145,6 @@ def write_params(model_dir: Path, mode: str, params: Any) -> Path:
     """
     path = model_dir / mode / f"params_{mode}.yaml"
     plain = msgspec.to_builtins(params, enc_hook=str)
-    with files.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_whole(path, yaml.safe_dump(plain, sort_keys=False).encode())
+    with files.writing(path), open_folder(path.parent) as folder:
+        files.write_whole(folder / path.name, yaml.safe_dump(plain, sort_keys=False).encode())
     return path

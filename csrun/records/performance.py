@@ -8,8 +8,10 @@ from time import perf_counter
 import msgspec
 
 from csrun.base.files import write_whole, writing
+from csrun.base.open_folder import open_folder
 from csrun.records.ledger import LedgerRow
 
+FOLDER = "performance"
 SMOOTHING = 0.4  # of Rate; source: the original's tracker, new = (1 - 0.4)·local + 0.4·old
 
 
@@ -98,8 +100,8 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write(model_dir: Path, performance: Performance) -> Path:
     """Write the file, and return its path."""
-    path = model_dir / "performance" / "performance.json"
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.format(msgspec.json.encode(performance), indent=2))
+    path = model_dir / FOLDER / "performance.json"
+    text = msgspec.json.format(msgspec.json.encode(performance), indent=2) + b"\n"
+    with writing(path), open_folder(path.parent) as folder:
+        write_whole(folder / path.name, text)
     return path

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from csrun.base.files import writing, written_whole
+from csrun.base.files import write_whole, writing
+from csrun.base.open_folder import open_folder
 
 FOLDER = "trace"
 
@@ -51,10 +52,8 @@ def write(path: Path, processes: Iterable[Process]) -> None:
     for number, process in enumerate(processes, 1):
         found += _events(process, number, origin)
     text = msgspec.json.encode({"traceEvents": found, "displayTimeUnit": "ms"})
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as temporary:
-            temporary.write_bytes(text)
+    with writing(path), open_folder(path.parent) as folder:
+        write_whole(folder / path.name, text, durable=False)
 
 
 def _events(process: Process, number: int, origin_ns: int) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ come of it when one of them is damaged.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,26 @@ def read_decoded(folder: Path) -> Any:
     return None if kept is None else kept.tolist()
 
 
+def make_loop_values(folder: Path) -> None:
+    import torch
+
+    from csrun.pytorch.loop.kept_values import KeptValues
+
+    kept = KeptValues(folder, 0)
+    kept.add_losses([0, 1, 2], [1, 2, 3], [6.25, 5.5, 0.125])
+    kept.add(1, 7, 2, torch.arange(4.0))
+    kept.add_losses([3], [4], [0.5])
+    kept.close()
+
+
+def read_loop_values(folder: Path) -> Any:
+    from csrun.pytorch.loop.kept_values import KeptValues
+
+    kept = KeptValues(folder, 4)
+    value = kept.value(1, 7)
+    return [*map(kept.loss, range(4)), None if value is None else value.tolist()]
+
+
 def or_none(result: Any, whole: Any, warned: list[str]) -> bool:
     return result is None
 
@@ -324,3 +345,5 @@ KINDS = {
     "site": Kind(make_site, read_site, ("site.yaml",), whatever),
     "decoded": Kind(make_decoded, read_decoded, ("array.*",), or_none),
 }  # fmt: skip
+if find_spec("torch"):
+    KINDS["loop_values"] = Kind(make_loop_values, read_loop_values, ("loop_values",), or_some_none)

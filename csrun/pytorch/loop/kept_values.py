@@ -4,18 +4,26 @@ A script that goes on from step S runs its loop from the start, and steps up to 
 again: they have the losses that they had, and what else was read of them.
 """
 
+import errno
+import os
+import struct
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from typing import IO
+from zlib import crc32
 
 import msgspec
 import numpy as np
 import torch
 
 from csrun.base import framing
-from csrun.base.files import write_whole
+from csrun.base.errors import CsrunError
+from csrun.base.files import create_new, find, open_regular, writing
+from csrun.base.stored import UNREADABLE
 
 FILE = "loop_values"
+MOST_BYTES = 4 << 30  # as much as a loop would read of thousands of steps
+_CHECKSUM = struct.Struct(">I")
 
 
 class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -41,25 +49,45 @@ Record = Losses | Value
 
 
 class KeptValues:
-    """The values of a run in its model_dir, as far as they are of its first `steps` steps."""
+    """The values of a run in its model_dir, as far as they are of its first `steps` steps.
+
+    Each record has a checksum. The end of the file may be missing, as a killed run leaves it; what
+    else is not as it was written is damage.
+
+    Raises: CsrunError for a file that is damaged, or that cannot be read or written
+    """
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._path = folder / FILE
         self._steps = steps
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
+        self._made: os.stat_result | None = None  # our file: what else has its name is not written
         self._losses: dict[int, float] = {}
         self._values: dict[tuple[int, int], Value] = {}
         records = [r for r in self._read() if self._take(r)] if steps else []
-        self._path.unlink(missing_ok=True)
-        if records:
-            write_whole(self._path, b"".join(map(_frame, records)))
+        with writing(self._path):
+            self._path.unlink(missing_ok=True)
+            for record in records:
+                self._write(record)
+            self.close()
 
     def _read(self) -> list[Record]:
         try:
-            bodies, _ = framing.decode(self._path.read_bytes())
-            return [msgspec.msgpack.decode(body, type=Record) for body in bodies]
-        except (FileNotFoundError, framing.FrameError, msgspec.MsgspecError):
+            data = find(self._path, MOST_BYTES, follow=False).data
+            bodies, _ = framing.decode(data)
+            return list(map(_record, bodies))
+        except FileNotFoundError:
             return []
+        except framing.FrameError as error:
+            raise self._unreadable(f"is damaged: {error}") from error
+        except OSError as error:
+            raise self._unreadable(f"cannot be read: {error.strerror}") from error
+
+    def _unreadable(self, why: str) -> CsrunError:
+        return CsrunError(
+            f"{self._path}: what the loop has read {why}; begin in a new model_dir, or remove the "
+            "file if the loop does not use values of earlier steps"
+        )
 
     def _take(self, record: Record) -> bool:
         if isinstance(record, Value):
@@ -99,9 +127,29 @@ class KeptValues:
             self._append(Value(step, number, trained, array.dtype.name, array.shape, data))
 
     def _append(self, record: Record) -> None:
+        with writing(self._path):
+            self._write(record)
+
+    def _write(self, record: Record) -> None:
         if self._file is None:
-            self._file = self._path.open("ab", buffering=0)  # a killed run leaves what it has kept
-        self._file.write(_frame(record))
+            self._file = FileIO(self._descriptor(), "ab")
+        self._file.write(_frame(record))  # unbuffered: a killed run leaves what it has kept
+
+    def _descriptor(self) -> int:
+        """That of our file, which is made anew at first.
+
+        Raises: OSError where something else has taken its name
+        """
+        if self._made is None:
+            descriptor = create_new(self._path)
+            self._made = os.fstat(descriptor)
+            return descriptor
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = open_regular(self._path, flags)
+        if os.path.samestat(os.fstat(descriptor), self._made):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.EEXIST, "another file has taken its name", str(self._path))
 
     def close(self) -> None:
         """Have no file open; what is kept next opens it again."""
@@ -111,4 +159,17 @@ class KeptValues:
 
 
 def _frame(record: Record) -> bytes:
-    return framing.encode(msgspec.msgpack.encode(record))
+    packed = msgspec.msgpack.encode(record)
+    return framing.encode(_CHECKSUM.pack(crc32(packed)) + packed)
+
+
+def _record(body: bytes) -> Record:
+    """The record of a frame. Raises: FrameError"""
+    packed = body[_CHECKSUM.size :]
+    if body[: _CHECKSUM.size] != _CHECKSUM.pack(crc32(packed)):
+        raise framing.FrameError("a record is not as its checksum says")
+    try:
+        record: Record = msgspec.msgpack.decode(packed, type=Record)
+    except UNREADABLE as error:
+        raise framing.FrameError(f"a record is not one of values: {error}") from error
+    return record
