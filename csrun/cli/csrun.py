@@ -4,6 +4,7 @@ import click
 
 from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
+from csrun.cli.site_admin import site
 
 NAME = "csrun"
 
@@ -14,6 +15,7 @@ def csrun() -> None:
 
 
 csrun.add_command(checkpoint)
+csrun.add_command(site)
 
 
 def main() -> None:

@@ -72,6 +72,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """How far a long operation is; `total` 0 when unknown, `text` e.g. 'loss 0.41'.
 
     unit: what is counted, e.g. 'steps', for an operation whose rate is shown
+    Of a training, `loss` is the last step's, `input_share` the part of its time that the wafer has
+    waited for batches.
     """
 
     what: str
@@ -79,6 +81,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     total: int
     text: str = ""
     unit: str = ""
+    loss: float | None = None
+    input_share: float | None = None
 
 
 class SpawnWafer(msgspec.Struct, frozen=True, tag="spawn_wafer"):

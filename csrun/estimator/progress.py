@@ -151,4 +151,6 @@ class _Meter:
             arena_bytes=self._arena_bytes(),
             detail=progress.text,
             updated_s=now,
+            loss=progress.loss,
+            input_share=progress.input_share,
         )

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,8 @@ from csrun.context.job import (
 )
 from csrun.context.link import REPORT_DIR
 from csrun.site import Site
-from csrun.system import FileLock, lock, try_lock
+from csrun.system import FileLock, lock
 
-KEPT_JOBS = 20
 TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
 
@@ -160,23 +158,6 @@ def job_ids(jobs_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in jobs_dir.glob("*") if path.name.isdecimal())
 
 
-def prune(jobs_dir: Path, on_dead: Callable[[int], None] = lambda job_id: None) -> None:
-    """Remove all folders of dead jobs but the newest; dead jobs' secrets always.
-
-    `on_dead` is called with each dead job, before its folder goes.
-    """
-    for index, job_id in enumerate(reversed(job_ids(jobs_dir))):
-        with suppress(OSError):
-            _clear_if_dead(jobs_dir / str(job_id), index >= KEPT_JOBS, on_dead)
-
-
-def _clear_if_dead(path: Path, remove: bool, on_dead: Callable[[int], None]) -> None:
-    dead = try_lock(path / LIVE_LOCK, "")
-    if dead is None:
-        return
-    with dead:
-        on_dead(int(path.name))
-        if remove:
-            shutil.rmtree(path)
-        else:
-            JobFolder(path).clear()
+def newest_first(jobs_dir: Path) -> list[Path]:
+    """The folders of jobs, by their numbers."""
+    return [jobs_dir / str(job_id) for job_id in reversed(job_ids(jobs_dir))]

@@ -7,7 +7,7 @@ import msgspec
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
-from csrun.context import Telemetry, jobs_dir_of
+from csrun.context import Telemetry, every_jobs_dir
 from csrun.context.job import LIVE_LOCK, SystemUse
 from csrun.jobs import register
 from csrun.jobs.folder import board_dir
@@ -211,7 +211,8 @@ def telemetry(site: Site, system: System) -> Telemetry | None:
 
     A system has one run at a time, so among the jobs that live there is one at most that says so.
     """
-    own = jobs_dir_of(site.name, site.jobs_dir, site.shared).glob("*")
+    folders = every_jobs_dir(site.name, site.jobs_dir, site.shared)
+    own = (job for folder in folders for job in folder.glob("*"))
     shown = board_dir(site).glob("*/*") if site.shared else ()
     for folder in (*own, *shown):
         said = Telemetry.read(folder)

@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.base.files import account_name, make_private
 from csrun.context import account_state_dir, site_state_dir, state_dir
 from csrun.context.job import now, read_uses
-from csrun.jobs import register
+from csrun.jobs import register, retention
 from csrun.jobs.cancel import this_process
 from csrun.jobs.folder import (
     JobFolder,
@@ -24,7 +24,7 @@ from csrun.jobs.folder import (
     job_ids,
     jobs_dir,
     lack_of_room,
-    prune,
+    newest_first,
     show_on_board,
     told_in,
 )
@@ -117,6 +117,7 @@ def registered(
         with refusal_of_unwritable_state(site), register:
             job = _register(site, draft, keeps_logs)
         with ExitStack() as locks:
+            locks.callback(_tidy_after, site)  # the last: our own folder is a dead job's then
             for held in job.locks:
                 locks.enter_context(held)
             try:
@@ -197,8 +198,7 @@ def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:
         record = msgspec.structs.replace(draft, job_id=job_id, logs=logs)
         register.write(site, record)
         undo.pop_all()
-    prune(folders, lambda dead: register.settle(site, dead))
-    register.prune(site)
+    _tidy(site)
     return RegisteredJob(site, folder, live, record, shown)
 
 
@@ -207,6 +207,18 @@ def _leave(job: RegisteredJob) -> None:
         job.folder.clear()
     else:
         shutil.rmtree(job.folder.path, ignore_errors=True)
+
+
+def _tidy(site: Site) -> None:
+    """Remove what is not kept; the register's lock is held."""
+    folders = newest_first(jobs_dir(site))
+    retention.prune(folders, site.jobs, lambda path: register.settle(site, int(path.name)))
+    register.prune(site)
+
+
+def _tidy_after(site: Site) -> None:
+    with suppress(OSError, UsageError), _register_lock(site):
+        _tidy(site)
 
 
 def _register_lock(site: Site) -> FileLock:

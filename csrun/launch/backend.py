@@ -1,4 +1,4 @@
-"""What a scheduler is to csrun: one object of nine verbs, whichever it is.
+"""What a scheduler is to csrun: one object of eleven verbs, whichever it is.
 
 `local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
 other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
@@ -7,6 +7,7 @@ other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from csrun.context import Role
@@ -14,6 +15,7 @@ from csrun.jobs.overview import SystemStatus
 from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan
+from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun
 from csrun.site import Site
 
@@ -88,6 +90,12 @@ class Backend(Protocol):
 
     def records(self) -> Sequence[JobRecord]:
         """csrun's records of all jobs that this account may see, with the systems that they had."""
+
+    def folders(self) -> Sequence[Path]:
+        """The folders of this account's jobs that are still there, newest first."""
+
+    def check(self) -> Sequence[CheckResult]:
+        """Whether the site is fit to run jobs, check by check."""
 
     def nodes(self) -> Sequence[NodeStatus]:
         """All of the site, and who has them."""

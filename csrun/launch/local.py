@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue
 from csrun.jobs.cancel import cancel
-from csrun.jobs.folder import require_room
+from csrun.jobs.folder import jobs_dir, newest_first, require_room
 from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
@@ -25,6 +26,9 @@ from csrun.launch.command import named_system
 from csrun.launch.life.job_loop import JobLoop, ending_signals, say
 from csrun.launch.piped_params import kept
 from csrun.launch.plan import JobPlan, plan
+from csrun.launch.preflight import checks
+from csrun.launch.preflight.checks import CheckResult
+from csrun.launch.preflight.facts import facts_here
 from csrun.launch.preview import DryRun, describe, sharing_of
 from csrun.launch.process import job_logs
 from csrun.launch.process.detach import detached
@@ -112,6 +116,13 @@ class LocalBackend(Backend):
 
     def records(self) -> list[JobRecord]:
         return overview.jobs(self._site, all_states=True)
+
+    def folders(self) -> list[Path]:
+        return newest_first(jobs_dir(self._site))
+
+    def check(self) -> list[CheckResult]:
+        folder = jobs_dir(self._site)
+        return checks.of_one(facts_here(socket.gethostname(), folder), folder)
 
     def nodes(self) -> list[overview.NodeStatus]:
         return overview.nodes(self._site)

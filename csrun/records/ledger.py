@@ -117,6 +117,11 @@ class Ledger:
         largest = max((row for row in Row if row.is_wait), key=self._seconds.__getitem__)
         return _row(largest, self._seconds[largest], wall)
 
+    def share(self, row: Row) -> float:
+        """The share of a row in the time so far."""
+        wall = self._clock() - self._began
+        return self._seconds[row] / wall if wall > 0 else 0.0
+
     def rows(self) -> tuple[LedgerRow, ...]:
         """The table so far. Its rows add up to the time since the ledger was made."""
         wall = self._clock() - self._began

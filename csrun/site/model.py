@@ -115,6 +115,18 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus_per_task: Positive
 
 
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which folders of ended jobs are kept: the newest `keep_count`, of these those of the last
+    `keep_days`, of these as many as fit into `keep_mb` with those of running jobs.
+
+    Units: keep_mb in 10^6 bytes
+    """
+
+    keep_count: Positive = 20
+    keep_days: PositiveFloat | None = None
+    keep_mb: Positive | None = None
+
+
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A site file, checked.
 
@@ -126,6 +138,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slurm_options` are asked for with every job of a cluster, those of `slurm_options_by_role` over
     them by the nodes whose first task has that role. `prolog` are lines of bash, one
     command each, that come before its scripts and tasks.
+    `jobs` says which folders of ended jobs are kept.
     `shared`: several accounts of one group have the site, in one state folder (docs/cs-login.md).
     """
 
@@ -144,6 +157,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slurm_options_by_role: dict[RoleName, SlurmOptionValues] = {}
     prolog: tuple[str, ...] = ()
     shared: bool = False
+    jobs: Retention = Retention()
 
     @property
     def gres_names_systems(self) -> bool:

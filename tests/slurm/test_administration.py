@@ -3,11 +3,13 @@
 import csv
 import dataclasses
 import io
+import json
 from pathlib import Path
 
 import psutil
 import pytest
-from support.jobs import STALL_S, Workplace
+from prometheus_client.parser import text_string_to_metric_families
+from support.jobs import STALL_S, Workplace, until
 from support.testbed import Testbed, site_file
 
 pytestmark = pytest.mark.slurm
@@ -93,3 +95,43 @@ def test_nodes_of_different_versions_are_refused(cluster_place: Workplace, tmp_p
     assert done.returncode == 2
     assert "numpy differs between the job's nodes: " in done.stderr
     assert "9.9 on node2" in done.stderr
+
+
+def test_the_checks_of_a_site_run_on_each_node(cluster_place: Workplace, testbed: Testbed) -> None:
+    place = placed(cluster_place, grace_s=5, slurm_options_by_role={"streamer": {"mem": 100}})
+    asked = ("site", "check", "-o", "json")
+    done = place.run(*asked, command="csrun")
+    found = {(each["check"], each["node"]): each["status"] for each in json.loads(done.stdout)}
+    nodes = {"node1", "node2", "node3", "node4"}
+    for check in ("state", "jobs_dir shared", "network", "clock"):
+        assert {node for name, node in found if name == check} == nodes
+    assert found["version of numpy", "all"] == found["gres of cs2-02", "node1"] == "ok"
+    shared = {status for (check, _), status in found.items() if check == "jobs_dir shared"}
+    assert shared == {"ok"}
+    bad = placed(cluster_place, gres="wse:{system}:1", grace_s=60).run(*asked, command="csrun")
+    failed = {e["check"] for e in json.loads(bad.stdout) if e["status"] == "FAILED"}
+    assert (bad.returncode, failed >= {"gres of cs2-01", "KillWait"}) == (1, True)
+    until(lambda: not testbed.queue())
+
+
+def test_ended_jobs_go_when_the_site_says(cluster_place: Workplace) -> None:
+    cluster_place.script("")
+    for _ in range(2):
+        assert cluster_place.run(*SPREAD, "python", "run.py").returncode == 0
+    place = placed(cluster_place, jobs={"keep_count": 1})  # in the same file
+    shown = place.run("site", "clean", "--dry-run", command="csrun").stdout
+    assert shown.splitlines()[-1].startswith("1 of 2 job folders would be removed, ")
+    assert place.run(*SPREAD, "python", "run.py").returncode == 0
+    left = place.run("site", "clean", "--dry-run", command="csrun").stdout
+    assert left == "0 of 1 job folders would be removed, 0.0 MB\n"
+
+
+def test_metrics_of_a_cluster(cluster_place: Workplace, tmp_path: Path) -> None:
+    path = tmp_path / "csrun.prom"
+    done = cluster_place.run("site", "metrics", "--output", str(path), command="csrun")
+    assert done.returncode == 0, done.stderr
+    found = {f.name: f for f in text_string_to_metric_families(path.read_text())}
+    queues = found["csrun_system_queue_length"].samples
+    assert [(each.labels, each.value) for each in queues] == [
+        ({"system": "cs2-01"}, 0), ({"system": "cs2-02"}, 0),
+    ]  # fmt: skip

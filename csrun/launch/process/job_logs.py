@@ -7,7 +7,7 @@ from time import sleep
 from csrun.base.errors import UsageError
 from csrun.context import JobFile, Role
 from csrun.jobs import register
-from csrun.jobs.folder import KEPT_JOBS, JobFolder, jobs_dir
+from csrun.jobs.folder import JobFolder, jobs_dir
 from csrun.jobs.record import JobRecord
 from csrun.launch.process.task_output import LogTail, log_name, rank_label, visible_ranks
 from csrun.site import Site
@@ -30,18 +30,18 @@ def show(
     Raises: UsageError when there is no such job, or role in it, or its logs are gone
     """
     record = register.read(site, job_id)
-    _require_logs(record)
+    _require_logs(record, site.jobs.keep_count)
     while record.started is None:
         if not follow or not record.is_active:
             raise UsageError(f"job {job_id} has no logs yet: it waits for {record.reason}")
         sleep(_POLL_S)
         record = register.read(site, job_id)
-        _require_logs(record)
+        _require_logs(record, site.jobs.keep_count)
     folder = JobFolder(jobs_dir(site) / str(job_id))
 
     def goes_on() -> bool:
         record = register.read(site, job_id)
-        _require_logs(record)
+        _require_logs(record, site.jobs.keep_count)
         return follow and record.is_active
 
     show_folder(folder, role, goes_on, write)
@@ -72,7 +72,7 @@ def show_folder(
         sleep(_POLL_S)
 
 
-def _require_logs(record: JobRecord) -> None:
+def _require_logs(record: JobRecord, kept: int) -> None:
     if record.logs is None:
         raise UsageError(
             f"job {record.job_id} wrote to its terminal: csrun_cpu keeps no logs"
@@ -84,7 +84,7 @@ def _require_logs(record: JobRecord) -> None:
         raise UsageError(f"job {record.job_id} has no logs: it ended before it ran: {record.cause}")
     if not Path(record.logs).is_dir():
         raise UsageError(
-            f"job {record.job_id} has no logs: of ended jobs, the newest {KEPT_JOBS} keep theirs"
+            f"job {record.job_id} has no logs: of ended jobs, the newest {kept} keep theirs"
         )
 
 

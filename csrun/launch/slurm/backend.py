@@ -12,16 +12,17 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.context import JobFile, Role, jobs_dir_of
 from csrun.context.job import JOB_FILE, LIVE_LOCK
 from csrun.jobs import register
-from csrun.jobs.folder import KEPT_JOBS, JobFolder
+from csrun.jobs.folder import JobFolder
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
 from csrun.launch.backend import Backend
 from csrun.launch.command import mode_of, systems_of
 from csrun.launch.plan import JobPlan, plan
+from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
-from csrun.launch.slurm import options, records, run, sinfo, squeue
+from csrun.launch.slurm import folders, options, records, run, sinfo, site_check, squeue
 from csrun.site import Scheduler, Site
 from csrun.system import is_held
 
@@ -77,6 +78,13 @@ class SlurmBackend(Backend):
             for each in records.read_all(self._site)
         ]
 
+    def folders(self) -> list[Path]:
+        return folders.newest_first(_jobs_dir(self._site))
+
+    def check(self) -> list[CheckResult]:
+        """By a short job on the idle nodes."""
+        return [*site_check.check_cluster(self._site, _jobs_dir(self._site))]
+
     def nodes(self) -> list[squeue.SlurmNode]:
         return squeue.nodes(self._site)
 
@@ -107,6 +115,10 @@ def _require_gres_of_each(command: tuple[str, ...], site: Site) -> None:
 
 
 BACKEND = SlurmBackend
+
+
+def _jobs_dir(site: Site) -> Path:
+    return jobs_dir_of(site.name, site.jobs_dir, site.shared)
 
 
 def _known(site: Site, job_id: int) -> squeue.SlurmJob:
@@ -161,7 +173,7 @@ def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
     board shows it: Slurm's own tasks are one a node.
     """
     with suppress(OSError, CsrunError):
-        folder = jobs_dir_of(site.name, site.jobs_dir, site.shared) / str(job.job_id)
+        folder = _jobs_dir(site) / str(job.job_id)
         return msgspec.structs.replace(job, tasks=len(JobFile.read(folder).tasks))
     if not site.shared:
         return job
@@ -181,13 +193,13 @@ def show(
     Raises: UsageError when there is no such job, or role in it, or its logs are gone, or someone
     else's; CsrunError when Slurm does not answer
     """
-    folder = JobFolder(jobs_dir_of(site.name, site.jobs_dir, site.shared) / str(job_id))
+    folder = JobFolder(_jobs_dir(site) / str(job_id))
     while not _has_begun(folder.path):
         job = squeue.job(site, job_id)
         if not job.is_waiting and not job.is_running:
             raise UsageError(
                 f"job {job_id} has no logs in {folder.path.parent}: of ended jobs of csrun_wse, the"
-                f" newest {KEPT_JOBS} keep theirs; it is {job.user}'s, and {job.state}"
+                f" newest {site.jobs.keep_count} keep theirs; it is {job.user}'s, and {job.state}"
             )
         if not follow:
             reason = f"it waits for {job.reason}" if job.is_waiting else f"it is {job.state}"

@@ -4,7 +4,7 @@ import os
 import selectors
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -51,20 +51,35 @@ def run_step(
         with refusal_of_unwritable_state(site):
             make_folders(site)
     folder, live = folders.create(jobs_dir)
-    with live:
-        folders.prune(jobs_dir)
-        try:
-            job = _planned(request, job_plan, systems)
-            with _writing(folder):
-                folder.furnish()
-                job = kept(request, job, folder.path)
-                stored.write(folder.path / PLAN_FILE, job, durable=False)
-            command = attendant_words(request, job_plan, site, folder)
-            words = words_of(one_a_node(job_plan), command, resources, given)
-            with ending_signals() as signals:
-                return _Run(request, site, job, folder, words, signals, given).run()
-        finally:
-            folder.clear()
+    try:
+        with live:
+            return _run_in(folder, request, job_plan, site, resources, systems, given)
+    finally:
+        with suppress(OSError):
+            folders.prune(jobs_dir, site.jobs)
+
+
+def _run_in(
+    folder: JobFolder,
+    request: JobRequest,
+    job_plan: JobPlan,
+    site: Site,
+    resources: Resources,
+    systems: tuple[str, ...],
+    given: environment.Allocation | None,
+) -> int:
+    try:
+        job = _planned(request, job_plan, systems)
+        with _writing(folder):
+            folder.furnish()
+            job = kept(request, job, folder.path)
+            stored.write(folder.path / PLAN_FILE, job, durable=False)
+        command = attendant_words(request, job_plan, site, folder)
+        words = words_of(one_a_node(job_plan), command, resources, given)
+        with ending_signals() as signals:
+            return _Run(request, site, job, folder, words, signals, given).run()
+    finally:
+        folder.clear()
 
 
 @contextmanager

@@ -5,14 +5,14 @@ A job's folder is made before Slurm has given the job its number, and named by i
 
 import os
 import secrets
-import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from csrun.base.errors import UsageError
 from csrun.context.job import LIVE_LOCK
-from csrun.jobs.folder import KEPT_JOBS, JobFolder
-from csrun.system import FileLock, lock, try_lock
+from csrun.jobs import retention
+from csrun.jobs.folder import JobFolder
+from csrun.site import Retention
+from csrun.system import FileLock, lock
 
 _PREFIX = ".job-"
 
@@ -42,27 +42,21 @@ def name_by_id(folder: JobFolder, job_id: int) -> JobFolder:
     return JobFolder(link)
 
 
-def prune(jobs_dir: Path) -> None:
-    """Remove all folders of dead jobs but the newest; dead jobs' secrets always."""
-    paths = sorted(jobs_dir.glob(f"{_PREFIX}*"), key=_made_ns, reverse=True)
-    for index, path in enumerate(paths):
-        with suppress(OSError):
-            _clear_if_dead(path, remove=index >= KEPT_JOBS)
+def newest_first(jobs_dir: Path) -> list[Path]:
+    """The folders of jobs, by when they were last changed."""
+    return sorted(jobs_dir.glob(f"{_PREFIX}*"), key=_changed_ns, reverse=True)
+
+
+def prune(jobs_dir: Path, rule: Retention) -> None:
+    """Remove the folders of dead jobs that the site does not keep, and links that lead nowhere."""
+    retention.prune(newest_first(jobs_dir), rule)
     for link in jobs_dir.iterdir():
         if link.is_symlink() and not link.exists():
             link.unlink(missing_ok=True)
 
 
-def _made_ns(path: Path) -> int:
-    return path.stat().st_mtime_ns
-
-
-def _clear_if_dead(path: Path, remove: bool) -> None:
-    dead = try_lock(path / LIVE_LOCK, "")
-    if dead is None:
-        return
-    with dead:
-        if remove:
-            shutil.rmtree(path)
-        else:
-            JobFolder(path).clear()
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # removed just now
+        return 0

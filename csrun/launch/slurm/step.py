@@ -242,11 +242,7 @@ class Step:
 
     def _loss(self, rank: int) -> TaskReport:
         assert self.job is not None
-        node = self.job.tasks[rank].node
-        text = (
-            f"{node} lost: rank {rank} ended without an exit status (node failure or out of"
-            " memory); 'sinfo -N -l' shows the state of the nodes"
-        )
+        text = describe_loss(self.job.tasks[rank].node, rank)
         if self._box.is_waiting:
             text = self._box.refusal
         return TaskReport(rank, TaskReportKind.USER_ERROR, text, "", 1, 0.0, 0)
@@ -277,6 +273,14 @@ class Step:
         self._heart.join()
         self._process.stdout.close()
         return self._process.wait()
+
+
+def describe_loss(node: str, rank: int) -> str:
+    """The failure of a task whose node is gone."""
+    return (
+        f"{node} lost: rank {rank} ended without an exit status (node failure or out of memory);"
+        " 'sinfo -N -l' shows the state of the nodes"
+    )
 
 
 def _start(words: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]":

@@ -309,7 +309,8 @@ class Training:
     def _report(self, final: bool) -> None:
         step = self.step
         self._rates.received(self._samples)
-        self._show(Progress("training", step, self._options.last or 0, self._status(), "steps"))
+        last, share = self._options.last or 0, self._ledger.share(Row.INPUT)
+        self._show(Progress("training", step, last, self._status(), "steps", self._loss, share))
         if step % self._options.log_steps and not final and step != 1:
             return
         rates = self._rates.log()

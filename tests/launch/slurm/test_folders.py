@@ -10,10 +10,10 @@ import pytest
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.context import jobs_dir_of
-from csrun.jobs.folder import KEPT_JOBS
 from csrun.launch.slurm import execution, folders
-from csrun.site import load
+from csrun.site import Retention, load
 
+KEPT_JOBS = 5
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
 
 
@@ -29,7 +29,7 @@ def test_folders_are_the_owners_and_the_oldest_go(tmp_path: Path) -> None:
             live.release()
         else:
             held = live
-    folders.prune(jobs)
+    folders.prune(jobs, Retention(keep_count=KEPT_JOBS))
     left = sorted(int(path.name) for path in jobs.glob("[0-9]*"))
     assert left == [1, *range(3, KEPT_JOBS + 3)]  # the first one lives
     assert len(list(jobs.glob(".job-*/secret"))) == 1

@@ -1,0 +1,117 @@
+"""csrun site: checks, monitors and tidies the site that csrun runs on."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+
+if TYPE_CHECKING:
+    from csrun.jobs.retention import Leftover
+    from csrun.launch.backend import Backend
+    from csrun.launch.preflight.checks import CheckResult
+
+SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
+FAILED = 1
+CHECK_HEADINGS = ("check", "node", "result", "remedy")
+CLEAN_HEADINGS = ("folder", "size", "ended")
+the_site = click.option(
+    "--site", metavar="NAME|PATH", help="The site; else CSRUN_SITE, else local."
+)
+
+
+@click.group(context_settings=frame.SETTINGS)
+def site() -> None:
+    """Check, monitor and tidy the site."""
+
+
+@site.command(context_settings=SETTINGS)
+@the_site
+@frame.in_format
+def check(site: str | None, output: str) -> int:
+    """Check versions, folders, clocks, network, memory and limits on each node; exit code 0 or 1.
+
+    On Slurm a job of one task a node is run for it, on the nodes that are idle.
+    """
+    import msgspec
+
+    from csrun.cli import tables
+
+    found = _backend(site).check()
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+    else:
+        tables.show(CHECK_HEADINGS, map(_check_row, found), cut="remedy")
+    return FAILED if any(each.has_failed for each in found) else 0
+
+
+@site.command(context_settings=SETTINGS)
+@the_site
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Replace this file, e.g. for node_exporter's textfile collector; else standard output.",
+)
+def metrics(site: str | None, output: Path | None) -> int:
+    """Systems, queues, running jobs and failures as metrics of Prometheus, in its text format."""
+    from csrun.base.files import write_whole
+    from csrun.jobs import overview
+    from csrun.launch.metrics import exposition, site_metrics
+    from csrun.site import load
+
+    backend, known = _backend(site), load(site)
+    runs = {system.name: overview.telemetry(known, system) for system in known.systems}
+    found = site_metrics(backend.systems(), backend.jobs(), backend.records(), runs)
+    text = exposition(found)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_whole(output, text.encode(), mode=0o644)  # node_exporter reads it
+    return 0
+
+
+@site.command(context_settings=SETTINGS)
+@the_site
+@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+def clean(site: str | None, dry_run: bool) -> int:
+    """Remove your ended jobs' folders beyond what the site's `jobs` keys keep.
+
+    The same happens whenever a job ends.
+    """
+    from csrun.cli import tables
+    from csrun.jobs import retention
+    from csrun.site import load
+
+    rule, folders = load(site).jobs, _backend(site).folders()
+    gone = retention.unkept(folders, rule, with_size=True)
+    if not dry_run:
+        retention.prune(folders, rule)
+    if gone:
+        tables.show(CLEAN_HEADINGS, map(_clean_row, gone))
+    total_mb = sum(each.size_bytes for each in gone) / 1e6
+    verb = "would be removed" if dry_run else "removed"
+    click.echo(f"{len(gone)} of {len(folders)} job folders {verb}, {total_mb:.1f} MB")
+    return 0
+
+
+def _backend(site: str | None) -> "Backend":
+    from csrun.launch import backend_of
+    from csrun.site import load
+
+    return backend_of(load(site))
+
+
+def _check_row(result: "CheckResult") -> tuple[str, ...]:
+    return result.check, result.node, f"{result.status}: {result.result}", result.remedy
+
+
+def _clean_row(leftover: "Leftover") -> tuple[str, ...]:
+    from datetime import UTC, datetime
+
+    from csrun.jobs.time_limit import when
+
+    ended = when(datetime.fromtimestamp(leftover.changed_s, UTC))
+    return str(leftover.path), f"{leftover.size_bytes / 1e6:.1f} MB", ended

@@ -1,0 +1,149 @@
+"""The state of a site as metrics of Prometheus. Pure.
+
+Source: Prometheus documentation, "Exposition formats", text format 0.0.4
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from csrun.base.errors import UsageError
+from csrun.context import Telemetry
+from csrun.jobs.overview import SystemStatus
+from csrun.jobs.record import JobRecord, RecordState
+from csrun.launch.backend import JobStatus
+
+PREFIX = "csrun_"
+_KILLED = 128  # exit codes above are signals'
+_COUNTED = ("PENDING", "RUNNING")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value with its labels."""
+
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A gauge and its samples; its name is without the prefix."""
+
+    name: str
+    help: str
+    samples: tuple[Sample, ...]
+
+
+class Cause(StrEnum):
+    """Why a job failed."""
+
+    USER_ERROR = "user_error"
+    NODE_LOST = "node_lost"
+    KILLED = "killed"
+    ERROR = "error"
+
+
+def site_metrics(
+    systems: Sequence[SystemStatus],
+    jobs: Iterable[JobStatus],
+    records: Iterable[JobRecord],
+    runs: Mapping[str, Telemetry | None],
+) -> list[Metric]:
+    """All metrics; `runs` are the systems' telemetry, by their names."""
+    return [*_of_systems(systems), *_of_runs(runs), *_of_jobs(jobs, records)]
+
+
+def cause_of(record: JobRecord) -> Cause:
+    """The kind of a FAILED job's cause."""
+    if record.exit_code == UsageError.exit_code:
+        return Cause.USER_ERROR
+    if " lost: rank " in record.cause:
+        return Cause.NODE_LOST
+    return Cause.KILLED if (record.exit_code or 0) > _KILLED else Cause.ERROR
+
+
+def _of_systems(systems: Sequence[SystemStatus]) -> Iterator[Metric]:
+    def each(name: str, text: str, values: Iterable[float]) -> Metric:
+        pairs = zip(systems, values, strict=True)
+        return Metric(name, text, tuple(Sample(v, (("system", s.name),)) for s, v in pairs))
+
+    states = (
+        Sample(1, (("system", s.name), ("mode", s.mode), ("power", s.power))) for s in systems
+    )
+    yield Metric("system_info", "Execution mode and power of a CS system.", tuple(states))
+    yield each(
+        "system_available", "1 when jobs can get the system.", (not s.unavailable for s in systems)
+    )
+    yield each(
+        "system_leased", "1 while a job has the system.", (s.job is not None for s in systems)
+    )
+    yield each(
+        "system_queue_length", "Jobs that wait for the system.", (len(s.waiting) for s in systems)
+    )
+
+
+def _of_runs(runs: Mapping[str, Telemetry | None]) -> Iterator[Metric]:
+    told = {name: run for name, run in sorted(runs.items()) if run is not None}
+
+    def each(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
+        samples = ((system, value) for system, value in values.items() if value is not None)
+        return Metric(name, text, tuple(Sample(v, (("system", s),)) for s, v in samples))
+
+    yield each("run_step", "Last step of the run.", {s: r.step for s, r in told.items()})
+    yield each("run_last_step", "Step it ends at.", {s: r.last_step for s, r in told.items()})
+    yield each(
+        "run_steps_per_second", "Step rate.", {s: r.step_rate_per_s for s, r in told.items()}
+    )
+    yield each("run_loss", "Loss of the last step.", {s: r.loss for s, r in told.items()})
+    yield each(
+        "run_input_wait_ratio",
+        "Share of the training time in which the wafer waited for batches.",
+        {s: r.input_share for s, r in told.items()},
+    )
+    yield each(
+        "run_last_progress_timestamp_seconds",
+        "Time of the last progress of the run.",
+        {s: r.updated_s for s, r in told.items()},
+    )
+
+
+def _of_jobs(jobs: Iterable[JobStatus], records: Iterable[JobRecord]) -> Iterator[Metric]:
+    states = Counter(job.state for job in jobs)
+    waiting = (Sample(states[state], (("state", state),)) for state in _COUNTED)
+    yield Metric("jobs", "Jobs that wait and jobs that run.", tuple(waiting))
+    ended = [record for record in records if not record.is_active]
+    counts = Counter(record.state for record in ended)
+    by_state = (Sample(count, (("state", state),)) for state, count in sorted(counts.items()))
+    yield Metric("jobs_ended", "Ended jobs of which csrun has a record.", tuple(by_state))
+    failed = Counter(cause_of(record) for record in ended if record.state is RecordState.FAILED)
+    by_cause = (Sample(failed[cause], (("cause", cause),)) for cause in Cause)
+    yield Metric("jobs_failed", "Failed jobs among them, by cause.", tuple(by_cause))
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """The text that Prometheus reads; metrics without a sample are left out."""
+    return "".join(line for metric in metrics if metric.samples for line in _lines(metric))
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    name = PREFIX + metric.name
+    yield f"# HELP {name} {metric.help}\n# TYPE {name} gauge\n"
+    for sample in metric.samples:
+        labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels)
+        yield f"{name}{{{labels}}} {_number(sample.value)}\n"
+
+
+def _number(value: float) -> str:
+    """As Go's parser reads it: integers as such, all digits of others."""
+    number = float(value)
+    if number != number:
+        return "NaN"
+    if number in (float("inf"), float("-inf")):
+        return "+Inf" if number > 0 else "-Inf"
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,1 @@
+"""The checks of `csrun site check` that any scheduler's nodes have: facts of a node, judged."""

@@ -1,0 +1,138 @@
+"""The checks of nodes: each a function of facts to results. Pure."""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from csrun.base.version import differing
+from csrun.launch.preflight.facts import UNLIMITED, NodeFacts
+
+LEAST_MEMORY_MB = 2048
+LEAST_DISK_MB = 1024
+LEAST_OPEN_FILES = 4096  # a chief has some for each of its tasks
+LEAST_PROCESSES = 4096
+MOST_CLOCK_S = 1.0
+ALL_NODES = "all"
+
+
+class Status(StrEnum):
+    """What came of a check."""
+
+    OK = "ok"
+    FAILED = "FAILED"
+    SKIPPED = "skipped"
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """One check of one node, or of all; `remedy` is empty where none is needed."""
+
+    check: str
+    node: str
+    status: Status
+    result: str
+    remedy: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status is Status.FAILED
+
+
+def judged(check: str, node: str, is_good: bool, result: str, remedy: str) -> CheckResult:
+    """The result of a check; a good one needs no remedy."""
+    if is_good:
+        return CheckResult(check, node, Status.OK, result)
+    return CheckResult(check, node, Status.FAILED, result, remedy)
+
+
+def versions(found: Sequence[NodeFacts]) -> Iterator[CheckResult]:
+    """Equal versions of csrun, Python, NumPy and torch on all nodes."""
+    different = differing((each.node, each.versions) for each in found)
+    names = dict.fromkeys(name for each in found for name in each.versions)
+    for name in names:
+        by_version = different.get(name, {})
+        listed = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
+        remedy = f"install one {name} on all nodes"
+        result = listed or found[0].versions.get(name, "none")
+        yield judged(f"version of {name}", ALL_NODES, not by_version, result, remedy)
+
+
+def jobs_dir(each: NodeFacts, folder: Path) -> CheckResult:
+    """The folder of jobs can be written."""
+    result, remedy = each.folder_problem or str(folder), "set jobs_dir in the site file"
+    return judged("jobs_dir writable", each.node, not each.folder_problem, result, remedy)
+
+
+def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
+    """What other nodes have written into the folder of jobs can be read here."""
+    missing = sorted(set(asked) - set(each.read_from))
+    result = f"no file of {', '.join(missing)}" if missing else f"reads {len(asked)} nodes' files"
+    remedy = "set jobs_dir to a folder on a file system that all nodes share"
+    return judged("jobs_dir shared", each.node, not missing, result, remedy)
+
+
+def clock(each: NodeFacts) -> CheckResult:
+    """The clock is that of the other nodes."""
+    worst = max(each.clock_ahead_s, key=lambda n: abs(each.clock_ahead_s[n]), default=each.node)
+    ahead_s = each.clock_ahead_s.get(worst, 0.0)
+    result = f"{worst} is {ahead_s:+.3f} s"
+    good = abs(ahead_s) <= MOST_CLOCK_S
+    return judged("clock", each.node, good, result, "run chrony or ntpd on all nodes")
+
+
+def network(each: NodeFacts) -> CheckResult:
+    """TCP ports that other nodes listen on can be reached."""
+    reasons = "; ".join(f"{node}: {why}" for node, why in each.unreached.items())
+    result = reasons or f"reaches {len(each.clock_ahead_s)} nodes"
+    remedy = "open the ephemeral TCP ports between the nodes (sysctl net.ipv4.ip_local_port_range)"
+    return judged("network", each.node, not each.unreached, result, remedy)
+
+
+def memory(each: NodeFacts) -> CheckResult:
+    """Memory is free for tasks."""
+    good = each.memory_free_mb >= LEAST_MEMORY_MB
+    result, remedy = f"{each.memory_free_mb:,} MiB free", f"free {LEAST_MEMORY_MB:,} MiB"
+    return judged("memory", each.node, good, result, remedy)
+
+
+def disk(each: NodeFacts) -> CheckResult:
+    """The file system of the folder of jobs has room."""
+    good = each.disk_free_mb >= LEAST_DISK_MB
+    remedy = "make room, or set jobs.keep_mb or jobs.keep_days and run 'csrun site clean'"
+    return judged("disk of jobs_dir", each.node, good, f"{each.disk_free_mb:,} MiB free", remedy)
+
+
+def limits(each: NodeFacts) -> Iterator[CheckResult]:
+    """The hard limits of a process leave room for a large job."""
+    for check, have, least, option in (
+        ("open files", each.open_files, LEAST_OPEN_FILES, "-n"),
+        ("processes", each.processes, LEAST_PROCESSES, "-u"),
+    ):
+        good = have == UNLIMITED or have >= least
+        result = "unlimited" if have == UNLIMITED else f"{have:,}"
+        remedy = f"raise 'ulimit -H {option}' to {least:,} (limits.conf, or slurmd's service)"
+        yield judged(check, each.node, good, result, remedy)
+
+
+def of_node(each: NodeFacts, folder: Path) -> Iterator[CheckResult]:
+    """What needs no other node."""
+    yield jobs_dir(each, folder)
+    if not each.folder_problem:
+        yield disk(each)
+    yield memory(each)
+    yield from limits(each)
+
+
+def between(each: NodeFacts, asked: Sequence[str]) -> Iterator[CheckResult]:
+    """What a node finds of the others."""
+    if not each.folder_problem:
+        yield shared_folder(each, asked)
+    if each.read_from:
+        yield network(each)
+        yield clock(each)
+
+
+def of_one(here: NodeFacts, folder: Path) -> list[CheckResult]:
+    """All checks of a site that is one machine."""
+    return [*versions([here]), *of_node(here, folder)]
