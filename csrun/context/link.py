@@ -71,7 +71,8 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """How far a long operation is; `total` 0 when unknown, `text` e.g. 'loss 0.41'.
 
-    unit: what is counted, e.g. 'steps', for an operation whose rate is shown
+    unit: what is counted, e.g. 'steps', for an operation whose rate is shown.
+
     Of a training, `loss` is the last step's, `input_share` the part of its time that the wafer has
     waited for batches.
     """
