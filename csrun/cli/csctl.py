@@ -1,11 +1,13 @@
 """csctl: the jobs, nodes and CS systems of a site, and the end of a job."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from csrun.base.text import printable
 from csrun.cli import frame
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
         command = click.option(f"--{name}", metavar="TIME", help=text)(command)
     return command
 
+
+# As `csrun.launch.life.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
+_FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 JOB_ID = click.argument("job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
 
@@ -67,7 +72,7 @@ def get_jobs(
         for job in _backend(site).jobs(all_states=all_states or has_period)
         if not has_period or period.overlaps(job.submitted, job.ended)
     ]
-    return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why")
+    return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why", droppable=("submitted", "user"))
 
 
 @get.command("job", context_settings=SETTINGS)
@@ -81,7 +86,7 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
         _print_json(job)
     else:
         for key, value in job.details():
-            click.echo(f"{key:<10} {value}")
+            click.echo(f"{key:<10} {printable(value)}")
     return 0
 
 
@@ -163,6 +168,7 @@ def _show(
     headings: Sequence[str],
     row_of: "Callable[[Row], Sequence[str]]",
     cut: str | None = None,
+    droppable: Sequence[str] = (),
 ) -> int:
     from csrun.cli import tables
 
@@ -173,7 +179,7 @@ def _show(
 
         csv.writer(sys.stdout, lineterminator="\n").writerows([headings, *map(row_of, found)])
     else:
-        tables.show(headings, map(row_of, found), cut)
+        tables.show(headings, map(row_of, found), cut, droppable)
     return 0
 
 
@@ -195,7 +201,7 @@ def _job_row(job: "JobStatus") -> Sequence[str]:
         job.system,
         when(job.submitted),
         format_duration(job.elapsed_s),
-        job.why.partition("\n")[0],
+        _in_short(job.why.partition("\n")[0]),
     )
 
 
@@ -217,6 +223,11 @@ def _use_row(use: "SystemUsed") -> Sequence[str]:
 
 def _usage_row(total: "Usage") -> Sequence[str]:
     return total.user, total.account, total.system, str(total.jobs), f"{total.hours:.3f}"
+
+
+def _in_short(why: str) -> str:
+    """The reason with whoever failed by role and rank alone, at a terminal: `streamer 3: ...`."""
+    return _FAILED_TASK.sub(r"\2 \1\3", why) if sys.stdout.isatty() else why
 
 
 def _node_row(node: "NodeStatus") -> Sequence[str]:

@@ -1,31 +1,20 @@
 """What the commands have in common: a job's options; a mistake is one line and an exit code."""
 
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from csrun.base import streams
 from csrun.base.errors import CsrunError, OutputError, brief
+from csrun.base.text import printable
 from csrun.cli.entry import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from csrun.launch import JobOptions
-
-
-def prepare() -> None:
-    """Put something into the place of closed streams, and let a failing output be told apart.
-
-    The next file to be opened would get a closed stream's descriptor, and the output with it.
-    """
-    if sys.stdout is not None:
-        sys.stdout = _checked(sys.stdout)
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the process's life
 
 
 @contextmanager
@@ -42,31 +31,6 @@ def output_to_errors() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-class _Output(io.FileIO):
-    """Standard output; its failure is an error of its own kind, once, then it takes anything."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            self._discard()
-            raise OutputError(error) from error
-
-    def _discard(self) -> None:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())
-        os.close(null)
-
-
-def _checked(stream: TextIO) -> TextIO:
-    """The stream as one whose failure is told; what its encoding lacks becomes a `?`."""
-    raw = _Output(stream.fileno(), "w", closefd=False)
-    errors = "replace" if stream.errors == "strict" else stream.errors
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), stream.encoding, errors, line_buffering=stream.isatty()
-    )
 
 
 SETTINGS: dict[str, Any] = {
@@ -103,7 +67,7 @@ in_format_or_csv = click.option(
 
 def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
-    prepare()
+    streams.prepare()
     sys.exit(run(command, sys.argv[1:]))
 
 
@@ -136,7 +100,7 @@ def split(folders: str) -> tuple[str, ...]:
 
 def _fail(name: str, message: str, code: int) -> int:
     sys.stdout.flush()
-    click.echo(f"{name}: error: {brief(message)}", err=True)
+    click.echo(f"{name}: error: {printable(brief(message))}", err=True)
     return code
 
 

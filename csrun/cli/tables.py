@@ -1,86 +1,79 @@
-"""Rows of text: a table on a terminal that has room for it, else aligned columns; a job's plan."""
+"""Rows of text as aligned columns; a job's plan."""
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import click
+
+from csrun.base.text import printable_line
 
 if TYPE_CHECKING:
     from csrun.launch.preview import DryRun, Sharing
 
-# Of a cut text this much is left, however narrow the screen.
-LEAST_CUT = 6
-LEAST_CUT_IN_TABLE = 20  # with less, the room of a table's lines is worth more to the text
+BETWEEN = "  "
+LEAST_CUT = 6  # of a cut text this much is left, however narrow the screen
+ENOUGH = 50  # columns for the cut text: with less, other columns may be dropped for it
+
+Row = Sequence[str]
 
 
-def show(headings: Sequence[str], rows: Iterable[Sequence[str]], cut: str | None = None) -> None:
-    """Print rows under their headings; the last one, `cut`, is shortened to fit a screen."""
-    rows = list(rows)
-    if not sys.stdout.isatty():
-        _show_columns([[heading.upper() for heading in headings], *rows])
-        return
-    borders = 3 * len(headings) + 1  # a line and two spaces a column
-    spaces = 2 * (len(headings) - 1)
-    table = columns = rows
-    if cut is not None:
-        table = _cut(headings, rows, borders, LEAST_CUT_IN_TABLE)
-        columns = _cut(headings, rows, spaces, LEAST_CUT)
-    if not _show_table(headings, table):
-        _show_columns([[heading.upper() for heading in headings], *columns])
+def show(
+    headings: Row,
+    rows: Iterable[Row],
+    cut: str | None = None,
+    droppable: Sequence[str] = (),
+) -> None:
+    """Print rows under their headings.
+
+    At a terminal the last column, `cut`, is shortened to fit; where it had no room, the columns of
+    `droppable` are left out, the first one first. A pipe gets all of it.
+    """
+    table: list[Row] = [tuple(headings), *(tuple(map(printable_line, row)) for row in rows)]
+    if cut is not None and sys.stdout.isatty():
+        table = _fitted(table, droppable, shutil.get_terminal_size().columns)
+    table[0] = tuple(heading.upper() for heading in table[0])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (f"{text:{width}}" for text, width in zip(row, widths, strict=True))
+        click.echo(BETWEEN.join(cells).rstrip())
 
 
-def _cut(
-    headings: Sequence[str], rows: list[Sequence[str]], between: int, least: int
-) -> list[Sequence[str]]:
-    """The rows with the last text as short as the others, and what is between, leave room for."""
-    *widths, _ = (max(map(len, column)) for column in zip(headings, *rows, strict=True))
-    room = max(least, shutil.get_terminal_size().columns - sum(widths) - between)
-    return [(*row[:-1], _shortened(row[-1], room)) for row in rows]
+def _fitted(table: list[Row], droppable: Sequence[str], columns: int) -> list[Row]:
+    """The table without as many droppable columns as its last one needs, and that cut to fit."""
+    wanted = min(ENOUGH, max(len(row[-1]) for row in table))
+    for name in droppable:
+        if _room(table, columns) >= wanted:
+            break
+        table = _without(table, {name})
+    room = max(LEAST_CUT, _room(table, columns))
+    return [(*row[:-1], _shortened(row[-1], room)) for row in table]
+
+
+def _room(table: list[Row], columns: int) -> int:
+    """How many columns of the screen the others leave to the last one."""
+    *widths, _ = (max(map(len, column)) for column in zip(*table, strict=True))
+    return columns - sum(widths) - len(BETWEEN) * len(widths)
+
+
+def _without(table: list[Row], names: Collection[str]) -> list[Row]:
+    kept = [index for index, heading in enumerate(table[0]) if heading not in names]
+    return [tuple(row[index] for index in kept) for row in table]
 
 
 def _shortened(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
-def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
-    """Print a table; False when the terminal is too narrow to show all of it."""
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-
-    table = Table(*headings)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False, markup=False)
-    unbounded = console.options.update(max_width=sys.maxsize)
-    fits = Measurement.get(console, unbounded, table).maximum <= console.width
-    if fits:
-        console.print(table)
-    return fits
-
-
-def _show_columns(rows: list[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{text:{width}}" for text, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-
-
 def show_plan(plan: "DryRun") -> None:
     """Print a job's tasks as a table, then the srun line and what the machine shares."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("rank", "role", "node", "cpus")
-    table.columns[0].justify = "right"
-    for task in plan.tasks:
-        table.add_row(str(task.rank), task.role, task.node, ranges(task.cpus))
-    console = Console(highlight=False, markup=False)
-    console.print(table)
-    console.print("Nodes: as on an idle site; a job gets the first ones that are free")
-    console.print(f"On a cluster: {plan.srun}", soft_wrap=True)
+    rows = ((str(t.rank), t.role, t.node, ranges(t.cpus)) for t in plan.tasks)
+    show(("rank", "role", "node", "cpus"), rows)
+    click.echo("Nodes: as on an idle site; a job gets the first ones that are free")
+    click.echo(f"On a cluster: {plan.srun}")
     for line in _sharing(len(plan.tasks), plan.sharing) if plan.sharing else ():
-        console.print(line, soft_wrap=True)
+        click.echo(line)
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -22,6 +22,7 @@ from csrun.context.link import REPORT_DIR
 from csrun.site import Site
 from csrun.system import FileLock, lock
 
+LAUNCHER_LOG = "launcher"  # of one that has left its terminal, or whose standard error is closed
 TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.files import make_private
+from csrun.base.files import account_name, make_private
+from csrun.base.text import printable
 from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
 from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, told_in
@@ -66,13 +67,14 @@ def read(site: Site, job_id: int) -> JobRecord:
 def read_all(site: Site) -> list[JobRecord]:
     """All records, the newest job last; a damaged one is named on standard error."""
     found: list[JobRecord] = []
-    for path in sorted((*_own_paths(site), *_paths_of_others(site)), key=_number_of):
+    own = {_number_of(path): path for path in _own_paths(site)}
+    for _, path in sorted((_paths_of_others(site) | own).items()):
         try:
             found.append(_as_it_is(site, _read(path)))
         except FileNotFoundError:
             continue  # removed just now, for a newer one
         except CsrunError as error:
-            print(f"warning: {error}", file=sys.stderr)
+            print(f"warning: {printable(str(error))}", file=sys.stderr)
     return found
 
 
@@ -85,16 +87,28 @@ def _own_paths(site: Site) -> list[Path]:
     return [path for path in _folder(site).glob("*.json") if path.stem.isdecimal()]
 
 
-def _paths_of_others(site: Site) -> list[Path]:
-    """What the other accounts of a shared site have put on its board."""
+def _paths_of_others(site: Site) -> dict[int, Path]:
+    """What the other accounts of a shared site have put on its board, by the jobs' numbers.
+
+    Of two that claim one number, the account that was first to hold the job's lock has it.
+    """
     if not site.shared:
-        return []
+        return {}
     own = str(os.getuid())
-    return [
-        folder / RECORD_FILE
+    folders = [
+        folder
         for folder in board_dir(site).glob("*/*")
         if folder.name.isdecimal() and folder.parent.name != own and os.path.isdir(folder)
     ]
+    return {int(folder.name): folder / RECORD_FILE for folder in sorted(folders, key=_newest_first)}
+
+
+def _newest_first(folder: Path) -> int:
+    """By the change time of the job's lock, which no account can set."""
+    try:
+        return -(folder / LIVE_LOCK).lstat().st_ctime_ns
+    except OSError:
+        return -sys.maxsize
 
 
 def _number_of(path: Path) -> int:
@@ -163,9 +177,8 @@ def _stored(site: Site, job_id: int) -> JobRecord:
     try:
         return _read(_folder(site) / f"{job_id}.json")
     except FileNotFoundError:
-        for path in _paths_of_others(site):
-            if _number_of(path) == job_id:
-                return _read(path)
+        if (path := _paths_of_others(site).get(job_id)) is not None:
+            return _read(path)
         raise
 
 
@@ -178,7 +191,9 @@ def _read(path: Path) -> JobRecord:
     if found.value.job_id != _number_of(path):
         said = f"{path}: the record is that of job {found.value.job_id}; remove the file"
         raise stored.DamagedError(said)
-    return msgspec.structs.replace(found.value, uid=found.uid)
+    if found.uid == os.getuid():
+        return msgspec.structs.replace(found.value, uid=found.uid)
+    return msgspec.structs.replace(found.value, uid=found.uid, user=account_name(found.uid))
 
 
 def _folder(site: Site) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from csrun.base.sizes import size_text
+from csrun.base.text import printable
 from csrun.records.performance import Rates
 
 RUNNING_CLIENT = "Running the CS Client"
@@ -18,6 +19,13 @@ DONE_CALLING_MODEL_FN = "Done calling model_fn."
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
+
+
+class _Printable(logging.Formatter):
+    """Lines without the escape sequences that names of layers and files may hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class _Lines(logging.Handler):
@@ -39,7 +47,7 @@ def configure() -> None:
     if logger.handlers or logging.getLogger().handlers:
         return
     handler = _Lines()
-    handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
+    handler.setFormatter(_Printable("%(levelname)s:%(name)s:%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False  # a library that sets up the root logger later prints no line again

@@ -1,14 +1,14 @@
 """Commands whose standard output is full, closed, or read by nobody."""
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
-from support.jobs import Workplace, gone
+from support.jobs import Workplace
 
 WSE = ("csrun_wse", "--total-nodes", "1", "--tasks-per-node", "1")
 TALKS = """
@@ -68,18 +68,23 @@ def test_an_exit_code_needs_no_streams(tmp_path: Path) -> None:
     assert run(("csrun_wse", "--no-such-option"), "<&- >&- 2>&-", tmp_path).returncode == 2
 
 
-def test_an_output_that_nobody_reads_ends_the_job_in_order(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_has_no_say_in_how_the_job_ends(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
-    with place.start(*WSE[1:], "sh", "-c", TALKS) as launcher:
-        place.wait_for("up")
-        pids = [p.pid for p in psutil.Process(launcher.pid).children(recursive=True)]
-        assert launcher.stdout is not None
-        assert launcher.stderr is not None
-        launcher.stdout.close()
-        assert launcher.wait(20) == 128 + signal.SIGPIPE
-        assert "error" not in launcher.stderr.read()
-        assert gone(pids)
-    assert (tmp_path / "ended").exists()
+    talks = "for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.1; done; exit 3"
+    words = [sys.executable, "-m", "csrun.cli.csrun_wse", *WSE[1:], "sh", "-c", talks]
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | head -3; exit ${PIPESTATUS[0]}', "bash", *words],
+        cwd=tmp_path, env={**os.environ, "CSRUN_STATE_DIR": str(tmp_path / "state")},
+        capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert len(done.stdout.splitlines()) == 3
+    logs = place.jobs / "1" / "logs"
+    assert f"csrun_wse: standard output: Broken pipe: the tasks' output is in {logs}" in done.stderr
+    assert (logs / "rank-00000.log").read_text().endswith("line 9\n")
+    assert place.record(1)["state"] == "FAILED"
+    assert place.record(1)["exit_code"] == 3
 
 
 def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
@@ -93,14 +98,22 @@ def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
     assert (tmp_path / "ended").exists()
 
 
-def test_a_training_that_nobody_reads_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_ctrl_c_that_ends_tee_as_well_cancels_a_training_in_order(tmp_path: Path) -> None:
+    """As of `csrun_wse ... 2>&1 | tee log`: a terminal interrupts both."""
     place = FcMnist(tmp_path)
     place.configure()
     with place.start_wse("--max_steps", str(MANY_STEPS)) as launcher:
         assert launcher.stdout is not None
+        assert launcher.stderr is not None
         while "global_step = 50" not in launcher.stdout.readline():
             pass
         launcher.stdout.close()
-        assert launcher.wait(20) == 128 + signal.SIGPIPE
+        launcher.stderr.close()
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(60) == 128 + signal.SIGINT
     assert not [p for p in tmp_path.rglob(".*") if "state" not in p.parts]
-    assert place.checkpoint(0).exists()
+    assert place.record(1)["state"] == "CANCELLED"
+    logs = place.jobs / "1" / "logs"
+    log = (logs / "rank-00000.log").read_text()
+    assert "Training interrupted: the next run in model_dir resumes from" in log
+    assert "SIGINT: the job was ended" in (logs / "launcher.log").read_text()

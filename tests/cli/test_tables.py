@@ -1,8 +1,6 @@
 """Rows of text on a screen."""
 
 import io
-import os
-import shutil
 import sys
 
 import pytest
@@ -13,19 +11,6 @@ HEADINGS = ("job", "name", "why")
 LONG = "because " * 40
 
 
-@pytest.mark.parametrize(("columns", "left"), [(80, 52), (30, tables.LEAST_CUT)])
-def test_the_last_column_fits_the_screen(
-    columns: int, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
-    (row,) = tables._cut(
-        HEADINGS, [("1", "a-name-of-15-ch", LONG[: left + 300])], 10, tables.LEAST_CUT
-    )
-    assert row[:2] == ("1", "a-name-of-15-ch")
-    assert (len(row[2]), row[2][-1]) == (left, "…")
-    assert tables._cut(HEADINGS, [("1", "a", "why")], 10, tables.LEAST_CUT) == [("1", "a", "why")]
-
-
 def test_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
@@ -33,12 +18,43 @@ def test_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LONG.rstrip() in written.getvalue()
 
 
-def test_columns_on_a_narrow_screen_fit_it(
+def be_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Standard output, as capsys has it, passes for a terminal."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+def test_the_last_column_fits_the_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "36")  # 18 for the others, 10 for a table's lines: 8 were left
+    be_terminal(monkeypatch, 36)
     tables.show(HEADINGS, [("1", "a-name-of-15-ch", LONG)], cut="why")
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["JOB", "NAME", "WHY"]
     assert (len(row), row[-1]) == (36, "…")
+
+
+def test_columns_are_dropped_for_a_last_one_that_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_terminal(monkeypatch, 100)
+    headings = ("job", "when", "state", "why")
+    for why, kept in (("short", "JOB  WHEN"), (LONG, "JOB  STATE")):
+        tables.show(headings, [("1", "w" * 80, "FAILED", why)], cut="why", droppable=("when",))
+        header, row = capsys.readouterr().out.splitlines()
+        assert header.startswith(kept)
+        assert len(row) <= 100
+
+
+def test_one_look_whatever_the_length_of_the_last_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_terminal(monkeypatch, 100)
+    for why in ("", LONG):
+        tables.show(HEADINGS, [("1", "a", why)], cut="why")
+        assert capsys.readouterr().out.startswith("JOB  NAME  WHY\n1    a")
+
+
+def test_escape_sequences_of_a_name_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show(HEADINGS, [("1", "a\x1b]0;title\x07", "two\nlines")], cut="why")
+    assert capsys.readouterr().out.splitlines()[1] == r"1    a\x1b]0;title\x07  two\nlines"

@@ -141,18 +141,26 @@ def test_nothing_of_it_can_be_read_changed_joined_or_stalled(adas_job: int) -> N
         assert stat.S_IMODE(path.stat().st_mode) & 0o777 == 0o700
 
 
-def test_a_forged_record_is_its_forgers_and_ends_nothing(adas_job: int) -> None:
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_forged_record_is_its_forgers_and_ends_nothing(adas_job: int, number: int) -> None:
+    """One with the number of another account's job is not listed."""
+
     def forge() -> None:
-        record = msgspec.structs.replace(register.read(SITE, 1), job_id=7, uid=ADA)
-        folder = TOP / "board" / str(BOB) / "7"
+        record = msgspec.structs.replace(
+            register.read(SITE, 1), job_id=number, uid=ADA, user="root"
+        )
+        folder = TOP / "board" / str(BOB) / str(number)
         folder.mkdir(parents=True)
         (folder / register.RECORD_FILE).write_bytes(stored.text_of(record))
         for shown in (folder / register.RECORD_FILE, folder, folder.parent):
             shown.chmod(0o755)
 
     assert as_bob(forge) is None
-    refused = as_account(ADA, lambda: cancel.cancel(SITE, 7, 0), (GROUP,))
-    assert isinstance(refused, UsageError)
+    listed = {job.job_id: job.user for job in overview.jobs(SITE, all_states=True)}
+    assert listed == {number: f"uid {BOB}"} | {1: f"uid {ADA}"}
+    if number == 7:
+        refused = as_account(ADA, lambda: cancel.cancel(SITE, 7, 0), (GROUP,))
+        assert isinstance(refused, UsageError)
     os.kill(adas_job, 0)
 
 

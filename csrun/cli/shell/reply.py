@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
+from csrun.base.text import printable_line
+from csrun.cli import tables
+
 Value = str | int | float | None
 Record = Mapping[str, Value]
 
@@ -32,13 +35,8 @@ def lines(record: Record) -> str:
 
 
 def _print_table(records: Sequence[Record]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*map(_label, records[0]))
-    for record in records:
-        table.add_row(*(_text(key, value) for key, value in record.items()))
-    Console(highlight=False, markup=False).print(table)
+    rows = ([_text(key, value) for key, value in record.items()] for record in records)
+    tables.show([_label(key) for key in records[0]], rows)
 
 
 def _label(key: str) -> str:
@@ -54,7 +52,8 @@ def _text(key: str, value: Value) -> str:
         value = f"{value:,.1f}".removesuffix(".0")
     elif isinstance(value, int) and unit:
         value = f"{value:,}"
-    return f"{value}{unit}" if unit.startswith("/") else f"{value} {unit}".rstrip()
+    text = printable_line(str(value))
+    return f"{text}{unit}" if unit.startswith("/") else f"{text} {unit}".rstrip()
 
 
 def _without_unit(key: str) -> tuple[str, str]:

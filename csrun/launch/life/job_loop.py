@@ -14,9 +14,11 @@ from math import inf
 from time import monotonic
 
 from csrun.base.errors import CsrunError, OutputError
+from csrun.base.streams import keep_errors_in
+from csrun.base.text import printable
 from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
-from csrun.jobs.folder import JobFolder, lack_of_room
+from csrun.jobs.folder import LAUNCHER_LOG, JobFolder, lack_of_room
 from csrun.jobs.record import Outcome, outcome_of
 from csrun.jobs.signals import ENDING_SIGNALS, heeded
 from csrun.launch.life.first_cause import TaskEnd, describe_cause, how, summarize
@@ -59,6 +61,7 @@ class JobLoop:
         asked_s: float | None = None,
     ) -> None:
         self._folder = folder
+        keep_errors_in(folder.log(LAUNCHER_LOG))
         self._told_in = job.told_in(folder.path)
         self._server = server
         self._signals = signals
@@ -105,7 +108,7 @@ class JobLoop:
             self._server.end(outcome)
         finally:
             kill_descendants()
-            self._output.forward(is_last=True)
+            self._forward(is_last=True)
             self._output.close()
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
@@ -120,16 +123,22 @@ class JobLoop:
         if now_s >= self._limit_at_s:
             self._limit_at_s = inf
             self._handle(TimeLimitReached(now_s))
-        try:
-            self._output.forward()
-        except OutputError as error:
-            self._output_lost(error, now_s)
+        self._forward()
 
-    def _output_lost(self, error: OutputError, now_s: float) -> None:
-        self._output.give_up()
-        if self._state.signum is None:  # Ctrl-C may have ended our reader, too
-            self._output_error = error
-            self._handle(Interrupted(signal.SIGPIPE, now_s))
+    def _forward(self, is_last: bool = False) -> None:
+        """Show what the tasks have written; a closed pipe has no say in how the job ends.
+
+        Their logs have all of it. A full disk ends the job: what it would show is to be kept.
+        """
+        try:
+            self._output.forward(is_last)
+        except OutputError as error:
+            self._output.give_up()
+            if error.is_unread:
+                say(f"csrun_wse: {error}: the tasks' output is in {self._folder.path / 'logs'}")
+            elif self._state.signum is None:
+                self._output_error = error
+                self._handle(Interrupted(signal.SIGPIPE, monotonic()))
 
     def _handle(self, event: Event) -> None:
         if self._is_finished:
@@ -152,7 +161,7 @@ class JobLoop:
                 self._is_finished = True
 
     def _prepare_restart(self, cause: TaskEnd, number: int) -> None:
-        self._output.forward(is_last=True)
+        self._forward(is_last=True)
         shown = self._output.was_on_console(cause.name)
         say(describe_cause(cause, self._folder.log(cause.name), shown))
         say(f"csrun_wse: restart {number} of {self._max_restarts}: the tasks start again")
@@ -256,7 +265,7 @@ def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
 def say(text: str) -> None:
     """Write one of the launcher's own lines, after what the tasks have written so far."""
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _say_ready(tasks: int, after_s: float) -> None:

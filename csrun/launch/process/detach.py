@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from csrun.base.errors import shell_code
+from csrun.jobs.folder import LAUNCHER_LOG
 from csrun.jobs.registered_job import RegisteredJob
-
-LOG_NAME = "launcher"
 
 
 def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
@@ -45,7 +44,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
 
 def _leave_terminal(write_end: int, job: RegisteredJob) -> None:
     """What the tasks write is in their logs; what the launcher says gets one of its own."""
-    log = job.folder.log(LOG_NAME)
+    log = job.folder.log(LAUNCHER_LOG)
     log.parent.mkdir(0o700, exist_ok=True)
     null = os.open(os.devnull, os.O_RDWR)
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

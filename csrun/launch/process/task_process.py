@@ -18,6 +18,7 @@ from typing import NoReturn
 from threadpoolctl import ThreadpoolController
 
 from csrun.base.errors import CsrunError
+from csrun.base.text import printable
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
 from csrun.context.link import report_of
 from csrun.jobs.folder import JobFolder
@@ -215,7 +216,11 @@ def _report(error: BaseException, start: StartTask, folder: JobFolder) -> int:
 def _write_to_log(report: TaskReport, error: BaseException) -> None:
     if report.kind is TaskReportKind.EXIT:
         return
-    text = f"error: {report.message}\n" if isinstance(error, CsrunError) else report.traceback
+    text = (
+        f"error: {printable(report.message)}\n"
+        if isinstance(error, CsrunError)
+        else report.traceback
+    )
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
 

@@ -1,0 +1,73 @@
+"""Standard output and standard error of a command, whose failures are told apart."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from csrun.base.errors import OutputError
+
+
+class _Output(io.FileIO):
+    """Standard output; its failure is an error of its own kind, once, then it takes anything."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            _redirect(self.fileno(), Path(os.devnull))
+            raise OutputError(error) from error
+
+
+class _Errors(io.FileIO):
+    """Standard error; once nobody reads it, what is written goes to the fallback file."""
+
+    fallback = Path(os.devnull)
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            _redirect(self.fileno(), self.fallback)
+            return super().write(data)
+
+
+def prepare() -> None:
+    """Put something into the place of closed streams, and wrap those that are open.
+
+    The next file to be opened would get a closed stream's descriptor, and the output with it.
+    """
+    if sys.stdout is not None:
+        sys.stdout = _wrapped(sys.stdout, _Output)
+    if sys.stderr is not None:
+        sys.stderr = _wrapped(sys.stderr, _Errors)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the process's life
+
+
+def keep_errors_in(path: Path) -> None:
+    """From now on, what standard error does not take any more is appended to this file."""
+    _Errors.fallback = path
+
+
+def _wrapped(stream: TextIO, kind: type[io.FileIO]) -> TextIO:
+    """The stream as one of this kind; what its encoding lacks becomes a `?`."""
+    raw = kind(stream.fileno(), "w", closefd=False)
+    errors = "replace" if stream.errors == "strict" else stream.errors
+    is_by_line = stream.isatty() or kind is _Errors
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), stream.encoding, errors, line_buffering=is_by_line
+    )
+
+
+def _redirect(descriptor: int, path: Path) -> None:
+    """Let a descriptor be that of a file; the null device where it cannot be opened."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        target = os.open(path, flags, 0o600)
+    except OSError:
+        target = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(target, descriptor)
+    os.close(target)
