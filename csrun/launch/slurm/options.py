@@ -1,4 +1,4 @@
-"""Slurm's own options of a job: the site file's, over them those of its roles, over both the
+"""Slurm's options of a job: the site file's, over them those of its roles, over both the
 command line's.
 
 Three tables: what every component of a job is asked for, what the first one is asked for as it
@@ -24,26 +24,26 @@ FIRST = frozenset(
      "no-requeue", "requeue"}
 )  # fmt: skip
 OF_SBATCH = frozenset({"no-requeue", "requeue"})  # srun knows no such thing
-_TASKS = "say --tasks-per-node and --total-nodes, of which the roles of the tasks follow"
+_TASKS = "use --tasks-per-node and --total-nodes instead"
 REFUSED = {
-    "array": "a job of csrun's is one run: start it once for each",
-    "cpus-per-task": "say csrun's own --cpus-per-task",
-    "distribution": "say --cyclic, or nothing: the ranks' places decide their roles",
-    "error": "say --output",
-    "exclusive": "every node of a job is its own",
-    "export": "the tasks need all of this shell's environment: set variables in it",
-    "gres": "set gres in the site file; the CS system follows from the mode, or --cs_ip",
-    "job-name": "say csrun's own --job-name",
-    "nodes": "say --total-nodes",
+    "array": "a job is one run: start csrun_wse once for each",
+    "cpus-per-task": "use csrun_wse's --cpus-per-task instead",
+    "distribution": "use --cyclic instead",
+    "error": "use csrun_wse's --output instead",
+    "exclusive": "a job always has its nodes to itself",
+    "export": "tasks get this shell's environment: set variables in it",
+    "gres": "set gres in the site file, and choose the system with --cs_ip",
+    "job-name": "use csrun_wse's --job-name instead",
+    "nodes": "use --total-nodes instead",
     "ntasks": _TASKS,
     "ntasks-per-core": _TASKS,
     "ntasks-per-node": _TASKS,
     "ntasks-per-socket": _TASKS,
-    "output": "say csrun's own --output",
+    "output": "use csrun_wse's --output instead",
     "signal": "set grace_s in the site file",
     "tasks-per-node": _TASKS,
-    "time": "say --time-limit, which ends the job in order",
-    "wrap": "the command of csrun_wse is what is run",
+    "time": "use csrun_wse's --time-limit instead",
+    "wrap": "csrun_wse runs the command that it is given",
 }
 
 
@@ -129,11 +129,11 @@ def _words(found: dict[str, str | None], names: frozenset[str]) -> tuple[str, ..
 
 def _check(where: str, name: str, value: str | None) -> None:
     if reason := REFUSED.get(name):
-        raise UsageError(f"{where}: csrun does not pass {name} on: {reason}")
+        raise UsageError(f"{where}: csrun sets {name} itself: {reason}")
     known = sorted(EVERY | FIRST)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
-        meant = f"did you mean {close[0]}?" if close else f"it knows: {', '.join(known)}"
-        raise UsageError(f"{where}: csrun does not know which nodes of a job want it; {meant}")
+        meant = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        raise UsageError(f"{where}: unknown option; {meant}")
     if value is not None and not value.isprintable():
         raise UsageError(f"{where}: must be one line of printable text, got {value!r}")

@@ -166,7 +166,7 @@ def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
     others = system.others_like(site, first, count - 1, mode, users=users)
     names = tuple(each.name for each in (first, *others))
     if is_open and named is None:
-        has = "has" if count == 1 else "have"
-        known = ", ".join(f"{each.name} has {jobs[each.name]}" for each in choice)
-        say(f"csrun_wse: the job asks for {', '.join(names)}, which {has} the fewest jobs: {known}")
+        known = ", ".join(f"{each.name} {jobs[each.name]}" for each in choice)
+        reason = f"fewest jobs: {known}" if any(jobs.values()) else "no system has jobs"
+        say(f"csrun_wse: requesting {', '.join(names)} ({reason})")
     return names

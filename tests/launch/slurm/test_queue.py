@@ -193,7 +193,7 @@ def test_without_a_name_the_system_with_the_fewest_jobs(
         return run.systems_for(plan(request, site, (0,)), site)
 
     assert asked() == ("cs2-02",)
-    said = "the job asks for cs2-02, which has the fewest jobs: cs2-01 has 2, cs2-02 has 1"
+    said = "requesting cs2-02 (fewest jobs: cs2-01 2, cs2-02 1)"
     assert capsys.readouterr().err == f"csrun_wse: {said}\n"
     assert asked("--cs_ip", "cs2-01") == ("cs2-01",)
     assert asked("--compile_only") == ()
@@ -219,7 +219,7 @@ def test_several_systems_are_those_with_the_fewest_jobs(
     ]
     monkeypatch.setattr(squeue, "systems", lambda site: found)
     assert run.systems_for(plan_of("--num_csx", "2"), FOUR) == ("cs2-02", "cs2-04")
-    assert "asks for cs2-02, cs2-04, which have the fewest jobs: cs2-01 " in capsys.readouterr().err
+    assert "requesting cs2-02, cs2-04 (fewest jobs: cs2-01 2, " in capsys.readouterr().err
     named = ("--num_csx", "2", "--cs_ip", "cs2-01")
     assert run.systems_for(plan_of(*named), FOUR) == ("cs2-01", "cs2-02")
     save_state(FOUR, FOUR.systems[1], SystemState(Power.STANDBY, STREAMING))

@@ -35,10 +35,10 @@ def test_slurms_own_options_are_the_sites_and_the_command_lines() -> None:
 
 
 @pytest.mark.parametrize(("option", "said"), [
-    *((name, f"csrun does not pass {name} on: {why}") for name, why in options.REFUSED.items()),
-    ("export=NONE", "does not pass export on: the tasks need all of this shell's environment"),
+    *((name, f"csrun sets {name} itself: {why}") for name, why in options.REFUSED.items()),
+    ("export=NONE", "sets export itself: tasks get this shell's environment"),
     ("acount=lab", "did you mean account?"),
-    ("burst-buffer=x", "it knows: account, begin"),
+    ("burst-buffer=x", "known: account, begin"),
     ("requeue", "add --sbatch"),
     ("comment=a\nb", "must be one line of printable text"),
 ])  # fmt: skip
@@ -46,7 +46,7 @@ def test_an_option_that_is_not_passed_on(option: str, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         options.of([option], SITE, batch=False)
     site = msgspec.structs.replace(SITE, slurm_options={"array": "1-3"})
-    with pytest.raises(UsageError, match=r"site local: slurm_options\.array: csrun does not"):
+    with pytest.raises(UsageError, match=r"site local: slurm_options\.array: csrun sets"):
         options.of([], site, batch=True)
 
 
