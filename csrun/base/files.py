@@ -143,10 +143,21 @@ def temporary_beside(path: Path) -> Path:
 def create_new(path: Path) -> int:
     """A descriptor of a file that was not there: never what a link points to.
 
+    Its owner may read and write it, whatever the umask.
+
     Raises: FileExistsError when there is anything of this name
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o644)
+    descriptor = os.open(path, flags, 0o644)
+    allow_owner(descriptor)
+    return descriptor
+
+
+def allow_owner(descriptor: int) -> None:
+    """Give its owner the right to read and write a file, which a umask may have taken."""
+    found = os.fstat(descriptor)
+    if found.st_mode & 0o600 != 0o600 and found.st_uid == os.geteuid():
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) | 0o600)
 
 
 def discard(temporary: Path) -> None:

@@ -151,7 +151,10 @@ def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
     if len(text) > _MAX_DIGITS or not re.fullmatch(_CORE[name][0], text):
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         raise ConstructorError(None, None, f"{shown} is no {name}", node.start_mark)
-    return _MAKERS[name](text)
+    value = _MAKERS[name](text)
+    if name == "int" and not -(2**63) <= value < 2**63:
+        raise ConstructorError(None, None, f"{text} has more than 64 bits", node.start_mark)
+    return value
 
 
 def _install() -> None:

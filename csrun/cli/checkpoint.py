@@ -28,7 +28,10 @@ def checkpoint() -> None:
 @a_path
 @frame.in_format
 def list_checkpoints(path: Path, output: str) -> int:
-    """The checkpoints of a model_dir: steps, sizes, dates, which are kept, whose they are."""
+    """List the checkpoints of a model_dir: steps, sizes, dates, which are kept, of which run.
+
+    What all of them have in common of their run is printed once, below the table.
+    """
     from csrun.cli import tables
     from csrun.records.checkpoints import listing
 
@@ -36,17 +39,36 @@ def list_checkpoints(path: Path, output: str) -> int:
     if output == "json":
         _print_json(found)
     else:
-        headings = ("step", "size", "written", "index", "of")
-        tables.show(headings, map(_row, found), cut="of")
+        common = _common(found)
+        rows = [_row(one, common) for one in found]
+        headings = ("step", "size", "written", "index", "")
+        tables.show(headings, rows, cut="")
+        if common:
+            click.echo(f"all of them: {_of(common)}")
     return 0
 
 
-def _row(found: "Listed") -> tuple[str, ...]:
+def _common(found: "list[Listed]") -> dict[str, str]:
+    """What the identities of all that can be read have in common."""
+    identities = [one.identity for one in found if one.problem is None]
+    first = identities[0] if identities else {}
+    return {
+        name: value
+        for name, value in first.items()
+        if value and all(identity.get(name) == value for identity in identities)
+    }
+
+
+def _of(identity: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in identity.items())
+
+
+def _row(found: "Listed", common: dict[str, str]) -> tuple[str, ...]:
     from datetime import datetime
 
     written = datetime.fromtimestamp(found.written_s).isoformat(" ", "seconds")
-    of = ", ".join(f"{name} {value}" for name, value in found.identity.items() if value)
-    of = of if found.problem is None else f"damaged: {found.problem}"
+    own = {n: value for n, value in found.identity.items() if value and n not in common}
+    of = _of(own) if found.problem is None else f"damaged: {found.problem}"
     return str(found.step), f"{found.nbytes:,}", written, found.place, of
 
 
@@ -116,10 +138,11 @@ def _say_verified(one: "Verified") -> None:
 @click.argument("second", type=click.Path(path_type=Path))
 @frame.in_format
 def diff(first: Path, second: Path, output: str) -> int:
-    """What differs between two checkpoints, tensor by tensor; exit code 1 if anything does.
+    """Compare two checkpoints, tensor by tensor; exit code 1 if anything differs.
 
-    FIRST and SECOND: a checkpoint's file or name, or a model_dir for its newest. The relative
-    difference is |a - b| / max(|a|, |b|).
+    FIRST and SECOND: a checkpoint's file or name, or a model_dir for its newest. MAX ABS is the
+    largest difference of two values, RELATIVE the norm of all differences of a tensor over the
+    larger of its two norms.
     """
     from csrun.cli import tables
     from csrun.records.checkpoints import compare, open_checkpoint
@@ -135,7 +158,7 @@ def diff(first: Path, second: Path, output: str) -> int:
         _print_json(found)
     else:
         if differing:
-            tables.show(("tensor", "max abs", "max rel", ""), map(_difference, differing))
+            tables.show(("tensor", "max abs", "relative", ""), map(_difference, differing))
         same = len(found) - len(differing)
         counts = f"{same} with identical bits, {len(differing)} that differ"
         click.echo(f"{len(found)} tensors: {counts}")
@@ -145,7 +168,7 @@ def diff(first: Path, second: Path, output: str) -> int:
 def _difference(one: "Comparison") -> tuple[str, ...]:
     if one.problem is not None:
         return one.name, "", "", one.problem
-    return one.name, f"{one.max_abs:.3g}", f"{one.max_rel:.3g}", ""
+    return one.name, f"{one.max_abs:.3g}", f"{one.relative:.3g}", ""
 
 
 @checkpoint.command(context_settings=SETTINGS)

@@ -216,6 +216,11 @@ def _sized(conversion: Conversion, folder: Folder, params: Any, target: Path) ->
         for key, value in wanted.items()
         if config.get(key, value) != value
     ]
+    lines += [
+        f"{key} must be a number, got {_plain(config[key])}"
+        for key, ours in conversion.sizes.items()
+        if key in config and _is_number(getattr(params.model, ours)) > _is_number(config[key])
+    ]
     if lines:
         raise UsageError(f"{where}: {'; '.join(lines)}")
     sizes = {ours: config[theirs] for theirs, ours in conversion.sizes.items()}
@@ -227,6 +232,10 @@ def _sized(conversion: Conversion, folder: Folder, params: Any, target: Path) ->
         return msgspec.convert(raw, conversion.schema)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}") from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _unlike(conversion: Conversion, config: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,7 @@ def prepare(model_dir: Path) -> None:
         probe.unlink()
     except FileExistsError as error:
         raise UsageError(
-            f"model_dir {model_dir}: is no folder; remove it, or choose another model_dir"
+            f"model_dir {model_dir}: is no folder; choose another model_dir"
         ) from error
     except (OSError, ValueError) as error:  # the second of a name with a NUL
         why = error.strerror if isinstance(error, OSError) else error

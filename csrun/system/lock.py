@@ -20,6 +20,7 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import (
     SHARED,
     account_name,
+    allow_owner,
     create_new,
     make_for_group,
     make_private,
@@ -231,6 +232,7 @@ def _open(path: Path) -> int:
     except FileNotFoundError:
         make_private(path.parent)
         fd = os.open(path, flags, 0o600)
+    allow_owner(fd)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)

@@ -119,3 +119,10 @@ def test_a_file_that_is_too_large_is_not_read_whole(path):
     path.write_bytes(b"# " + b"x" * MAX_BYTES)
     with pytest.raises(UsageError, match="cannot be read: more than 1,048,576 bytes"):
         read(path)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64])
+def test_a_number_of_more_than_64_bits_is_refused(path, number):
+    path.write_text(f"a: {number}\n")
+    with pytest.raises(UsageError, match=f"{number} has more than 64 bits"):
+        read(path)

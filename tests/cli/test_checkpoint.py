@@ -52,15 +52,30 @@ def test_list_shows_steps_sizes_and_which_are_kept(
 ) -> None:
     (folder / "model-ckpt-50.json").write_bytes(b"rubbish")
     head, *rows = said(capsys, 0, "list", folder).splitlines()
-    assert head.split() == ["STEP", "SIZE", "WRITTEN", "INDEX", "OF"]
+    assert head.split() == ["STEP", "SIZE", "WRITTEN", "INDEX"]
+    assert rows.pop() == "all of them: seed 7, optimizer_state momentum"
     assert [row.split()[0] for row in rows] == ["50", "200", "300"]  # keeps two
     assert "not in the index  damaged: " in rows[0]
     assert "kept" in rows[1]
-    assert rows[2].endswith("latest            seed 7, optimizer_state momentum")
+    assert rows[2].endswith("latest")
     found = json.loads(said(capsys, 0, "list", folder, "-o", "json"))
     sizes = [sum(path.stat().st_size for path in folder.glob("model-ckpt-300.*"))]
     assert [one["nbytes"] for one in found[2:]] == sizes
     assert found[2]["identity"] == OWN
+
+
+def test_list_shows_in_each_row_what_differs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints.write(folder, 400, TENSORS, {**OWN, "threads": "4"}, 3)
+    checkpoints.write(folder, 500, TENSORS, {**OWN, "threads": "8"}, 3)
+    _, *rows, common = said(capsys, 0, "list", folder).splitlines()
+    assert [row.split()[4:] for row in rows] == [
+        ["kept"],
+        ["kept", "threads", "4"],
+        ["latest", "threads", "8"],
+    ]
+    assert common == "all of them: seed 7, optimizer_state momentum"
 
 
 def test_verify_says_every_damage_and_the_newest_good_one(
@@ -131,7 +146,7 @@ def test_verify_takes_no_checkpoint_for_damaged_that_a_training_removes(
 
 def test_diff_measures_what_differs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = {name: array.copy() for name, array in TENSORS.items()}
-    other["fc/bias"][2] = 5.0  # |4 - 5| = 1, a fifth of the larger one
+    other["fc/bias"][2] = 5.0  # |4 - 5| = 1; norms of (1, -2, 4) and (1, -2, 5): sqrt(21), sqrt(30)
     other["fc/kernel"] = other["fc/kernel"].T.copy()
     other["extra"] = other.pop("momentum/fc/bias")
     checkpoints.write(folder, 400, other, OWN, 2)
@@ -141,7 +156,8 @@ def test_diff_measures_what_differs(folder: Path, capsys: pytest.CaptureFixture[
     by_name = {one["name"]: one for one in found}
     assert by_name["momentum/fc/kernel"]["is_same"]
     bias = by_name["fc/bias"]
-    assert (bias["max_abs"], bias["max_rel"], bias["is_same"]) == (1.0, 0.2, False)
+    assert (bias["max_abs"], bias["is_same"]) == (1.0, False)
+    assert bias["relative"] == pytest.approx(1 / 30**0.5)
     assert by_name["fc/kernel"]["problem"].startswith("float32[2, 3] in ")
     assert by_name["momentum/fc/bias"]["problem"].endswith("model-ckpt-400.safetensors")
     assert by_name["extra"]["problem"].endswith("model-ckpt-300.safetensors")
@@ -201,7 +217,7 @@ def test_damage_is_refused_before_a_file_is_there(
     ("target", "words"),
     [
         ("model_dir", "has checkpoints already: choose another model_dir"),
-        ("weights.safetensors", "cannot be written: File exists; choose another model_dir"),
+        ("weights.safetensors", "is no folder; choose another model_dir"),
     ],
 )
 def test_no_checkpoint_is_made_over_what_is_there(

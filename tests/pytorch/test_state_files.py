@@ -110,3 +110,27 @@ def test_what_is_no_state_dict_is_refused(saved, tmp_path, capsys):
     assert frame.run(csrun, words) == 2
     assert "torch.save" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
+
+
+WITHOUT_VALUES = {
+    "on the meta device and has no values": lambda: torch.ones(2, device="meta"),
+    "repeats its values, as expand() does": lambda: torch.ones(1).expand(10**9),
+    "a nested tensor": lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("message", WITHOUT_VALUES)
+def test_a_tensor_without_values_of_its_own_is_refused(message, tmp_path, capsys):
+    torch.save({"a": WITHOUT_VALUES[message]()}, tmp_path / "x.pt")
+    words = ["checkpoint", "convert", str(tmp_path / "x.pt"), str(tmp_path / "made")]
+    assert frame.run(csrun, [*words, "--from", "torch"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_format_of_old_pytorch_is_refused_with_a_remedy(tmp_path, capsys):
+    torch.save({"a": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    words = ["checkpoint", "convert", str(tmp_path / "x.pt"), str(tmp_path / "made")]
+    assert frame.run(csrun, [*words, "--from", "torch"]) == 2
+    assert "before PyTorch 1.6: torch.load it, and torch.save it again" in capsys.readouterr().err

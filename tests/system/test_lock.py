@@ -24,7 +24,7 @@ def test_what_a_planted_link_leads_to_is_not_emptied(tmp_path, plant):
 
 
 @needs_two_accounts
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077, 0o777])
 def test_another_account_cannot_hold_a_lock_and_so_stalls_nobody(own_folder, umask):
     before = os.umask(umask)
     try:

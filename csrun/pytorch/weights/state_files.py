@@ -55,13 +55,24 @@ def tensors_of(path: Path) -> dict[str, Blocks]:
     found = {}
     places = set()
     for name, tensor in _state_dict(path).items():
-        if tensor.layout is not torch.strided:
-            raise UsageError(f"{path}: {name} is {tensor.layout}: save its to_dense() instead")
+        _require_values(path, name, tensor)
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
         if tensor.is_floating_point() and (place not in places or not tensor.numel()):
             places.add(place)
             found[name] = _blocks(tensor)
     return found
+
+
+def _require_values(path: Path, name: str, tensor: torch.Tensor) -> None:
+    """Raises: UsageError for a tensor whose values are not in the file, one by one"""
+    if tensor.is_nested:
+        raise UsageError(f"{path}: {name} is a nested tensor: save its to_padded_tensor() instead")
+    if tensor.layout is not torch.strided:
+        raise UsageError(f"{path}: {name} is {tensor.layout}: save its to_dense() instead")
+    if tensor.is_meta:
+        raise UsageError(f"{path}: {name} is on the meta device and has no values: load it first")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise UsageError(f"{path}: {name} repeats its values, as expand() does: save its clone()")
 
 
 def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
@@ -70,6 +81,11 @@ def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except Exception as error:  # of many kinds, as torch's unpickler raises them
+        if "mmap can only be used" in str(error):  # PyTorch's words for another format
+            raise UsageError(
+                f"{path}: is no file of torch.save, or one of before PyTorch 1.6: torch.load it, "
+                "and torch.save it again"
+            ) from error
         why = str(error).partition("\n")[0]
         raise UsageError(
             f"{path}: torch.load does not read it with weights_only: {why}; save the model's "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import fsum, sqrt
 
 import numpy as np
 
@@ -16,14 +17,14 @@ class Comparison:
     """A tensor of two checkpoints.
 
     problem: why there is nothing to compare: it is missing in one, or of another shape or type.
-    max_abs, max_rel: the largest |a - b|, and |a - b| / max(|a|, |b|), which is 0 where both are 0;
-    NaN where one of two values is no number. is_same: every bit is.
+    max_abs: the largest |a - b|. relative: the norm of a - b over the larger of the norms of a and
+    b, 0 where both are 0. Both are NaN where one of two values is no number. is_same: every bit is.
     """
 
     name: str
     problem: str | None = None
     max_abs: float = 0.0
-    max_rel: float = 0.0
+    relative: float = 0.0
     is_same: bool = False
 
 
@@ -50,21 +51,32 @@ def _compared(name: str, a: Array, b: Array) -> Comparison:
     if np.array_equal(a.view(np.uint8), b.view(np.uint8)):
         return Comparison(name, is_same=True)
     pieces = (slice(start, start + PIECE) for start in range(0, a.size, PIECE))
-    found = [_largest(a[piece], b[piece]) for piece in pieces]
-    max_abs, max_rel = np.max(found, axis=0)  # NaN stays
-    return Comparison(name, max_abs=float(max_abs), max_rel=float(max_rel))
+    found = [_measured(a[piece], b[piece]) for piece in pieces]
+    max_abs = float(np.max([one.max_abs for one in found]))  # NaN stays
+    norms = (fsum(one.squares_a for one in found), fsum(one.squares_b for one in found))
+    larger, apart = max(norms), fsum(one.squares_apart for one in found)
+    return Comparison(name, max_abs=max_abs, relative=sqrt(apart / larger) if apart else 0.0)
 
 
-def _largest(a: Array, b: Array) -> tuple[float, float]:
-    """The largest difference and relative difference of some values; equal infinities differ by 0.
+@dataclass(frozen=True)
+class _Measured:
+    """The largest difference of some values, and sums of squares: of differences, of values."""
+
+    max_abs: float
+    squares_apart: float
+    squares_a: float
+    squares_b: float
+
+
+def _measured(a: Array, b: Array) -> _Measured:
+    """Equal infinities, and two values that are no numbers, differ by 0 and are in no sum.
 
     Shapes: a, b [n]
     """
     a, b = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # inf - inf, inf / inf
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):  # inf - inf
         apart = np.abs(a - b)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        apart[same] = 0.0
-        scale = np.maximum(np.abs(a), np.abs(b))
-        relative = np.divide(apart, scale, out=np.zeros_like(apart), where=apart != 0)
-    return float(apart.max()), float(relative.max())
+    apart[same] = 0.0
+    a, b = (np.where(same & ~np.isfinite(x), 0.0, x) for x in (a, b))
+    return _Measured(float(apart.max()), *(float(x @ x) for x in (apart, a, b)))

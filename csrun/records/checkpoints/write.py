@@ -74,6 +74,8 @@ class Writer:
                 self._name(name, superseded)
         except OSError as error:
             files.discard(temporary)  # before the free bytes are counted
+            if not os.path.lexists(parts.manifest_path(self._model_dir, name)):
+                files.discard(path)  # without its manifest it is no checkpoint
             raise _failed(path, tensors, error) from error
         finally:
             files.discard(temporary)

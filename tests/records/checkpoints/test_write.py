@@ -280,3 +280,17 @@ def test_an_interrupted_writer_discards_what_it_wrote(
         checkpoints.write(tmp_path, 2, filled(2), {}, 2)
     assert newest(tmp_path) == 1
     assert not leftovers(tmp_path)
+
+
+def test_tensors_without_a_manifest_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full once the tensors are there: they would take the room that is wanted."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("csrun.base.stored.write", full)
+    with pytest.raises(CsrunError, match="the disk is full"):
+        checkpoints.write(tmp_path, 60, {"a": np.ones(2, np.float32)}, {}, 1)
+    assert list(tmp_path.iterdir()) == []
