@@ -34,7 +34,7 @@ def to_torch(path: Path, target: Path) -> None:
     count = _files_of(target).write_file(target, found)
     log.info(f"{count} tensors of {found.path}: {target}")
     if left := len(found.manifest.tensors) - len(found.weights):
-        log.info(f"{left} tensors of the optimizer's state stay behind")
+        log.info(f"Not converted: {left} optimizer-state tensors")
     if found.manifest.identity.get(PROGRAM) != TORCH:
         log.info("The names and layouts are the checkpoint's own: its model is not PyTorch's")
 

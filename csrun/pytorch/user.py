@@ -14,6 +14,7 @@ from csrun.data.adapters.torch_batches import LoaderBatches
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.loader import Orders, check, dataset_of
 from csrun.pytorch.settings import Settings, settings
+from csrun.records.torch_names import same_stored_name, stored_name
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -29,12 +30,18 @@ active: list["Session"] = []  # the one whose block runs
 def module(model: torch.nn.Module) -> torch.nn.Module:
     """The model as Sessions take it: the same object, whose weights a Session trains.
 
-    Raises: UsageError for anything but a module
+    Raises: UsageError for anything but a module, or one with two tensors of one name in checkpoints
     """
     found = settings("module")
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"{user_line()}: cbtorch.module takes a torch.nn.Module, got {type(model).__name__}"
+        )
+    names = (name for name, _ in (*model.named_parameters(), *model.named_buffers()))
+    if same := same_stored_name(names):
+        raise UsageError(
+            f"{user_line()}: {same[0]} and {same[1]} of the model have one name in checkpoints, "
+            f"{stored_name(same[0])}: rename one of them"
         )
     _modules[model] = found
     return model

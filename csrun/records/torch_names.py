@@ -16,6 +16,16 @@ def stored_name(name: str) -> str:
     return name.replace(".", "/") if "." in name else f"{ROOT_LAYER}/{name}"
 
 
+def same_stored_name(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two names that the store cannot tell apart, as `weight` and `model.weight`, if there are."""
+    found: dict[str, str] = {}
+    for name in names:
+        other = found.setdefault(stored_name(name), name)
+        if other != name:
+            return other, name
+    return None
+
+
 def torch_identity(names: Iterable[str], tied: Mapping[str, str]) -> dict[str, str]:
     """What a checkpoint says of the PyTorch model whose it is.
 

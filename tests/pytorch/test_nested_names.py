@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
 
+from csrun.base.errors import UsageError  # noqa: E402
+
 
 class Encoder(nn.Module):
     def __init__(self):
@@ -57,3 +59,12 @@ def test_a_killed_loop_resumes_with_all_weights(tmp_path):
     torch.testing.assert_close(found, theirs.train_once(), rtol=1e-6, atol=1e-7)
     for name, value in ours.model.state_dict().items():
         torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path):
+    """`weight` in the root and `model.weight` would be one weight of the store."""
+    made = Kit()
+    made.model = nn.Module()
+    made.model.weight, made.model.model = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
+    with pytest.raises(UsageError, match=r"weight and model\.weight of the model have one name"):
+        made.session(tmp_path)
