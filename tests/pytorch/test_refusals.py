@@ -54,29 +54,10 @@ def masks(x):
     return x[x > 0].sum() + x  # here
 
 
-def writes_to_a_part(x):
-    x = x * 1
-    x[:, 0] = 0  # here
-    return x
-
-
-def writes_to_a_view(x):
-    x = x * 1
-    x.view(-1).mul_(2)  # here
-    return x
-
-
 def writes_into_another(x):
     y = torch.zeros(6, 3)
     y[0] = x[0]  # here
     return x + y
-
-
-def writes_below_a_view(x):
-    x = x * 1
-    first = x[0]
-    x.mul_(2)  # here
-    return x + first
 
 
 def draws(x):
@@ -112,10 +93,7 @@ FORWARD = {
     branches: "forward needs the number of a traced tensor.*compute with torch.where",
     loops: "forward needs the number of a traced tensor",
     masks: "shape of its result depends on numbers.*use torch.where or a product with the mask",
-    writes_to_a_part: r"writes into a view.*torch.where, torch.cat or x = x \* 2",
-    writes_to_a_view: "writes into a view",
     writes_into_another: "writes what a step computes into a tensor that was made without it",
-    writes_below_a_view: "into what there is a view of",
     draws: "draws random numbers.*draw them in the dataset",
     draws_alike: "draws random numbers.*use torch.nn.functional.dropout",
     takes_the_kth: "aten.kthvalue.default: csrun has no such operator of PyTorch's: write the line",

@@ -1,17 +1,18 @@
 """Writes into tensors: each becomes a new value, which all tensors that lie there then have.
 
-A view that others see beside its base would have to be written back into that: it is refused.
+A write into a view is one into its base, by the scatter form of each view on the way there; what
+else is a view of the base is then made again. So tinygrad does it (extra/torch_backend).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from csrun.pytorch.capture.traced import Traced
+from csrun.pytorch.capture.traced import Traced, ViewOf
 
 if TYPE_CHECKING:
     from csrun.pytorch.capture.recorder import Recorder
@@ -76,12 +77,16 @@ class Writes:
                 f"{func} writes into {target.memory.stored}, which csrun keeps, and the optimizer "
                 "alone changes: write x = x * 2 in place of x *= 2"
             )
-        if any(other.geometry != target.geometry for other in target.memory.tensors):
-            raise refused(
-                f"{func} writes into a view, or into what there is a view of; the tensor that it "
-                "is a view of would not see it: use an operator that gives a new tensor, such as "
-                "torch.where, torch.cat or x = x * 2"
-            )
+        if all(other.geometry == target.geometry for other in target.memory.tensors):
+            return
+        view = target
+        while (of := view.view_of) is not None:
+            if of.call not in WRITTEN_BACK:
+                raise refused(
+                    f"{func} writes into a view that {of.call} made, which csrun does not follow: "
+                    "use an operator that gives a new tensor, such as torch.where or torch.cat"
+                )
+            view = of.base
 
     def _functional(self, func: Any, args: Any) -> tuple[Any, tuple[Any, ...]]:
         if func in _SPECIAL:
@@ -98,5 +103,97 @@ class Writes:
 
     def _replace(self, target: Traced, new: Traced) -> None:
         """All that lie there have the new value; the memory stays that of the target."""
-        for other in list(target.memory.tensors):
-            other.value = new.value
+        others = list(target.memory.tensors)
+        if all(other.geometry == target.geometry for other in others):
+            for other in others:  # which are all that is left of what they are views of
+                other.held, other.view_of = target.held, None
+            target.value = new.value
+            return
+        view, value = target, new
+        while (of := view.view_of) is not None:
+            call, arguments = WRITTEN_BACK[of.call](of, value)
+            value = self._recorder.record(str(call), call, arguments, {})
+            view = of.base
+        view.value = value.value
+        made = {id(view.held)}
+        for other in others:
+            self._make_again(other, made)
+
+    def _make_again(self, tensor: Traced, made: set[int]) -> None:
+        """Give a view the value that it has of its base's new one."""
+        of = tensor.view_of
+        if of is None or id(tensor.held) in made:
+            return
+        made.add(id(tensor.held))
+        self._make_again(of.base, made)
+        call = aten.reshape.default if of.call is aten.view.default else of.call
+        name = str(aten.as_strided.default if call is strided else call)
+        found = self._recorder.record(name, call, (of.base, *of.arguments), of.keywords)
+        tensor.value = (found[of.result] if isinstance(found, tuple | list) else found).value
+
+
+def base_of(tensor: Traced) -> Traced:
+    """What a tensor is a view of, or itself."""
+    while tensor.view_of is not None:
+        tensor = tensor.view_of.base
+    return tensor
+
+
+def strided(x: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor:
+    """as_strided of what lies row by row."""
+    return x.contiguous().as_strided(sizes, strides, offset)
+
+
+Call = tuple[Any, tuple[Any, ...]]  # an operator and its arguments
+
+
+def _by(scatter: Any) -> Callable[[ViewOf, Traced], Call]:
+    """The operator that writes where the view's arguments say."""
+    return lambda of, new: (scatter, (of.base, new, *of.arguments))
+
+
+def _reshaped(of: ViewOf, new: Traced) -> Call:
+    return aten.reshape.default, (new, list(of.base.fake.shape))
+
+
+def _turned(of: ViewOf, new: Traced) -> Call:
+    return of.call, (new, *of.arguments)
+
+
+def _permuted(of: ViewOf, new: Traced) -> Call:
+    dims = [d % len(of.arguments[0]) for d in of.arguments[0]]
+    return of.call, (new, [dims.index(d) for d in range(len(dims))])
+
+
+def _part(of: ViewOf, new: Traced) -> Call:
+    """One of the parts that an axis was split into."""
+    sizes, dim = of.arguments[0], of.arguments[1] if len(of.arguments) > 1 else 0
+    start = sizes * of.result if isinstance(sizes, int) else sum(sizes[: of.result])
+    end = start + new.fake.shape[dim]
+    return aten.slice_scatter.default, (of.base, new, dim, start, end)
+
+
+def _one(of: ViewOf, new: Traced) -> Call:
+    """What is at one place of an axis, of all that are there."""
+    dim = of.arguments[0] if of.arguments else 0
+    return aten.select_scatter.default, (of.base, new, dim, of.result)
+
+
+#: Of each operator that makes a view, the one that gives its base with the view's new numbers.
+WRITTEN_BACK: Mapping[Any, Callable[[ViewOf, Traced], Call]] = {
+    aten.view.default: _reshaped,
+    aten.unsqueeze.default: _reshaped,
+    aten.squeeze.default: _reshaped,
+    aten.squeeze.dim: _reshaped,
+    aten.squeeze.dims: _reshaped,
+    aten.t.default: _turned,
+    aten.transpose.int: _turned,
+    aten.permute.default: _permuted,
+    aten.slice.Tensor: _by(aten.slice_scatter.default),
+    aten.select.int: _by(aten.select_scatter.default),
+    aten.diagonal.default: _by(aten.diagonal_scatter.default),
+    aten.split.Tensor: _part,
+    aten.split_with_sizes.default: _part,
+    aten.unbind.int: _one,
+    strided: _by(aten.as_strided_scatter.default),
+}

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.pytorch.capture.backward import Backward
 from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.functions import Functions
-from csrun.pytorch.capture.inplace import Writes
+from csrun.pytorch.capture.inplace import Writes, base_of, strided
 from csrun.pytorch.capture.limits import (
     refusal_of,
     refusal_of_another,
@@ -32,7 +32,7 @@ from csrun.pytorch.capture.recording import (
 )
 from csrun.pytorch.capture.scopes import Scopes
 from csrun.pytorch.capture.tape import is_made, real
-from csrun.pytorch.capture.traced import Memory, Traced, fake_of
+from csrun.pytorch.capture.traced import Memory, Traced, ViewOf, fake_of
 
 if TYPE_CHECKING:
     from csrun.pytorch.graph.masks import Draw
@@ -205,7 +205,19 @@ class Recorder(TorchDispatchMode):
         )
         if func._schema.is_mutable:
             return self.writes.record(func, args, kwargs)
+        if func is aten.as_strided.default:
+            return self._strided(*args, **kwargs)
         return self.record(str(func), func, args, kwargs)
+
+    def _strided(self, of: Traced, sizes: Any, strides: Any, offset: int | None = None) -> Any:
+        """A view of the memory of a tensor, which is that of what it is a view of itself."""
+        base, start = base_of(of), of.fake.storage_offset() if offset is None else offset
+        if not base.fake.is_contiguous() or base.fake.storage_offset():
+            raise self.refused(
+                "as_strided, or a write into a view, of a tensor whose elements do not lie row by "
+                "row: call .contiguous() before it"
+            )
+        return self.record("aten.as_strided.default", strided, (base, sizes, strides, start), {})
 
     def record(
         self,
@@ -240,7 +252,19 @@ class Recorder(TorchDispatchMode):
                 forward=forward,
             )
         )
+        self._note_views(results, call, args, kwargs)
         return type(found)(results) if several else results[0]
+
+    @staticmethod
+    def _note_views(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """What a result is a view of, by which a write into it is one into that."""
+        viewed = args[0] if args else None
+        if not isinstance(viewed, Traced):
+            return
+        base = viewed.unseen()
+        for number, made in enumerate(results):
+            if made is not None and made.memory is viewed.memory:
+                made.view_of = ViewOf(base, call, tuple(args[1:]), kwargs, number)
 
     @property
     def has_loss(self) -> bool:
@@ -374,7 +398,9 @@ class Recorder(TorchDispatchMode):
         )
 
     def _alias(self, of: Traced) -> Traced:
-        return Traced(of.fake, of.value, of.memory, self)
+        made = Traced(of.fake, of.held, of.memory, self)
+        made.view_of = of.view_of
+        return made
 
     def _read_ref(self, argument: Any) -> Any:
         return argument.value if isinstance(argument, Traced) else argument
@@ -383,7 +409,9 @@ class Recorder(TorchDispatchMode):
     def _memories(call: Any, args: Any, results: int) -> list[Memory]:
         """The operand's for views of it, their own for others."""
         returns = call._schema.returns if isinstance(call, torch._ops.OpOverload) else ()
-        views = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        views = call is strided or any(
+            r.alias_info is not None and not r.alias_info.is_write for r in returns
+        )
         viewed = next((a for a in tree_leaves(args) if isinstance(a, Traced)), None)
         if views and viewed is not None:
             return [viewed.memory] * results

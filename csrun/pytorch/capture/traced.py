@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -33,6 +35,27 @@ class Memory:
         self.tensors: WeakSet[Traced] = WeakSet()
 
 
+@dataclass
+class Held:
+    """The value of tensors that are one and the same."""
+
+    value: Ref
+
+
+@dataclass(frozen=True)
+class ViewOf:
+    """The tensor that another one is a view of, and the operator that made it.
+
+    result: which one of several.
+    """
+
+    base: Traced
+    call: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    result: int
+
+
 class Traced(torch.Tensor):
     """A value of the step that is recorded.
 
@@ -41,14 +64,20 @@ class Traced(torch.Tensor):
     """
 
     fake: FakeTensor
-    value: Ref
+    held: Held
     memory: Memory
     recorder: Recorder
     became: Any = None
+    view_of: ViewOf | None = None  # None for what is no view
 
     @staticmethod
     def __new__(
-        cls: type[Traced], fake: FakeTensor, value: Ref, memory: Memory, recorder: Recorder
+        cls: type[Traced],
+        fake: FakeTensor,
+        value: Ref | Held,
+        memory: Memory,
+        recorder: Recorder,
+        is_seen: bool = True,
     ) -> Traced:
         made = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -59,10 +88,27 @@ class Traced(torch.Tensor):
             layout=fake.layout,
             device=fake.device,
         )
-        made.fake, made.value, made.memory, made.recorder = fake, value, memory, recorder
-        memory.tensors.add(made)
+        made.held = value if isinstance(value, Held) else Held(value)
+        made.fake, made.memory, made.recorder = fake, memory, recorder
+        if is_seen:
+            memory.tensors.add(made)
         found: Traced = made
         return found
+
+    @property
+    def value(self) -> Ref:
+        """The value of the recording that it has now."""
+        return self.held.value
+
+    @value.setter
+    def value(self, value: Ref) -> None:
+        self.held.value = value
+
+    def unseen(self) -> Traced:
+        """The same tensor, as views of it know it: a write into one need not mind that it is there."""
+        made = Traced(self.fake, self.held, self.memory, self.recorder, is_seen=False)
+        made.view_of = self.view_of
+        return made
 
     # What autograd records of it is plain; functions that are taken whole have a mode of their own.
     __torch_function__ = torch._C._disabled_torch_function_impl
