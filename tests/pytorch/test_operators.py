@@ -139,12 +139,21 @@ def written_places(x, w):
     return y + torch.diag_embed(torch.diagonal(x @ w.t(), dim1=1, dim2=2)).sum(1, True)[..., :1]
 
 
+def several_places(x, w):
+    y = x[:, torch.tensor([[2], [0]]), torch.tensor([1, -1, 5])].sum((1, 2))[:, None, None]
+    y = y + x[torch.arange(4)[:, None], torch.tensor([[2, 0]])].sum(1, True) * w[0]
+    y = y + x[torch.tensor([0, -1, 0]), :, torch.tensor([3, 2, 3])].sum()
+    y = y + x[torch.arange(4), x.detach().argmax(1)[:, 0]][:, None]  # places of the batch
+    return y + x * (x.detach() > 0).cumsum(1)
+
+
 def distances(x, w):
     y = torch.linalg.vector_norm(x, 3, 1) + x.logcumsumexp(1).sum(1)
     return y + torch.cdist(x, w).sum((1, 2), True)[:, 0] + torch.cdist(x, w, 1).mean(1)[:, :1]
 
 
 FUNCTIONS = (
+    several_places,
     distances,
     trigonometry,
     roundings,

@@ -35,6 +35,51 @@ def bert():
     return transformers.BertForMaskedLM(config)
 
 
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+}
+
+
+def roberta():
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SMALL))
+
+
+def electra():
+    return transformers.ElectraForMaskedLM(transformers.ElectraConfig(embedding_size=8, **SMALL))
+
+
+def albert():
+    return transformers.AlbertForMaskedLM(transformers.AlbertConfig(embedding_size=8, **SMALL))
+
+
+def llama():
+    config = transformers.LlamaConfig(num_key_value_heads=1, **SMALL)
+    return transformers.LlamaForCausalLM(config)
+
+
+def distilbert():
+    sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+    config = transformers.DistilBertConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=16, pad_token_id=0, **sizes
+    )
+    return transformers.DistilBertForMaskedLM(config)
+
+
+def masked_step(model, batch):
+    tokens, labels = batch
+    model.zero_grad()
+    seen = (tokens != 0).long()
+    loss = model(input_ids=tokens, attention_mask=seen, labels=labels).loss
+    loss.backward()
+    return loss
+
+
 def step(model, batch):
     model.zero_grad()
     loss = model(input_ids=batch[0], labels=batch[1]).loss
@@ -49,3 +94,14 @@ def test_a_model_is_pytorchs(tmp_path, make):
     torch.manual_seed(0)
     tokens, labels = (torch.randint(1, VOCABULARY, (4, 12)) for _ in range(2))
     Beside(make().eval(), (tokens, labels), step, tmp_path).check()  # without dropout
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [gpt2, bert, roberta, electra, albert, distilbert, llama])
+def test_a_model_with_an_attention_mask_is_pytorchs(tmp_path, make):
+    torch.manual_seed(0)
+    tokens = torch.randint(1, VOCABULARY, (4, 12))
+    tokens[1, 7:] = tokens[3, 4:] = 0
+    labels = torch.where(tokens == 0, -100, tokens)
+    Beside(make().eval(), (tokens, labels), masked_step, tmp_path).check()

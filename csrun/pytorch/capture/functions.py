@@ -32,11 +32,14 @@ class Functions(TorchFunctionMode):
     def __enter__(self) -> Self:
         for name, func in self._names.items():
             setattr(functional, name, self._taken(func))
+        # unless it is traced, transformers reads a mask's numbers, and may leave the mask out
+        self._is_tracing, torch.jit.is_tracing = torch.jit.is_tracing, lambda: True
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        torch.jit.is_tracing = self._is_tracing
         for name, func in self._names.items():
             setattr(functional, name, func)
 

@@ -8,11 +8,12 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import embedding as tables
 from csrun.cirh.ops import indexing as ops
-from csrun.cirh.ops.comparison import WhereOp
+from csrun.cirh.ops.arithmetic import AddOp, MulOp
+from csrun.cirh.ops.comparison import GeOp, LtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
-from csrun.cirh.ops.shape import VIEWS, SliceBackwardOp, SliceOp
+from csrun.cirh.ops.shape import VIEWS, PermuteOp, SliceBackwardOp, SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
 
 
@@ -134,7 +135,10 @@ def index_select(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAVa
 
 
 def index(e: Emission, x: SSAValue, indices: Any) -> SSAValue:
-    """By one tensor of places, along one axis."""
+    """By tensors of places, along an axis each."""
+    given = [(d, one) for d, one in enumerate(indices) if one is not None]
+    if len(given) > 1 and all(dtype(one) != "bool" for _, one in given):
+        return _index_by_several(e, x, dict(given))
     dim, places = _only(e, x, indices)
     flat = e.view(places, (prod(shape(places)),))
     return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=dim), e.sizes)
@@ -146,8 +150,7 @@ def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
     if len(given) != 1 or dtype(given[0][1]) == "bool":
         kinds = ", ".join(dtype(x) for _, x in given)
         raise unsupported(
-            "a tensor is indexed by one tensor of places at a time: use torch.gather, or "
-            "torch.where for a mask",
+            "a tensor is indexed by places, not by a mask: use torch.where",
             f"{len(given)} of {kinds}",
         )
     dim, places = given[0]
@@ -155,6 +158,71 @@ def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
     if values is not None and values.min(initial=0) < 0:
         places = e.constant(np.where(values < 0, values + shape(x)[dim], values))
     return dim, places
+
+
+def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> SSAValue:
+    """Their axes become the first one, and their places numbers along it."""
+    dims, sizes, each = [*given], shape(x), [*given.values()]
+    if dims == [0, 1] and _is_each_row(each[0], each[1], sizes[0]):
+        flat = e.view(each[1], (prod(shape(each[1])),))
+        return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=1), e.sizes)
+    wide = np.broadcast_shapes(*map(shape, each))
+    places = numbered(e, [e.expand(one, wide) for one in each], [sizes[d] for d in dims])
+    others = [d for d in range(rank(x)) if d not in given]
+    order = (*dims, *others)
+    x = x if order == (*range(rank(x)),) else e.emit(PermuteOp, x, dims=order)
+    left = tuple(sizes[d] for d in others)
+    flat = e.view(x, (prod(sizes[d] for d in dims), *left))
+    found = e.view(e.emit(ops.IndexSelectOp, flat, places, dim=0), (*wide, *left))
+    first = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
+    if not first:
+        return found
+    behind = range(len(wide) + first, rank(found))
+    moved = (*range(len(wide), len(wide) + first), *range(len(wide)), *behind)
+    return e.emit(PermuteOp, found, dims=moved)
+
+
+def _is_each_row(rows: SSAValue, columns: SSAValue, count: int) -> bool:
+    """Whether it is `x[arange(len(x))[:, None], columns]`, of the same columns in each row."""
+    values, places = known(rows), known(columns)
+    if values is None or places is None or places.min(initial=0) < 0 or not values.ndim:
+        return False
+    is_run = np.array_equal(values.reshape(-1), np.arange(count)) and values.shape[0] == count
+    return is_run and (places.ndim < values.ndim or places.shape[0] == 1 < places.ndim)
+
+
+def numbered(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
+    """Places of several axes as one number each; one beyond the end where one is none."""
+    constants = [known(one) for one in each]
+    if all(one is not None for one in constants):
+        wrapped = [np.where(c < 0, c + n, c) for c, n in zip(constants, sizes, strict=True)]
+        return e.constant(np.ravel_multi_index(wrapped, sizes).reshape(-1))
+    found, is_wrong = None, None
+    for one, size in zip(each, sizes, strict=True):
+        place = e.cast(from_the_start(e, one, size), "int64")
+        bad = [
+            e.emit(LtOp, place, e.full(0, "int64")),
+            e.emit(GeOp, place, e.full(size, "int64")),
+        ]
+        for one_bad in (e.cast(b, "int32") for b in bad):
+            is_wrong = one_bad if is_wrong is None else e.emit(MaximumOp, is_wrong, one_bad)
+        scaled = place if found is None else e.emit(MulOp, found, e.full(size, "int64"))
+        found = scaled if found is None else e.emit(AddOp, scaled, place)
+    assert found is not None, "there is an index"
+    assert is_wrong is not None, "there is an index"
+    beyond = e.full(prod(sizes), "int64")
+    found = e.emit(WhereOp, e.cast(is_wrong, "bool"), beyond, found)
+    return e.view(found, (prod(shape(found)),))
+
+
+def from_the_start(e: Emission, places: SSAValue, size: int) -> SSAValue:
+    """Places below zero count from the end."""
+    values = known(places)
+    if values is not None:
+        is_below = values.min(initial=0) < 0
+        return e.constant(np.where(values < 0, values + size, values)) if is_below else places
+    below = e.emit(LtOp, places, e.full(0, dtype(places)))
+    return e.emit(WhereOp, below, e.emit(AddOp, places, e.full(size, dtype(places))), places)
 
 
 def gather(

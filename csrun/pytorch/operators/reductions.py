@@ -56,7 +56,7 @@ def variance(
     apart = e.emit(SubOp, x, middle)
     squares = e.emit(SumOp, e.emit(MulOp, apart, apart), dims=found, keepdim=keepdim)
     return e.emit(
-        DivOp, squares, e.full(count - (1 if correction is None else correction), dtype(x))
+        DivOp, squares, e.full(max(count - (1 if correction is None else correction), 0), dtype(x))
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.arithmetic import AddOp, MmOp
 from csrun.cirh.ops.indexing import IndexSelectBackwardOp, IndexSelectOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import (
@@ -20,6 +20,7 @@ from csrun.pytorch.operators.base import (
     shape,
     unsupported,
 )
+from csrun.pytorch.operators.scans import scanned
 
 Floats = npt.NDArray[Any]
 
@@ -34,14 +35,13 @@ def flip(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
 
 
 def running_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
-    """A product with ones on and below the diagonal."""
-    dim = axis(dim, x) if rank(x) else 0
+    """A product with ones on and below the diagonal; sums of integers are exact in any order."""
+    x, dim = e.cast(x, e.dtype), axis(dim, x) if rank(x) else 0
     size = shape(x)[dim] if rank(x) else 1
-    if not floats(x) or to.get("dtype") is not None or size > MOST_SUMMED:
-        raise unsupported(
-            f"a running sum is of floats, over an axis of at most {MOST_SUMMED}",
-            f"{size} of {dtype(x)}",
-        )
+    if not floats(x) and rank(x):
+        return scanned(e, x, dim, lambda a, b: e.emit(AddOp, a, b), 0)
+    if size > MOST_SUMMED:
+        raise unsupported(f"a running sum is over an axis of at most {MOST_SUMMED}", size)
     return _along(e, x, dim, np.tril(np.ones((size, size)))) if rank(x) else x
 
 

@@ -9,11 +9,11 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops import indexing as ops
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp
 from csrun.cirh.ops.base import Plain
-from csrun.cirh.ops.comparison import GeOp, GtOp, LtOp, MaximumOp, WhereOp
+from csrun.cirh.ops.comparison import GtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.shape import PermuteOp, SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
-from csrun.pytorch.operators.indexing import known
+from csrun.pytorch.operators.indexing import from_the_start, known, numbered
 
 
 def index_add(
@@ -38,7 +38,7 @@ def index_put(
         return _put_by_mask(e, x, given, values, accumulate)
     if len(given) == 1:
         ((dim, places),) = given
-        places, sizes = _from_the_start(e, places, shape(x)[dim]), shape(x)
+        places, sizes = from_the_start(e, places, shape(x)[dim]), shape(x)
         flat = e.view(places, (prod(shape(places)),))
         wanted = (*sizes[:dim], *shape(places), *sizes[dim + 1 :])
         rows = e.view(e.expand(values, wanted), (*sizes[:dim], *shape(flat), *sizes[dim + 1 :]))
@@ -66,7 +66,7 @@ def _put_by_several(
     """Their axes become the first one, and their places numbers along it."""
     dims, sizes = [d for d, _ in given], shape(x)
     wide = np.broadcast_shapes(*(shape(one) for _, one in given))
-    places = _numbers(e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims])
+    places = numbered(e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims])
     others = [d for d in range(rank(x)) if d not in dims]
     order = dims + others
     flat = e.view(
@@ -81,40 +81,6 @@ def _put_by_several(
     found = _put(e, flat, 0, places, rows, accumulate)
     apart = e.view(found, tuple(sizes[d] for d in order))
     return _permuted(e, apart, np.argsort(order).tolist())
-
-
-def _numbers(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
-    """Places of several axes as one number each; one beyond the end where one is none."""
-    constants = [known(one) for one in each]
-    if all(one is not None for one in constants):
-        wrapped = [np.where(c < 0, c + n, c) for c, n in zip(constants, sizes, strict=True)]
-        return e.constant(np.ravel_multi_index(wrapped, sizes).reshape(-1))
-    found, is_wrong = None, None
-    for one, size in zip(each, sizes, strict=True):
-        place = e.cast(_from_the_start(e, one, size), "int64")
-        bad = [
-            e.emit(LtOp, place, e.full(0, "int64")),
-            e.emit(GeOp, place, e.full(size, "int64")),
-        ]
-        for one_bad in (e.cast(b, "int32") for b in bad):
-            is_wrong = one_bad if is_wrong is None else e.emit(MaximumOp, is_wrong, one_bad)
-        scaled = place if found is None else e.emit(MulOp, found, e.full(size, "int64"))
-        found = scaled if found is None else e.emit(AddOp, scaled, place)
-    assert found is not None, "there is an index"
-    assert is_wrong is not None, "there is an index"
-    beyond = e.full(prod(sizes), "int64")
-    found = e.emit(WhereOp, e.cast(is_wrong, "bool"), beyond, found)
-    return e.view(found, (prod(shape(found)),))
-
-
-def _from_the_start(e: Emission, places: SSAValue, size: int) -> SSAValue:
-    """Places below zero count from the end."""
-    values = known(places)
-    if values is not None:
-        is_below = values.min(initial=0) < 0
-        return e.constant(np.where(values < 0, values + size, values)) if is_below else places
-    below = e.emit(LtOp, places, e.full(0, dtype(places)))
-    return e.emit(WhereOp, below, e.emit(AddOp, places, e.full(size, dtype(places))), places)
 
 
 def _put(
@@ -242,7 +208,7 @@ def index_fill(e: Emission, x: SSAValue, dim: int, indices: SSAValue, value: Any
     if not rank(x):
         return e.cast(e.view(filled, ()), dtype(x))
     flat = e.view(indices, (prod(shape(indices)),))
-    flat = _from_the_start(e, flat, shape(x)[axis(dim, x)])
+    flat = from_the_start(e, flat, shape(x)[axis(dim, x)])
     counts = _counts(e, flat, shape(x)[axis(dim, x)], e.precision)
     is_put = e.emit(GtOp, counts, e.full(0, e.precision))
     return e.emit(WhereOp, _as_axis(e, is_put, axis(dim, x), shape(x)), filled, x)
@@ -251,7 +217,7 @@ def index_fill(e: Emission, x: SSAValue, dim: int, indices: SSAValue, value: Any
 def take(e: Emission, x: SSAValue, places: SSAValue) -> SSAValue:
     """Of all numbers, row by row."""
     size = prod(shape(x))
-    flat = _from_the_start(e, e.view(places, (prod(shape(places)),)), size)
+    flat = from_the_start(e, e.view(places, (prod(shape(places)),)), size)
     return e.view(e.emit(ops.IndexSelectOp, e.view(x, (size,)), flat, dim=0), shape(places))
 
 
@@ -260,7 +226,7 @@ def put(
 ) -> SSAValue:
     """Into all numbers, row by row."""
     size, count = prod(shape(x)), prod(shape(places))
-    flat = _from_the_start(e, e.view(places, (count,)), size)
+    flat = from_the_start(e, e.view(places, (count,)), size)
     rows = e.view(source, (count,))
     return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate), shape(x))
 
