@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from csrun.base.callers import user_line
 from csrun.base.errors import UsageError
 from csrun.base.typed_yaml import NOT_THERE_YET
 from csrun.executable import RunMode
-from csrun.nn import Tensor, TrainOp
+from csrun.nn import Optimizer, Tensor, TrainOp
 from csrun.runtime.wire.messages import RunSettings, Size
 
 NO_HALF_PRECISION = "half precision is not there yet; leave precision out to train in float32"
@@ -108,3 +109,39 @@ class CSEstimatorSpec:
     train_op: TrainOp | None = None
     host_call: tuple[HostFunction, Sequence[Tensor]] | None = None
     predictions: Mapping[str, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError, with the model's line, for what is of another type."""
+        wrong = next(filter(None, (self._wrong_train_op(), self._wrong_tensors())), None)
+        if wrong:
+            raise UsageError(f"{user_line()}: CSEstimatorSpec: {wrong}")
+
+    def _wrong_train_op(self) -> str | None:
+        if self.train_op is None or isinstance(self.train_op, TrainOp):
+            return None
+        got, hint = type(self.train_op).__name__, "optimizer.minimize(loss)"
+        if isinstance(self.train_op, Optimizer):
+            hint = f"nn.{got}(...).minimize(loss)"
+        return f"train_op must be what minimize returns, got {got}: write train_op={hint}"
+
+    def _wrong_tensors(self) -> str | None:
+        if self.loss is not None and not isinstance(self.loss, Tensor):
+            return f"loss must be a tensor of the model, got {self.loss!r}"
+        if self.predictions is not None and not (
+            isinstance(self.predictions, Mapping)
+            and all(isinstance(one, Tensor) for one in self.predictions.values())
+        ):
+            return (
+                "predictions must be tensors by name, as {'class': nn.argmax(logits)}, "
+                f"got {self.predictions!r}"
+            )
+        call = self.host_call
+        if call is None:
+            return None
+        is_pair = isinstance(call, tuple | list) and len(call) == 2 and callable(call[0])
+        if not is_pair or not all(isinstance(one, Tensor) for one in call[1]):
+            return (
+                "host_call must be a function and a list of tensors, as "
+                f"(metrics, [nn.argmax(logits), labels]), got {call!r}"
+            )
+        return None

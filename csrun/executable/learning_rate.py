@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from csrun.base.callers import CheckedStruct, first_misfit
 from csrun.base.errors import UsageError
 
 Rate = Annotated[float, Meta(ge=0)]
@@ -27,6 +28,7 @@ class ScheduleError(UsageError, ValueError):
 
 class Warming(
     msgspec.Struct,
+    metaclass=CheckedStruct,
     frozen=True,
     forbid_unknown_fields=True,
     tag_field="scheduler",
@@ -39,13 +41,8 @@ class Warming(
 
     def __post_init__(self) -> None:
         """Raises: ScheduleError for a number out of its range."""
-        for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            try:
-                msgspec.convert(value, field.type)
-            except msgspec.ValidationError as error:
-                rule = str(error).partition(" - at")[0].partition(", got")[0].replace("`", "")
-                raise ScheduleError(f"{field.name}: {rule}, got {value!r}") from error
+        if problem := first_misfit(self):
+            raise ScheduleError(problem)
 
     def at(self, step: int) -> float:
         """The rate of the update that global step `step` (from 0) makes."""
@@ -67,12 +64,12 @@ class Constant(Warming, frozen=True, forbid_unknown_fields=True, tag="constant")
         return self.learning_rate
 
 
-class Linear(Warming, frozen=True, forbid_unknown_fields=True, tag="linear", kw_only=True):
+class Linear(Warming, frozen=True, forbid_unknown_fields=True, tag="linear"):
     """A straight line from one rate to another, and that one from `steps` on."""
 
     initial_learning_rate: Rate
-    end_learning_rate: Rate
     steps: Steps
+    end_learning_rate: Rate = 0.0
 
     def after(self, step: int) -> float:
         """A weighted mean of both ends."""
@@ -80,15 +77,15 @@ class Linear(Warming, frozen=True, forbid_unknown_fields=True, tag="linear", kw_
         return self.initial_learning_rate * (1 - done) + self.end_learning_rate * done
 
 
-class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine", kw_only=True):
+class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine"):
     """Half a cosine wave from one rate down to another, and that one from `steps` on.
 
     Source: Loshchilov and Hutter 2017, SGDR, equation 5, without restarts
     """
 
     initial_learning_rate: Rate
-    end_learning_rate: Rate = 0.0
     steps: Steps
+    end_learning_rate: Rate = 0.0
 
     def after(self, step: int) -> float:
         """The wave at the share of steps done."""
@@ -98,12 +95,12 @@ class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine", kw_
         )
 
 
-class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomial", kw_only=True):
+class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomial"):
     """From one rate to another as (1 - step / steps) to a power, and that one from `steps` on."""
 
     initial_learning_rate: Rate
-    end_learning_rate: Rate = 0.0
     steps: Steps
+    end_learning_rate: Rate = 0.0
     power: Annotated[float, Meta(gt=0)] = 1.0
 
     def after(self, step: int) -> float:
@@ -114,9 +111,7 @@ class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomi
         )
 
 
-class PiecewiseConstant(
-    Warming, frozen=True, forbid_unknown_fields=True, tag="piecewise_constant", kw_only=True
-):
+class PiecewiseConstant(Warming, frozen=True, forbid_unknown_fields=True, tag="piecewise_constant"):
     """values[i] from step boundaries[i - 1] on; one value more than there are boundaries."""
 
     boundaries: tuple[Steps, ...]

@@ -14,6 +14,7 @@ from csrun.nn import (
     functions,
     indexing,
     initializers,
+    losses,
     metrics,
     shapes,
     summary,
@@ -27,6 +28,7 @@ from csrun.nn.errors import ShapeError
 from csrun.nn.functions import *
 from csrun.nn.indexing import *
 from csrun.nn.layers import Bias, Dense, Dropout
+from csrun.nn.losses import *
 from csrun.nn.normalization import BatchNorm, LayerNorm, RMSNorm
 from csrun.nn.optimizer import (
     SGD,
@@ -42,6 +44,7 @@ from csrun.nn.pooling import AveragePool, MaxPool
 from csrun.nn.rotary import rotary_embedding
 from csrun.nn.sequential import Sequential
 from csrun.nn.shapes import *
+from csrun.nn.signature import checked, checked_layer
 from csrun.nn.tensor import Tensor
 from csrun.nn.tracer import scope
 
@@ -89,4 +92,29 @@ __all__ += activations.__all__
 __all__ += elementwise.__all__
 __all__ += functions.__all__
 __all__ += indexing.__all__
+__all__ += losses.__all__
 __all__ += shapes.__all__
+
+# A call that does not fit the signature is one line with the user's place, whatever was called.
+for _module in (activations, elementwise, functions, indexing, losses, shapes):
+    for _name in _module.__all__:
+        globals()[_name] = checked(getattr(_module, _name))
+rotary_embedding = checked(rotary_embedding)
+scaled_dot_product_attention = checked(scaled_dot_product_attention)
+for _layer in (
+    AveragePool,
+    BatchNorm,
+    Bias,
+    Conv2D,
+    Dense,
+    Dropout,
+    Embedding,
+    LayerNorm,
+    MaxPool,
+    MultiHeadAttention,
+    PositionEmbedding,
+    RMSNorm,
+    Sequential,
+):
+    checked_layer(_layer)
+Embedding.attend = checked(Embedding.attend, "Embedding(...).attend")  # type: ignore[method-assign]

@@ -1,5 +1,6 @@
 """Activation functions, elementwise."""
 
+import difflib
 from collections.abc import Callable
 
 from csrun.cirh.ops.activation import (
@@ -114,14 +115,18 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def activation(name: str | None) -> Activation | None:
-    """The activation function of this name, as layers take it.
+def activation(given: str | Activation | None) -> Activation | None:
+    """The activation function that a layer is given, itself or by its name.
 
     Raises: TraceError for an unknown name
     """
-    if name is None:
-        return None
-    if name not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise TraceError(f"{user_line()}: activation must be one of {known}, got {name!r}")
-    return ACTIVATIONS[name]
+    if given is None or callable(given):
+        return given
+    if given not in ACTIVATIONS:
+        close = difflib.get_close_matches(str(given), ACTIVATIONS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise TraceError(
+            f"{user_line()}: activation must be one of {', '.join(ACTIVATIONS)}, "
+            f"got {given!r}{hint}"
+        )
+    return ACTIVATIONS[given]

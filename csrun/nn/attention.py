@@ -8,12 +8,12 @@ from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import ExpandOp
-from csrun.cirh.types import tensor_type, text_of, type_of
+from csrun.cirh.types import is_float, tensor_type, text_of, type_of
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.initializers import Initializer, glorot_uniform
 from csrun.nn.layers import Dense, require_rate
-from csrun.nn.shapes import reshape, transpose
-from csrun.nn.tensor import Tensor
+from csrun.nn.shapes import reshape, transpose, view
+from csrun.nn.tensor import Tensor, require_tensor
 
 
 def scaled_dot_product_attention(
@@ -106,9 +106,12 @@ class MultiHeadAttention:
         self._output_initializer = output_initializer
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Shapes: x [B, T, D], mask broadcast to [B, H, T, T] -> [B, T, D]
+        """A mask of integers or booleans is true where there is something to attend to.
 
-        Raises: ShapeError for another number of axes, or features that the heads do not divide
+        Shapes: x [B, T, D], mask [B, T] of keys, [T, T], [B, T, T] or [B, 1 or H, 1 or T, T]
+        -> [B, T, D]
+        Raises: ShapeError for another number of axes, features that the heads do not divide, or
+            another mask
         """
         with x.tracer.layer("attention", self.name) as scope_name:
             if len(x.shape) != 3 or x.shape[2] % self.num_heads:
@@ -120,11 +123,38 @@ class MultiHeadAttention:
             size = x.shape[2]
             joined = Dense(3 * size, None, self.use_bias, self._kernel_initializer, "qkv")(x)
             query, key, value = self._heads(joined)
+            if mask is not None:
+                mask = self._over_heads(mask, x)
             out = scaled_dot_product_attention(
                 query, key, value, mask, self.is_causal, dropout=self.dropout
             )
             out = reshape(transpose(out, (0, 2, 1, 3)), x.shape)
             return Dense(size, None, self.use_bias, self._output_initializer, "out")(out)
+
+    def _over_heads(self, mask: Tensor, x: Tensor) -> Tensor:
+        """The mask with an axis of heads, and true where a mask of integers is not 0.
+
+        Shapes: -> [B or 1, H or 1, T or 1, T]
+        """
+        batch, length, _ = x.shape
+        if not is_float(type_of(require_tensor("MultiHeadAttention: mask", mask).value)):
+            mask = mask.astype("bool")
+        shape = mask.shape
+        # [B, T] and [T, T] are told apart by their samples where B is T.
+        if shape == (batch, length) and (batch != length or mask.tracer.dependence(mask).axis == 0):
+            return view(mask, (batch, 1, 1, length))
+        if shape == (length, length):
+            return view(mask, (1, 1, length, length))
+        if shape == (batch, length, length):
+            return view(mask, (batch, 1, length, length))
+        sizes = ((1, batch), (1, self.num_heads), (1, length), (length,))
+        if len(shape) != 4 or any(n not in fit for n, fit in zip(shape, sizes, strict=True)):
+            raise ShapeError(
+                f"{user_line()}: MultiHeadAttention: a mask must be [batch, positions], "
+                "[positions, positions], [batch, positions, positions] or [batch, 1 or heads, "
+                f"1 or positions, positions], got {list(shape)} for an input of {list(x.shape)}"
+            )
+        return mask
 
     def _heads(self, joined: Tensor) -> Iterator[Tensor]:
         """Shapes: [B, T, 3 D] -> three [B, H, T, E]"""

@@ -1,6 +1,7 @@
 """Convolution over images [B, C, H, W], channels first."""
 
 from csrun.cirh.ops.convolution import ConvolutionOp
+from csrun.nn.activations import Activation
 from csrun.nn.activations import activation as activation_named
 from csrun.nn.errors import TraceError, user_line
 from csrun.nn.initializers import Initializer, glorot_uniform, zeros
@@ -28,7 +29,7 @@ class Conv2D:
         padding: Sizes | str = 0,
         dilation: Sizes = 1,
         groups: int = 1,
-        activation: str | None = None,
+        activation: str | Activation | None = None,
         use_bias: bool = True,
         kernel_initializer: Initializer = glorot_uniform,
         name: str | None = None,
@@ -41,7 +42,7 @@ class Conv2D:
             "stride": pair_of("Conv2D", "stride", stride),
             "dilation": pair_of("Conv2D", "dilation", dilation),
         }
-        same = padding == "same"
+        same = isinstance(padding, str) and padding == "same"
         self._options["padding"] = (
             self._same() if same else pair_of("Conv2D", "padding", padding, least=0)
         )

@@ -1,18 +1,15 @@
 """Errors found while a model is traced: each names the layer and the user's line."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr
 from xdsl.utils.exceptions import VerifyException
 
-import csrun
+from csrun.base.callers import user_frame, user_line
 from csrun.base.errors import UsageError
 
-PACKAGE = f"{csrun.__path__[0]}/"
+__all__ = ["ShapeError", "TraceError", "located", "user_line", "user_location"]
 
 
 class TraceError(UsageError):
@@ -23,27 +20,10 @@ class ShapeError(TraceError):
     """Operands whose shapes or types do not fit."""
 
 
-def user_line() -> str:
-    """`file:line` of the innermost frame outside csrun and the standard library's contextlib."""
-    frame = _user_frame()
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def user_location() -> FileLineColLoc:
-    """The same, as the location of an operator."""
-    frame = _user_frame()
+    """`user_line`, as the location of an operator."""
+    frame = user_frame()
     return FileLineColLoc(StringAttr(frame.f_code.co_filename), IntAttr(frame.f_lineno), IntAttr(0))
-
-
-def _user_frame() -> FrameType:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def _is_inside(filename: str) -> bool:
-    return filename.startswith(PACKAGE) or Path(filename).stem == "contextlib"
 
 
 @contextmanager

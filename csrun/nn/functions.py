@@ -1,4 +1,4 @@
-"""Functions of tensors: sums along axes, products, losses, the choice of a class.
+"""Functions of tensors: sums along axes, products, the choice of a class.
 
 Operators such as + are the tensor's own; elementwise functions and activations have their files.
 """
@@ -9,12 +9,11 @@ from math import prod
 import numpy as np
 
 from csrun.cirh.ops import arithmetic, batch, loss, normalization, reductions
-from csrun.cirh.ops.base import CirhOp, Plain
-from csrun.cirh.ops.loss import IGNORE_INDEX
+from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.types import is_float, tensor_type, type_of
-from csrun.nn.errors import ShapeError, TraceError, located, user_line
+from csrun.nn.errors import ShapeError, located, user_line
 from csrun.nn.shapes import view
-from csrun.nn.tensor import Tensor, require_floats, require_tensor
+from csrun.nn.tensor import Tensor, require_tensor
 
 __all__ = [
     "argmax",
@@ -24,15 +23,14 @@ __all__ = [
     "mean",
     "sample_count",
     "softmax",
-    "softmax_cross_entropy",
     "sum",
 ]
 
-Axes = int | Sequence[int]
+Axes = int | Sequence[int] | None
 
 
-def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
-    """The sum along one or several axes; samples that only fill up a batch do not count.
+def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The sum over all axes, or along those given; samples that only fill up a batch do not count.
 
     That of integers is of int64.
 
@@ -43,8 +41,8 @@ def sum(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
     return _total("sum", x, axes_of("sum", x, axis), keepdims)
 
 
-def mean(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
-    """The mean along one or several axes; over samples, that of all the global batch's.
+def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The mean over all axes, or along those given; over samples, that of all the global batch's.
 
     Raises: ShapeError for an axis that x does not have, or the same one twice
     """
@@ -67,6 +65,8 @@ def sample_count(x: Tensor) -> Tensor:
 
 
 def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    if not axes:
+        return x
     with located(name):
         if x.tracer.dependence(x).axis in axes:
             x = with_padding(x, 0)
@@ -74,7 +74,9 @@ def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tenso
 
 
 def axes_of(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
-    """The axes counted from the first one, in order."""
+    """The axes counted from the first one, in order; all of them for None."""
+    if axis is None:
+        return tuple(range(len(x.shape)))
     given = tuple(axis) if isinstance(axis, tuple | list | range) else (axis,)
     rank = len(x.shape)
     fit = all(isinstance(a, int | np.integer) and -rank <= a < rank for a in given)
@@ -92,44 +94,6 @@ def flatten(x: Tensor) -> Tensor:
     require_tensor("flatten", x)
     with located("flatten"):
         return view(x, (x.shape[0], prod(x.shape[1:])))
-
-
-def softmax_cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    ignore_index: int = IGNORE_INDEX,
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """The mean of -log softmax(logits)[label] over the global batch's labels but `ignore_index`.
-
-    With `label_smoothing` s, 1 - s of it is of the label and s / C of each class.
-
-    Shapes: logits [B, ..., C], labels [B, ...] integers in 0..C-1, or ignore_index -> a number
-    Raises: ShapeError when shapes or types do not fit
-    """
-    tracer = require_floats("softmax_cross_entropy", logits).tracer
-    require_tensor("softmax_cross_entropy", labels)
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise TraceError(
-            f"{user_line()}: softmax_cross_entropy: ignore_index must be an integer, "
-            f"got {ignore_index!r}"
-        )
-    if labels.dtype == "bool":
-        labels = labels.astype("int32")
-    with located("softmax_cross_entropy"):
-        if len(logits.shape) > 2 and labels.shape == logits.shape[:-1]:
-            logits = view(logits, (prod(labels.shape), logits.shape[-1]))
-            labels = view(labels, (prod(labels.shape),))
-        valid = with_padding(labels, ignore_index)
-        count = tracer.emit(
-            batch.LabelCountOp, valid, ignore_index=ignore_index, dtype=logits.dtype
-        )
-        log_probabilities = tracer.emit(loss.LogSoftmaxOp, logits, dim=len(logits.shape) - 1)
-        options: dict[str, Plain] = {"ignore_index": ignore_index}
-        if label_smoothing:
-            options["label_smoothing"] = float(label_smoothing)
-        total = tracer.emit(loss.NllLossForwardOp, log_probabilities, valid, **options)
-        return tracer.emit(arithmetic.DivOp, total, count)
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:

@@ -41,16 +41,16 @@ def _looked_up(name: str, kind: type[CirhOp], x: Tensor, indices: Tensor, axis: 
         return x.tracer.emit(kind, x, indices, dim=dim)
 
 
-def amax(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
-    """The largest along one or several axes; equals share the gradient.
+def amax(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The largest over all axes, or along those given; equals share the gradient.
 
     Raises: ShapeError for an axis that x does not have, or that is of size 0
     """
     return _extremum("amax", reductions.AmaxOp, x, axis, keepdims)
 
 
-def amin(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
-    """The smallest along one or several axes; equals share the gradient.
+def amin(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The smallest over all axes, or along those given; equals share the gradient.
 
     Raises: ShapeError for an axis that x does not have, or that is of size 0
     """
@@ -61,6 +61,8 @@ def amin(x: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
 
 def _extremum(name: str, kind: type[CirhOp], x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     axes = axes_of(name, _numbers(name, x), axis)
+    if not axes:
+        return x
     with located(name):
         if x.tracer.dependence(x).axis in axes:
             x = with_padding(x, math.inf if kind is reductions.AminOp else _least(x))
@@ -71,19 +73,25 @@ def _least(x: Tensor) -> float:
     return -math.inf if is_float(type_of(x.value)) else float(np.iinfo(x.dtype).min)
 
 
-def max(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """The largest along an axis; the first of equals has the gradient.
+def max(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The largest over all axes, of which equals share the gradient; or along an axis, where the
+    first of equals has it.
 
     Raises: ShapeError for an axis that x does not have
     """
+    if axis is None:
+        return amax(x, None, keepdims)
     return _chosen("max", x, argmax(_numbers("max", x), axis), axis, keepdims)
 
 
-def min(x: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """The smallest along an axis; the first of equals has the gradient.
+def min(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The smallest over all axes, of which equals share the gradient; or along an axis, where the
+    first of equals has it.
 
     Raises: ShapeError for an axis that x does not have
     """
+    if axis is None:
+        return amin(x, None, keepdims)
     falling = -x if is_float(type_of(_numbers("min", x).value)) else -1 - x  # of all integers
     return _chosen("min", x, argmax(falling, axis), axis, keepdims)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from math import prod, sqrt
 
 from csrun.cirh.ops.model import Distribution, InitializerAttr
+from csrun.nn.signature import checked
 
 Initializer = Callable[[Sequence[int]], InitializerAttr]
 
@@ -18,6 +19,7 @@ def ones(shape: Sequence[int]) -> InitializerAttr:
     return InitializerAttr.of(Distribution.ONES)
 
 
+@checked
 def normal(standard_deviation: float = 0.02) -> Initializer:
     """Normal around 0."""
     return lambda shape: InitializerAttr.of(Distribution.NORMAL, standard_deviation)

@@ -6,6 +6,7 @@ from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type, text_of, type_of
+from csrun.nn.activations import Activation
 from csrun.nn.activations import activation as activation_named
 from csrun.nn.errors import ShapeError, TraceError, user_line
 from csrun.nn.initializers import Initializer, glorot_uniform, zeros
@@ -25,7 +26,7 @@ class Dense:
     def __init__(
         self,
         units: int,
-        activation: str | None = None,
+        activation: str | Activation | None = None,
         use_bias: bool = True,
         kernel_initializer: Initializer = glorot_uniform,
         name: str | None = None,

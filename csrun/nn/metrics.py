@@ -3,29 +3,43 @@
 import numpy as np
 import numpy.typing as npt
 
+from csrun.base.callers import user_line
 from csrun.base.errors import UsageError
 from csrun.cirh.ops.loss import IGNORE_INDEX
+from csrun.nn.signature import checked
 from csrun.runtime.step.results import ExponentialMean, Mean
 
 
+@checked
 def accuracy(
     labels: npt.ArrayLike, predictions: npt.ArrayLike, ignore_index: int = IGNORE_INDEX
 ) -> Mean:
     """The share of labels that are predicted, among those that are not `ignore_index`.
 
-    Shapes: labels and predictions of one shape, e.g. [B]
-    Raises: UsageError when the shapes differ
+    Shapes: labels and predictions, which are numbers of classes, of one shape, e.g. [B]
+    Raises: UsageError when the shapes differ, or labels are floats and predictions are not
     """
     wanted, found = np.asarray(labels), np.asarray(predictions)
+    if wanted.dtype.kind == "f" and found.dtype.kind in "iu":
+        raise UsageError(
+            f"{user_line()}: accuracy: labels come first, as accuracy(labels, predictions): "
+            f"got labels of {wanted.dtype} and predictions of {found.dtype}"
+        )
+    if wanted.ndim + 1 == found.ndim and found.shape[:-1] == wanted.shape:
+        raise UsageError(
+            f"{user_line()}: accuracy: predictions are numbers of classes: pass nn.argmax(logits) "
+            f"to host_call, got labels {list(wanted.shape)} and predictions {list(found.shape)}"
+        )
     if wanted.shape != found.shape:
         raise UsageError(
-            f"accuracy: labels and predictions must have one shape, "
+            f"{user_line()}: accuracy: labels and predictions must have one shape, "
             f"got {list(wanted.shape)} and {list(found.shape)}"
         )
     valid = wanted != ignore_index
     return Mean(float(np.sum(valid & (wanted == found))), int(np.sum(valid)))
 
 
+@checked
 def perplexity(
     loss: npt.ArrayLike, labels: npt.ArrayLike, ignore_index: int = IGNORE_INDEX
 ) -> ExponentialMean:

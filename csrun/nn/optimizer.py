@@ -7,14 +7,17 @@ optimizer:
   exclude_from_weight_decay: [bias]
 """
 
+import struct
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.base.callers import CheckedStruct, first_misfit
 from csrun.cirh.algorithms import (
     AdagradAttr,
     AdamAttr,
@@ -26,7 +29,7 @@ from csrun.cirh.algorithms import (
 )
 from csrun.executable.learning_rate import Constant, Schedule
 from csrun.nn.errors import TraceError, user_line
-from csrun.nn.tensor import Tensor
+from csrun.nn.tensor import Tensor, require_floats
 
 Rate = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -46,7 +49,13 @@ class OptimizerError(TraceError, ValueError):
     """An optimizer out of range; a ValueError too: a params file's reader then adds the place."""
 
 
-class Clipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Clipped(
+    msgspec.Struct,
+    metaclass=CheckedStruct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+):
     """Gradients whose global norm, that of all together, is more than `clip_norm` are scaled to it.
 
     Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
@@ -75,19 +84,31 @@ class Learning(
         try:
             if length is not None and not 0 < float(length) < inf:
                 raise OptimizerError(f"clip_norm must be > 0 and finite, got {length}")
+            if not isinstance(rate, Schedule | Real):
+                raise OptimizerError(
+                    "learning_rate must be a number or a schedule, as "
+                    f"nn.schedules.Cosine(0.001, steps=1000), got {rate!r}"
+                )
             if not isinstance(rate, Schedule) and not float(rate) >= 0:
                 raise OptimizerError(f"learning_rate must be >= 0, got {rate}")
             self.algorithm()
-        except (VerifyException, TypeError, ValueError) as error:
-            where = f"{user_line()}: {type(self).__name__}"
-            raise OptimizerError(f"{where}: {error}") from error
+        except OptimizerError:
+            raise
+        except VerifyException as error:
+            raise OptimizerError(str(error)) from error
+        except (TypeError, ValueError, AttributeError, struct.error) as error:
+            raise OptimizerError(first_misfit(self) or str(error)) from error
 
     def algorithm(self) -> Algorithm:
         """The learning algorithm as an attribute of CIRH."""
         raise NotImplementedError
 
     def minimize(self, loss: Tensor) -> TrainOp:
-        """What a model function returns as its train_op."""
+        """What a model function returns as its train_op.
+
+        Raises: TraceError for a loss that is not one number of the model
+        """
+        require_loss("minimize", loss)
         length = self.clip_norm
         return TrainOp(loss, self.algorithm(), None if length is None else float(length))
 
@@ -236,6 +257,18 @@ class RMSProp(Learning, frozen=True, forbid_unknown_fields=True, tag="rmsprop"):
 
 
 Optimizer = SGD | Adam | AdamW | Lamb | Adagrad | RMSProp
+
+
+def require_loss(name: str, loss: object) -> Tensor:
+    """Raises: TraceError for anything but one number of the model"""
+    tensor = require_floats(name, loss)
+    if tensor.shape:
+        raise TraceError(
+            f"{user_line()}: {name}: a loss must be one number, got a tensor of shape "
+            f"{list(tensor.shape)}: nn.mean(loss) is the mean over all axes, "
+            "axis= chooses some of them"
+        )
+    return tensor
 
 
 def schedule_attribute(rate: float | Schedule) -> ScheduleAttr:

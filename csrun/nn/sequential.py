@@ -11,18 +11,22 @@ Function = Callable[[Tensor], Tensor]
 class Sequential:
     """Layers and functions of tensors, each called with what the one before gave.
 
-    With a name their parameters are `<name>/<layer>/…`.
+    They are separate arguments, as in PyTorch, or one list, as in Keras. With a
+    name their parameters are `<name>/<layer>/…`.
 
     Raises: TraceError for what cannot be called
     """
 
-    def __init__(self, layers: Sequence[Function], name: str | None = None) -> None:
-        for layer in layers:
+    def __init__(self, *layers: Function | Sequence[Function], name: str | None = None) -> None:
+        given = layers[0] if len(layers) == 1 and isinstance(layers[0], Sequence) else layers
+        for layer in given:
             if not callable(layer):
+                last = layers[-1]
+                hint = f"; a name is given as name={last!r}" if isinstance(last, str) else ""
                 raise TraceError(
-                    f"{user_line()}: Sequential: expected layers and functions, got {layer!r}"
+                    f"{user_line()}: Sequential: expected layers and functions, got {layer!r}{hint}"
                 )
-        self.layers = tuple(layers)
+        self.layers: tuple[Function, ...] = tuple(layer for layer in given if callable(layer))
         self.name = name
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from enum import StrEnum
 
 from csrun.nn.errors import TraceError, user_line
-from csrun.nn.tensor import Tensor
+from csrun.nn.signature import checked
+from csrun.nn.tensor import Tensor, require_tensor
 
 
 class SummaryKind(StrEnum):
@@ -13,6 +14,7 @@ class SummaryKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
+@checked
 def scalar(name: str, tensor: Tensor) -> None:
     """The mean of a tensor's values over the batch's valid rows.
 
@@ -21,6 +23,7 @@ def scalar(name: str, tensor: Tensor) -> None:
     _add(SummaryKind.SCALAR, name, tensor)
 
 
+@checked
 def histogram(name: str, tensor: Tensor) -> None:
     """How a tensor's values are distributed over the batch's valid rows.
 
@@ -30,7 +33,7 @@ def histogram(name: str, tensor: Tensor) -> None:
 
 
 def _add(kind: SummaryKind, name: str, tensor: Tensor) -> None:
-    taken = tensor.tracer.summaries
+    taken = require_tensor(f"summary.{kind}", tensor).tracer.summaries
     if not name or name in taken:
         raise TraceError(
             f"{user_line()}: summary.{kind}: a name must be given and be unique, got {name!r}"

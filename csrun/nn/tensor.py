@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from csrun.nn.shapes import Index
     from csrun.nn.tracer import Tracer
+
+log = logging.getLogger("csrun")
 
 Number = bool | int | float
 POWERS = (-2, -1, -0.5, 0.5, 1, 2, 3)  # those that PyTorch, too, computes without a logarithm
@@ -173,7 +176,30 @@ class Tensor:
             lhs, rhs = promoted(name, lhs, rhs, to_floats=kind is DivOp)
             if lhs.dtype == "bool" and not issubclass(kind, ComparisonOp):
                 raise TraceError(f"{user_line()}: {name}: there is no arithmetic of two booleans")
+            _warn_of_pairs(name, lhs, rhs)
             return self.tracer.emit(kind, lhs, rhs)
+
+
+def _warn_of_pairs(name: str, lhs: Tensor, rhs: Tensor) -> None:
+    """Say that [B, 1] and [B] broadcast to [B, B]: each sample with each other one.
+
+    Nobody who means that leaves out an axis of one of them.
+    """
+    if len(lhs.shape) == len(rhs.shape) or not lhs.shape or not rhs.shape:
+        return
+    axes = [x.tracer.dependence(x).axis for x in (lhs, rhs)]
+    behind = {
+        len(x.shape) - axis for x, axis in zip((lhs, rhs), axes, strict=True) if axis is not None
+    }
+    if len(behind) > 1:
+        log.warning(
+            "%s: %s: shapes %s and %s broadcast to each sample with each other one; give both "
+            "the same number of axes, as x[:, 0] and y, or x and y[:, None]",
+            user_line(),
+            name,
+            list(lhs.shape),
+            list(rhs.shape),
+        )
 
 
 def promoted(

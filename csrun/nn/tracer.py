@@ -62,8 +62,7 @@ class LayerNames:
         """
         if name in self._given:
             raise TraceError(
-                f"{user_line()}: layer names must be unique, {name!r} is taken: "
-                "give another name, or none to have one made"
+                f"{user_line()}: layer name {name!r} is already used; choose another, or omit name"
             )
         self._given.add(name)
         return name

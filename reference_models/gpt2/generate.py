@@ -118,12 +118,12 @@ def chosen(
 def generated(
     weights: Weights, model: Model, prompt: np.ndarray, options: argparse.Namespace
 ) -> Iterator[int]:
-    """The tokens that follow the prompt; at the last position the text's second half is read anew.
+    """The tokens that follow the prompt; the last half of the text is read anew at the last position.
 
     Shapes: prompt [T], T >= 1
     """
     random, cache, text = np.random.default_rng(options.seed), Cache(), prompt.tolist()
-    most = model.max_position_embeddings
+    most = min(model.max_position_embeddings, model.sequence_length)  # those that were trained
     fresh = text[-most:]
     for _ in range(options.tokens):
         if cache.length + len(fresh) > most:

@@ -37,7 +37,7 @@ def kernels(phase: Phase, most: int | None) -> list[Generated]:
         labels = tracer.input("labels", (ROWS,), "int32")
         x = nn.Dense(COLUMNS)(features)
         y = x * nn.sigmoid(1.702 * x)
-        z = y / nn.mean(y, keepdims=True)
+        z = y / nn.mean(y, axis=-1, keepdims=True)
         loss = nn.softmax_cross_entropy(nn.Dense(4)(z), labels)
         module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
     run_passes(module)

@@ -143,7 +143,7 @@ CASES = {
     "its keys' gradient": (lambda x: attended(3, x), Dependence(SAMPLES, 0)),
     "attention under a mask": (lambda x: attended(0, x, weight(x, T, T)), Dependence(SAMPLES, 0)),
     "under a mask for each sample of its own": (
-        lambda x: attended(0, x, viewed(nn.sum(x), B, 1, 1, T)),
+        lambda x: attended(0, x, viewed(nn.sum(x, -1), B, 1, 1, T)),
         Dependence(SAMPLES, 0),
     ),
     "under a mask of the batch's size": (

@@ -16,10 +16,10 @@ FUNCTIONS = {
     "gelu": (nn.gelu, torch.nn.functional.gelu),
     "softplus": (nn.softplus, torch.nn.functional.softplus),
     "arithmetic": (lambda x: abs(-x) * 2.0 + x**2, lambda x: abs(-x) * 2.0 + x**2),
-    "sum": (nn.sum, lambda x: x.sum(-1)),
+    "sum": (lambda x: nn.sum(x, -1), lambda x: x.sum(-1)),
     "first axis": (lambda x: nn.sum(x, 0), lambda x: x.sum(0)),
-    "kept": (lambda x: x * nn.sum(x, keepdims=True), lambda x: x * x.sum(-1, True)),
-    "mean": (nn.mean, lambda x: x.mean(-1)),
+    "kept": (lambda x: x * nn.sum(x, axis=-1, keepdims=True), lambda x: x * x.sum(-1, True)),
+    "mean": (lambda x: nn.mean(x, -1), lambda x: x.mean(-1)),
     "a number": (lambda x: nn.exp(nn.sum(x, range(len(x.shape)))), lambda x: x.sum().exp()),
 }
 

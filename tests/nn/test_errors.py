@@ -7,6 +7,7 @@ import pytest
 from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
+from csrun.estimator import CSEstimatorSpec
 from csrun.nn.errors import TraceError
 from csrun.nn.tracer import Tracer
 
@@ -69,6 +70,10 @@ def test_units_must_be_positive_integers(units):
     assert f"Dense: units must be a positive integer, got {units!r}" in message_of(nn.Dense, units)
 
 
+def test_an_unknown_activation_suggests_the_nearest():
+    assert message_of(nn.Dense, 3, "rleu").endswith("got 'rleu'; did you mean 'relu'?")
+
+
 def test_an_unknown_activation_lists_the_known_ones():
     assert "activation must be one of relu, relu6, leaky_relu, " in message_of(nn.Dense, 3, "rellu")
 
@@ -80,9 +85,7 @@ def test_a_malformed_layer_name(features, name):
 
 def test_a_layer_name_that_is_taken(features):
     nn.Dense(3, name="fc")(features)
-    assert "layer names must be unique, 'fc' is taken" in message_of(
-        nn.Dense(3, name="fc"), features
-    )
+    assert "layer name 'fc' is already used" in message_of(nn.Dense(3, name="fc"), features)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_a_layer_name_that_is_taken(features):
         ((-0.1,), "learning_rate must be >= 0, got -0.1"),
         ((float("nan"),), "learning_rate must be >= 0, got nan"),
         ((0.1, 1.0), "momentum must be in [0, 1), got 1.0"),
-        (("fast",), "could not convert"),
+        (("fast",), "learning_rate must be a number or a schedule, as nn.schedules.Cosine("),
     ],
 )
 def test_an_optimizer_out_of_range(arguments, rule):
@@ -128,3 +131,22 @@ def test_the_train_op_must_be_the_losss(tracer, features):
 def test_a_loss_must_be_one_number(tracer, features):
     with pytest.raises(TraceError, match=r"one number, got a tensor of shape \[4, 6\]"):
         tracer.finish(RunMode.EVAL, features, None, [])
+    message = message_of(nn.SGD(0.1).minimize, nn.sum(features, -1))
+    assert "a loss must be one number, got a tensor of shape [4]: nn.mean(loss)" in message
+    assert "axis=" in message
+
+
+def test_an_optimizer_is_no_train_op(features):
+    message = message_of(lambda: CSEstimatorSpec(nn.TRAIN, nn.mean(features), nn.Adam(0.01)))
+    assert message.startswith(f"{__file__}:")
+    assert message.endswith("got Adam: write train_op=nn.Adam(...).minimize(loss)")
+
+
+def test_pairs_of_samples_by_broadcasting_are_warned_of(tracer, features, caplog):
+    column, row = features[:, :1], features[:, 0]
+    assert (column - row).shape == (4, 4)
+    (record,) = caplog.records
+    assert "sub: shapes [4, 1] and [4] broadcast to each sample" in record.getMessage()
+    caplog.clear()
+    _ = column - features[:1, 0], features - nn.Bias()(features)[0], row[:, None] - row[None]
+    assert not caplog.records

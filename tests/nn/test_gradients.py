@@ -142,6 +142,10 @@ def torch_or(x):
 LOOKED_UP = {
     "amax": case(lambda m, a: m.amax(a, -1), TIES),
     "amax of axes": case(lambda m, a: keep(m.amax, a, (0, 2)), NESTED),
+    "max of all": case(lambda m, a: m.max(a), TIES),
+    "min of all": case(lambda m, a: m.min(a), NESTED),
+    "sum of all": case(lambda m, a: m.sum(a * a), NESTED),
+    "mean of all": case(lambda m, a: m.mean(a * a), NESTED),
     "amax of all": case(lambda m, a: m.amax(a, (0, 1, 2)), NESTED),
     "amax edges": case(lambda m, a: m.amax(a, 1), EDGES),
     "amin": case(lambda m, a: m.amin(a, 0), TIES),
@@ -282,7 +286,7 @@ def of_samples(features, labels):
     with nn.scope("table"):
         table = x.tracer.parameter("w", (2, 5), nn.initializers.zeros((2, 5)))
     table = nn.sum(nn.index_select(table, labels[:, 1], 1), axis=0)
-    return nn.mean(own * table + nn.amax(x) + nn.softmax(x)[:, 0], axis=0), {}
+    return nn.mean(own * table + nn.amax(x, -1) + nn.softmax(x)[:, 0], axis=0), {}
 
 
 def of_samples_by_torch(features, labels, x, table):

@@ -29,8 +29,16 @@ def test_the_mean_of_nothing_is_not_a_number():
 
 
 def test_shapes_must_agree():
-    with pytest.raises(UsageError, match=r"one shape, got \[2\] and \[2, 10\]"):
+    with pytest.raises(UsageError, match=r"one shape, got \[2\] and \[3\]"):
+        nn.metrics.accuracy(np.zeros(2), np.zeros(3))
+    with pytest.raises(UsageError, match=r"nn.argmax\(logits\) .* \[2\] and predictions \[2, 10\]"):
         nn.metrics.accuracy(np.zeros(2), np.zeros((2, 10)))
+
+
+def test_labels_and_predictions_that_change_places_are_seen():
+    with pytest.raises(UsageError, match="labels come first") as caught:
+        nn.metrics.accuracy(np.zeros(2, np.float32), np.zeros(2, np.int64))
+    assert str(caught.value).startswith(f"{__file__}:")
 
 
 def test_perplexity_is_that_of_all_labels():

@@ -83,7 +83,7 @@ def test_a_name_is_unique_in_its_scope_alone():
             nn.Dense(6, name="fc")(x)
         with nn.scope("b"):
             nn.Dense(6, name="fc")(x)
-        with nn.scope("a"), pytest.raises(TraceError, match="'a/fc' is taken"):
+        with nn.scope("a"), pytest.raises(TraceError, match="'a/fc' is already used"):
             nn.Dense(6, name="fc")(x)
 
 

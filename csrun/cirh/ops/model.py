@@ -225,7 +225,10 @@ class OutputOp(CirhOp):
 def require_scalar(kind: Tensor) -> None:
     """Raises: VerifyException unless the tensor is a scalar of floats."""
     if shape_of(kind) != () or not is_float(kind):
-        raise VerifyException(f"a loss must be one number, got a tensor of shape {text_of(kind)}")
+        raise VerifyException(
+            f"a loss must be one number, got a tensor of shape {text_of(kind)}: "
+            "take its mean over all axes, or over those that axis= names"
+        )
 
 
 OPS = (InputOp, ParameterOp, StateOp, FullOp, ConstantOp, LossOp, OutputOp)

@@ -31,9 +31,12 @@ STEPS = {
     "tanh": (lambda x, y: nn.tanh(x), lambda x, y: torch.tanh(x)),
     "exp": (lambda x, y: nn.exp(-nn.softplus(x)), lambda x, y: torch.exp(-soft(x))),
     "root": (lambda x, y: nn.sqrt(1.0 + x * x), lambda x, y: torch.sqrt(1.0 + x * x)),
-    "mean": (lambda x, y: nn.mean(x, keepdims=True), lambda x, y: x.mean(-1, keepdim=True)),
+    "mean": (
+        lambda x, y: nn.mean(x, -1, keepdims=True),
+        lambda x, y: x.mean(-1, keepdim=True),
+    ),
     "centred": (
-        lambda x, y: x - nn.mean(x, keepdims=True),
+        lambda x, y: x - nn.mean(x, -1, keepdims=True),
         lambda x, y: x - x.mean(-1, keepdim=True),
     ),
     "of_batch": (

@@ -29,7 +29,7 @@ class Ours:
         return nn.Dense(units, activation)(x)
 
     def mean(self, x):
-        return nn.mean(x, keepdims=True)
+        return nn.mean(x, axis=-1, keepdims=True)
 
 
 class Theirs:

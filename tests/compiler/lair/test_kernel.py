@@ -25,7 +25,7 @@ def trace(model, dtype="float32"):
 
 def own_activation(x, labels):
     y = x * nn.sigmoid(1.702 * x)
-    z = y / nn.mean(y, keepdims=True)
+    z = y / nn.mean(y, axis=-1, keepdims=True)
     return nn.softmax_cross_entropy(nn.Dense(3, use_bias=False)(z), labels), []
 
 

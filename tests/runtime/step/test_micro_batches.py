@@ -23,7 +23,11 @@ def classifier(features, labels):
     """Two layers and dropout."""
     hidden = nn.Dropout(0.4)(nn.Dense(9, "relu")(features))
     logits = nn.Dense(4)(hidden)
-    outputs = {"logits": logits, "mean": nn.mean(logits), "bias": nn.mean(nn.Dense(2)(hidden))}
+    outputs = {
+        "logits": logits,
+        "mean": nn.mean(logits, axis=-1),
+        "bias": nn.mean(nn.Dense(2)(hidden), axis=-1),
+    }
     return nn.softmax_cross_entropy(logits, labels), outputs
 
 
