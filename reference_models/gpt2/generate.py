@@ -118,7 +118,7 @@ def chosen(
 def generated(
     weights: Weights, model: Model, prompt: np.ndarray, options: argparse.Namespace
 ) -> Iterator[int]:
-    """The tokens that follow the prompt; the last half of the text is read anew at the last position.
+    """The tokens that follow the prompt; at the last position the second half is read anew.
 
     Shapes: prompt [T], T >= 1
     """

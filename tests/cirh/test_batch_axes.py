@@ -193,7 +193,7 @@ CASES = {
     "merged across samples": (lambda x: viewed(permuted(x, 1, 0, 2), B, T * D), LOST),
     "transposed": (lambda x: transposed(rows(x)), Dependence(SAMPLES, 1, T)),
     "expanded": (lambda x: expanded(x, 2, B, T, D), Dependence(SAMPLES, 1)),
-    "sum of features": (lambda x: nn.sum(rows(x)), Dependence(SAMPLES, 0, T)),
+    "sum of features": (lambda x: nn.sum(rows(x), -1), Dependence(SAMPLES, 0, T)),
     "sum of rows": (lambda x: nn.sum(x, axis=1), Dependence(SAMPLES, 0)),
     "sum before the samples": (lambda x: nn.sum(permuted(x, 1, 0, 2), 0), Dependence(SAMPLES, 0)),
     "sum that keeps": (
@@ -237,8 +237,8 @@ CASES = {
     "zeros in padding scaled": (lambda x: masked(x) * nn.exp(x), Dependence(SAMPLES, 0, 1, 0)),
     "zeros in padding and others": (lambda x: masked(x) + x, Dependence(SAMPLES, 0)),
     "zeros in padding and a number": (lambda x: masked(x) + 1.0, Dependence(SAMPLES, 0)),
-    "a sum of zeros in padding": (lambda x: nn.sum(masked(x)), Dependence(SAMPLES, 0, 1, 0)),
-    "a sum of ones in padding": (lambda x: nn.sum(masked(x, 1, 1.0)), Dependence(SAMPLES, 0)),
+    "a sum of zeros in padding": (lambda x: nn.sum(masked(x), -1), Dependence(SAMPLES, 0, 1, 0)),
+    "a sum of ones in padding": (lambda x: nn.sum(masked(x, 1, 1.0), -1), Dependence(SAMPLES, 0)),
     "zeros in padding by weights": (
         lambda x: product(masked(rows(x), T), weight(x, D, 2)),
         Dependence(SAMPLES, 0, T, 0),

@@ -12,12 +12,16 @@ def plain(value: float, digits: int) -> str:
 
 
 def count(value: float) -> str:
-    """Whole from a hundred on, with three digits below: 479,189 or 0.0421."""
+    """Whole from a hundred to ten million, else three digits: 479,189, 0.0421 or 1.86 G."""
+    if value >= 1e7:
+        return si(value, "")
     return f"{value:,.0f}" if value >= 100 else plain(value, 3)
 
 
 def percent(share: float) -> str:
-    """A share of 1, with four digits: 99.98% or 0.00421%."""
+    """A share of 1, with four digits: 99.98%; one too small to matter as "below 0.01%"."""
+    if 0 < share < 1e-4:
+        return "below 0.01%"
     return f"{plain(100 * share, 4)}%"
 
 

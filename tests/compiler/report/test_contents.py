@@ -86,7 +86,7 @@ def test_only_a_compile_that_is_written_imports_jinja2():
         (count(0), "0"),
         (percent(1), "100%"),
         (percent(0.99981), "99.98%"),
-        (percent(0.0000421), "0.00421%"),
+        (percent(0.0000421), "below 0.01%"),
         (si(0, "B"), "0 B"),
         (si(999, "B"), "999 B"),
         (si(999_499, "B"), "999 kB"),

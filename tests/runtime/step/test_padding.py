@@ -65,7 +65,7 @@ class Theirs:
 
 def rows_normalized(f, x):
     """Zeros would be 0 / 0 here."""
-    h = f.exp(f.dense(x / f.sum(x, keepdims=True)))
+    h = f.exp(f.dense(x / f.sum(x, axis=-1, keepdims=True)))
     return f.mean(h, axis=(0, 1)), {"h": h}
 
 
@@ -77,13 +77,13 @@ def logarithm(f, x):
 
 def norm_without_epsilon(f, x):
     h = f.dense(x - 0.5)
-    z = h / f.sqrt(f.sum(h * h, keepdims=True))
-    return f.mean(f.sum(z * f.sum(x, keepdims=True)), axis=0), {"z": z}
+    z = h / f.sqrt(f.sum(h * h, axis=-1, keepdims=True))
+    return f.mean(f.sum(z * f.sum(x, axis=-1, keepdims=True), axis=-1), axis=0), {"z": z}
 
 
 def sums_and_counts(f, x):
     h = f.exp(f.dense(x))
-    loss = f.sum(h, axis=(0, 1)) / f.count(x) + f.mean(f.mean(h), axis=0, keepdims=False)
+    loss = f.sum(h, axis=(0, 1)) / f.count(x) + f.mean(f.mean(h, axis=-1), axis=0, keepdims=False)
     return loss, {"mean": f.mean(h, axis=0), "shape": f.mean(h, axis=0, keepdims=True)}
 
 
