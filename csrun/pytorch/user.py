@@ -7,12 +7,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import msgspec
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.data.adapters.torch_batches import LoaderBatches
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.loader import Orders, check, dataset_of
+from csrun.pytorch.loader import DataChanges, Orders, batches_by_number, check, dataset_of
 from csrun.pytorch.settings import Settings, settings
 from csrun.records.torch_names import same_stored_name, stored_name
 
@@ -111,8 +111,31 @@ class Loader:
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self.loader = loader
         self.orders = Orders(loader)
-        self.batches = LoaderBatches(loader, self.orders.of)
-        self.dataset_of_batches = dataset_of(loader, self.orders, user_line())
+        self.batches = batches_by_number(loader, self.orders)
+        self.changes = DataChanges(loader)
+        self.dataset_of_batches = dataset_of(loader, self.orders, user_line(), self.batches)
+
+    def batch(self, number: int, taken: int | None = None) -> Any:
+        """A batch by its number, made here. taken: as many changes its samples have, if said.
+
+        Raises: UsageError where the samples have changed since
+        """
+        if taken is not None and taken != self.changes.taken:
+            raise UsageError(
+                f"{user_line()}: a batch of an earlier pass is read, and its data set has changed "
+                "since: read it before the change, or clone it"
+            )
+        return self.changes.fetched(lambda: self.batches[number])
+
+    def told(self) -> bytes:
+        """What `adopt` takes in another process: the order of passes, and changes of the data."""
+        return msgspec.msgpack.encode((self.orders.told(), self.changes.patch))
+
+    def adopt(self, told: bytes) -> None:
+        """Take what the chief has told."""
+        orders, patch = msgspec.msgpack.decode(told, type=tuple[bytes, bytes])
+        self.orders.adopt(orders)
+        self.changes.adopt(patch)
 
     def __len__(self) -> int:
         return len(self.loader)

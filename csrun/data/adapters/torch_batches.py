@@ -5,7 +5,7 @@ Batch n of a loader of L batches is number n mod L of pass n div L: passes lie o
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -40,11 +40,18 @@ class LoaderBatches:
         self._is_alone = is_alone
         self._draws = may_draw(loader)
         self._lock = threading.Lock()  # torch's, NumPy's and Python's numbers are the process's
+        self._kept: dict[int, Any] = {}
         self.batches = len(loader)
 
     def __getitem__(self, number: int) -> Any:
         with self._lock:
-            return self._made(number)
+            return self._kept[number] if number in self._kept else self._made(number)
+
+    def keep(self, numbers: Iterable[int]) -> None:
+        """Make these batches now, and keep them until others are: their samples may change."""
+        with self._lock:
+            kept = self._kept
+            self._kept = {n: kept[n] if n in kept else self._made(n) for n in numbers}
 
     def _made(self, number: int) -> Any:
         epoch, position = divmod(number, self.batches)

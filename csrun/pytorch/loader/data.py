@@ -69,18 +69,28 @@ def _has_length(loader: Any) -> bool:
     return True
 
 
-def dataset_of(loader: "DataLoader[Any]", orders: Orders, where: str = "DataLoader") -> Dataset:
-    """The loader's batches, one pass behind the other, as far as their order was told.
-
-    where: it is given to csrun, for messages.
-    """
+def batches_by_number(loader: "DataLoader[Any]", orders: Orders) -> LoaderBatches:
+    """The loader's batches, made when they are asked for, or kept."""
     context = current()
     is_alone = context is not None and context.role is Role.STREAMER
     if is_alone and loader.num_workers and loader.worker_init_fn is not None:
         loader.worker_init_fn(context.streamers.index(context.rank))  # type: ignore[union-attr]
+    return LoaderBatches(loader, orders.of, is_alone)
+
+
+def dataset_of(
+    loader: "DataLoader[Any]",
+    orders: Orders,
+    where: str = "DataLoader",
+    batches: LoaderBatches | None = None,
+) -> Dataset:
+    """The loader's batches, one pass behind the other, as far as their order was told.
+
+    where: it is given to csrun, for messages. batches: those of `batches_by_number`, if it has them
+    """
     elements = Tensors(where)
-    batches = RandomAccess(LoaderBatches(loader, orders.of, is_alone), None)
-    source = replace(batches_of(batches, elements), batches=ToldBatches(orders, len(loader)))
+    items = RandomAccess(batches or batches_by_number(loader, orders), None)
+    source = replace(batches_of(items, elements), batches=ToldBatches(orders, len(loader)))
     return Dataset(source, Level.BATCH, describe(loader), elements)
 
 

@@ -106,12 +106,15 @@ class SessionLoop:
         """
         self._end_step()
         batches = self._run.batches_of(loader)
+        self._run.look_at_data()
         batches.begin(self._run.flush)
         epoch, length = loader.orders.begun - 1, len(loader)
-        for position in range(min(length, batches.most)):
-            rows = loader.orders.rows(epoch, position)
-            yield self._begin_step(batches, epoch * length + position, rows)
-        self._end_step()
+        with batches.pass_open(), self._run.pass_open():
+            for position in range(min(length, batches.most)):
+                rows = loader.orders.rows(epoch, position)
+                yield self._begin_step(batches, epoch * length + position, rows)
+            self._end_step()
+            self._run.look_at_data()
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         call_order.require_block(self._is_over)
@@ -124,7 +127,7 @@ class SessionLoop:
         self.watch.look()
         key = (loader, rows, self._modes(), self._guards.state())
         part = self._parts.at(*key)
-        values = StepValues(run.count, batch=partial(loader.batches.__getitem__, number))
+        values = StepValues(run.count, batch=partial(loader.batch, number, loader.changes.taken))
         self._step = step = Step(values, batches, number, part, state=key[-1])
         run.count += 1
         if part is not None and self._parts.is_checked(part):
@@ -137,7 +140,7 @@ class SessionLoop:
         draw = Draw(run.run.config.seed, run.replay.step, self._gradients.batches)
         step.recorded = RecordedStep(
             self._model,
-            loader.batches[number],
+            loader.batch(number),
             key,
             self._later,
             draw,

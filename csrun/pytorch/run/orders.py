@@ -6,6 +6,7 @@ them than their program gives: they are of a part that has run, with no other va
 hands.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
@@ -46,6 +47,11 @@ class TrainingOrders:
     def is_under_way(self) -> bool:
         """Whether an order has no answer so far, or one that nobody has read."""
         return self._under_way is not None
+
+    @property
+    def steps(self) -> Sequence[Queued]:
+        """Those that are under way."""
+        return self._under_way.steps if self._under_way is not None else ()
 
     @property
     def is_done(self) -> bool:

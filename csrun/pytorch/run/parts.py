@@ -1,17 +1,20 @@
 """The parts of a loop: a step of each is a program, and takes its batches from a loader."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.compiler import CompileOptions, rebatch
+from csrun.data.errors import DataError
 from csrun.estimator.trace import TracedModel
 from csrun.executable import Executable, InputSpec
 from csrun.pytorch.capture import Recording, Ref, Source, user_line
 from csrun.pytorch.graph.importing import module_of
+from csrun.pytorch.loader.changes import described
 from csrun.pytorch.loop.given_tensors import Constant
 from csrun.pytorch.loop.loop_shape import LoopShape
 from csrun.pytorch.loop.tokens import StepValues
@@ -41,6 +44,38 @@ class Batches:
     fed: Program | None = None
     parts: list["Part"] = field(default_factory=list)
     most: int = sys.maxsize
+    open_passes: int = 0
+
+    @contextmanager
+    def pass_open(self) -> Iterator[None]:
+        """The loop is amid a pass."""
+        self.open_passes += 1
+        try:
+            yield
+        finally:
+            self.open_passes -= 1
+
+    def look(self, flush: Callable[[], None], *, sends: bool) -> None:
+        """Take what the loop has changed of the data since the last look.
+
+        flush: runs what was taken before. sends: other processes make the batches.
+
+        Raises: UsageError for a change amid a pass, or one that cannot be sent
+        """
+        changes = self.loader.changes
+        if not (paths := changes.found()):
+            return
+        if self.open_passes:
+            raise UsageError(
+                f"{user_line()}: {described(paths)} has changed amid a pass over it: change it "
+                "between two passes, or give an evaluation a data set of its own"
+            )
+        try:
+            flush()
+            changes.take(paths, sends)
+        except DataError as error:
+            raise UsageError(f"{user_line()}: {error}") from error
+        self.next = None
 
     def begin(self, flush: Callable[[], None]) -> None:
         """Another pass begins; flush: runs what was taken of those before, if it must be now."""
@@ -98,6 +133,10 @@ class KnownBatches:
                 self._loaders.append(loader)
             self._found[loader] = Batches(loader, self._loaders.index(loader))
         return self._found[loader]
+
+    def all(self) -> Iterator[Batches]:
+        """Those that a pass was begun of."""
+        yield from self._found.values()
 
     def forget_trainings(self) -> None:
         """Programs that train are to be compiled anew, in another way."""

@@ -149,7 +149,7 @@ def _serve(context: TaskContext, loaders: Sequence[Loader]) -> dict[str, float]:
     datasets = [loader.dataset_of_batches for loader in loaders]
 
     def hear(number: int, told: bytes) -> None:
-        loaders[number].orders.adopt(told)
+        loaders[number].adopt(told)
 
     folder = next_run(context)
     assert folder is not None, "in a job"

@@ -42,7 +42,7 @@ class ScriptMachine:
             others=tuple(loader.dataset_of_batches for loader in others),
             data=batches.number,
         )
-        told, first = batches.loader.orders.told(), batches.upcoming
+        told, first = batches.loader.told(), batches.upcoming
         place = machine_for(run, owner.executable, target, step, batches.last, told, first)
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
@@ -77,7 +77,7 @@ class ScriptMachine:
         if batches.fed is None and whole is not part:
             self.load(whole)
         if batches.fed is None:
-            data, told = batches.loader.dataset_of_batches, batches.loader.orders.told()
+            data, told = batches.loader.dataset_of_batches, batches.loader.told()
             feed = Feed(data, batches.number, batches.upcoming, batches.last, told)
             batches.fed = program = self.machine.load(part.executable, feed)
         else:

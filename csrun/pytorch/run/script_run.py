@@ -82,6 +82,8 @@ class ScriptRun:
             if not self.is_open:
                 self.run = replace(self.run, folder=self.folder())
             self.is_open = True
+            for loader in self.loaders:
+                loader.changes.begin()
             self._in_block = opened.pop_all()
 
     def take_users_values(self) -> None:
@@ -187,6 +189,38 @@ class ScriptRun:
         Raises: UsageError in a job, for one that the other tasks have not made before the Session
         """
         return self._batches.of(loader, is_job=self.run.folder is not None)
+
+    def look_at_data(self) -> None:
+        """A pass begins: what the loop has changed of the loaders' data counts from here on.
+
+        Raises: UsageError for a change amid a pass, or one that streamers cannot be told of
+        """
+        for batches in self._batches.all():
+            batches.look(self.flush, sends=not self._makes_batches)
+
+    @contextmanager
+    def pass_open(self) -> Iterator[None]:
+        """The loop is amid a pass; behind it, it may change the data that queued steps are of."""
+        try:
+            yield
+        finally:
+            if self._makes_batches:
+                self._keep_batches()
+
+    def _keep_batches(self) -> None:
+        """Make the batches of all steps that are queued or under way, where that is done here."""
+        numbers: dict[Batches, list[int]] = {batches: [] for batches in self._batches.all()}
+        for step in (*self._orders.steps, *self._queued):
+            if not step.is_computed:
+                numbers[step.part.batches].append(step.batch)
+        for batches, wanted in numbers.items():
+            batches.loader.batches.keep(wanted)
+
+    @property
+    def _makes_batches(self) -> bool:
+        """Whether this process makes the batches of steps, when they run."""
+        context = self.run.context
+        return self.run.folder is None or context is None or context.rank in context.streamers
 
     def compile(self, part: Part) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""
@@ -314,7 +348,7 @@ class ScriptRun:
                 part.wanted.update(step.values.wanted())
             program = self._program(part)
             if has_begun and not is_next and batches.fed is not None:
-                batches.fed.begin(first, batches.last, batches.loader.orders.told())
+                batches.fed.begin(first, batches.last, batches.loader.told())
             if part.trains:
                 self._orders.run(self._trainer(), part, program, steps[:count], self.accumulates)
             else:
