@@ -14,6 +14,7 @@ NAME = "cs"
 
 
 @click.command(NAME, context_settings=frame.SETTINGS, epilog=f"'{NAME} help' lists the commands.")
+@frame.version
 @click.option("--system", metavar="NAME", help="The system; else the site's first.")
 @click.option("--site", metavar="NAME|PATH", help="The site; else CSRUN_SITE, else local.")
 @click.option(

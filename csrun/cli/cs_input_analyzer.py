@@ -8,6 +8,7 @@ NAME = "cs_input_analyzer"
 
 
 @click.command(NAME, context_settings=frame.SETTINGS)
+@frame.version
 @click.option(
     "--available-nodes",
     type=frame.WholeNumber(min=1),

@@ -42,6 +42,7 @@ JOB_ID = click.argument("job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 
 
 
 @click.group(NAME, context_settings=frame.SETTINGS)
+@frame.version
 @click.option("--site", metavar="NAME|PATH", help="The site to ask; else CSRUN_SITE, else local.")
 @click.pass_context
 def csctl(context: click.Context, site: str | None) -> None:
@@ -124,9 +125,19 @@ def get_systems(site: str | None, output: str) -> int:
     return _show(_backend(site).systems(), output, SYSTEM_HEADINGS, _system_row)
 
 
-@csctl.group("cancel")
+class _OfJobs(click.Group):
+    """A group whose command `job` may be left out before a job's number: `cancel 1`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        words = ["job", *args] if args and args[0].isdecimal() else args
+        return super().resolve_command(ctx, words)
+
+
+@csctl.group("cancel", cls=_OfJobs)
 def cancel_group() -> None:
-    """End a job."""
+    """End a job: cancel ID, or cancel job ID."""
 
 
 @cancel_group.command("job", context_settings=SETTINGS)

@@ -52,6 +52,7 @@ def _note_query(context: click.Context, option: click.Parameter, is_asked: bool)
 
 
 @click.command(NAME, context_settings=frame.SETTINGS)
+@frame.version
 @click.option(
     "--alloc-node",
     type=click.Choice(["True", "False"], case_sensitive=False),

@@ -17,6 +17,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 
 
 @click.command(NAME, context_settings=frame.SETTINGS)
+@frame.version
 @click.option("--total-nodes", type=COUNT, help="Nodes of the job, N.")
 @click.option("--tasks-per-node", type=COUNT, help="Tasks on each node, T.")
 @click.option("--cpus-per-task", type=COUNT, help="CPUs of each task, C.")
@@ -37,7 +38,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option("--label", is_flag=True, help="Show all tasks' output, each line after its rank.")
 @click.option(
     "--max-restarts",
-    type=click.IntRange(min=0),
+    type=frame.WholeNumber(min=0),
     default=0,
     metavar="N",
     help="After a failure, start the tasks again from the newest checkpoint, N times at most.",

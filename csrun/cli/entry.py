@@ -18,7 +18,10 @@ def _enter(command: str) -> None:
         signal.signal(signal.SIGINT, _leave)
     module = import_module(f"csrun.cli.{command}")
     signal.signal(signal.SIGINT, usual)
-    module.main()
+    try:
+        module.main()
+    except KeyboardInterrupt:  # before or after the command itself, which reports its own
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -11,6 +11,7 @@ import click
 from csrun.base import streams
 from csrun.base.errors import CsrunError, OutputError, brief
 from csrun.base.text import printable
+from csrun.base.version import VERSION
 from csrun.cli.entry import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -40,10 +41,26 @@ SETTINGS: dict[str, Any] = {
 
 
 class WholeNumber(click.IntRange):
-    """An integer of a range; click's own complains of "a valid integer range"."""
+    """An integer of a range, refused in the words of all of csrun's messages."""
 
     name = "integer"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"must be a whole number{self._bounds()}, got {value!r}", param, ctx)
+        if not (self.min or 0) <= number <= (number if self.max is None else self.max):
+            self.fail(f"must be a whole number{self._bounds()}, got {number}", param, ctx)
+        return number
+
+    def _bounds(self) -> str:
+        if self.max is not None:
+            return f" from {self.min or 0} to {self.max}"
+        return f" >= {self.min or 0}"
+
+
+version = click.version_option(VERSION, message="%(prog)s %(version)s", help="Print the version.")
 
 in_format = click.option(
     "-o",

@@ -8,7 +8,7 @@ from typing import Any
 
 from csrun.data.adapters import describe, indexed, passes
 from csrun.data.delivery import Delivery, arrays_of, keep_freed_memory
-from csrun.data.errors import DataError, require
+from csrun.data.errors import DataError, UnusableArraysError, require
 from csrun.data.files import FileSet, Paths, found
 from csrun.data.flow import BatchesFlow, Flow, Opening, Source
 from csrun.data.formats.base import Format
@@ -62,13 +62,17 @@ class Dataset:
 
         Features first, then labels; each is an array, or a tuple or dict of arrays.
 
-        Raises: DataError for arrays of unequal length, or without samples.
+        Raises: UnusableArraysError for arrays of unequal length, or without samples.
         """
         elements = Elements()
         flat = elements.taken(arrays)
-        samples = from_arrays(flat, elements.names(len(flat)))
+        site = call_site()
+        try:
+            samples = from_arrays(flat, elements.names(len(flat)))
+        except DataError as error:
+            raise UnusableArraysError(f"{site}: {error}" if site else str(error)) from error
         options = {"arrays": len(flat), "samples": len(samples)}
-        operator = Operator("from_arrays", Level.SAMPLE, options, call_site())
+        operator = Operator("from_arrays", Level.SAMPLE, options, site)
         source = Indexed(samples, Range(len(samples)))
         return Dataset(source, Level.SAMPLE, (operator,), elements)
 

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 
 
 class DataError(CsrunError):
     """A data set that cannot be read, or cannot be used as it was asked for."""
+
+
+class UnusableArraysError(DataError, UsageError):
+    """Arrays that are no data set: found where the script hands them over, before anything runs."""
 
 
 def require(condition: bool, where: str, rule: str, got: object) -> None:

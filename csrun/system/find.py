@@ -131,7 +131,7 @@ def require_usable(
             f"{_remedy(site, mode)}"
         )
     if state.power is Power.STANDBY:
-        raise CsrunError(
+        raise CsrunError(  # no mistake: it may have been put there while the job waited
             f"{where}{system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
             "system: 'system activate' in its admin shell makes it one"
         )
@@ -153,7 +153,7 @@ def _freest_in_mode(site: Site, mode: ExecutionMode, users: Users) -> System:
         return found[0]
     if found:
         return min(found, key=lambda system: users(site, system))  # of several the first
-    raise CsrunError(
+    raise UsageError(
         f"site {site.name} has no {Power.ACTIVE} system in {mode} mode, it has: {_listing(site)}; "
         "'config execmode setup' in a system's admin shell changes its mode"
     )

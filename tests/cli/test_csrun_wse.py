@@ -34,7 +34,7 @@ MISTAKES = [
         ["--output", "/tmp", "true"],
         "must be a file, got the folder /tmp: name one, e.g. /tmp/%j.out",
     ),
-    (["--total-nodes", "two", "true"], "'two' is not a valid integer\\.$"),
+    (["--total-nodes", "two", "true"], "must be a whole number >= 1, got 'two'$"),
     (["no-such-command"], "no-such-command: command not found"),
     (["python-pt", "missing.py"], "missing.py: no such file"),
     (["--site", "nowhere", "true"], "nowhere"),

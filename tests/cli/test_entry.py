@@ -1,4 +1,4 @@
-"""Ctrl-C before a command's own modules are imported."""
+"""What all console commands do alike: --version, and Ctrl-C at any moment."""
 
 import signal
 import subprocess
@@ -6,6 +6,12 @@ import sys
 
 import pytest
 
+from csrun.base.version import VERSION
+
+COMMANDS = (
+    *("cs", "cs_input_analyzer", "csctl", "csrun", "csrun_cpu", "csrun_wse"),
+    *("python_pt", "python_ws"),
+)
 ENTER = """
 import os, signal, sys
 from csrun.cli import entry
@@ -43,3 +49,13 @@ def test_ctrl_c_during_imports_is_130_without_a_traceback(module: str, command: 
     assert done.returncode == 128 + signal.SIGINT
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_version(command: str) -> None:
+    start = f"import sys; from csrun.cli import entry; sys.argv[0] = 'it'; entry.{command}()"
+    done = subprocess.run(
+        [sys.executable, "-c", start, "--version"], capture_output=True, text=True, check=True
+    )
+    name = command.replace("python_", "python-")
+    assert done.stdout.split(",")[0].strip() == f"{name} {VERSION}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from csrun.base.errors import UsageError
 from csrun.data import ArraySpec, Batch, DataError, Dataset, as_dataset
 
 SAMPLES = 103
@@ -165,6 +166,11 @@ def test_prefetch_hands_on_an_exception_with_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         next(batches)
     assert "broken" in [entry.name for entry in caught.traceback]
+
+
+def test_arrays_that_are_no_data_set_are_a_users_mistake_with_its_line() -> None:
+    with pytest.raises(UsageError, match=r"^test_dataset\.py:\d+: from_arrays: .*equally long"):
+        Dataset.from_arrays(np.zeros(3), np.zeros(4))
 
 
 @pytest.mark.parametrize(

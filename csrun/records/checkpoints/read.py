@@ -105,12 +105,12 @@ class Checkpoint:
         Tensors of the checkpoint that `state` does not have are an error, but for the optimizer's
         where `state` has none of these: an evaluation does not need them.
 
-        Raises: CsrunError naming the tensors that differ when the checkpoint is of another model
+        Raises: UsageError naming the tensors that differ when the checkpoint is of another model
         """
         if lines := self.differences(state):
             shown = "; ".join(lines[:SHOWN_DIFFERENCES])
             more = len(lines) - SHOWN_DIFFERENCES
-            raise CsrunError(
+            raise UsageError(
                 f"{self.path} is of another model: {shown}{f'; and {more} more' * (more > 0)}; "
                 "choose another model_dir, or undo the change"
             )

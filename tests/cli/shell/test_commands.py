@@ -67,7 +67,7 @@ MISTAKES = [
     ("system show --system ours", "system 'ours': site local has cs2-01, cs2-02"),
     ("system show --outputformat json", "No such option '--outputformat'. Did you mean"),
     ("session cancel 7", "job 7 has no session on cs2-01; it has: none"),
-    ("session cancel seven", "'seven' is not a valid integer"),
+    ("session cancel seven", "must be a whole number >= 1, got 'seven'"),
     ("--site nowhere system show", "nowhere"),
 ]
 
