@@ -105,7 +105,7 @@ class Traced(torch.Tensor):
         self.held.value = value
 
     def unseen(self) -> Traced:
-        """The same tensor, as views of it know it: a write into one need not mind that it is there."""
+        """The same tensor, as its views know it: writes into one need not mind it."""
         made = Traced(self.fake, self.held, self.memory, self.recorder, is_seen=False)
         made.view_of = self.view_of
         return made
