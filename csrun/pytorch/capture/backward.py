@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class Backward:
     """That of one recording. Operators from `forward_end` to `end` are its own.
 
-    first_gradients: by PyTorch's names of the parameters, as it gives them. require_cleared: raises
-    where gradients are there already that PyTorch does not know of.
+    first_gradients: by PyTorch's names of the parameters, as it gives them; zeros: those of
+    them that zero_grad(set_to_none=False) has left. require_cleared: raises
+    where gradients are there already that PyTorch does not know of, and
+    gives the names of those that are zeros.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -29,7 +31,9 @@ class Backward:
         self.forward_end: int | None = None
         self.end = 0
         self.first_gradients: dict[str, Ref] = {}
-        self.require_cleared: Callable[[], None] = lambda: None
+        self.require_cleared: Callable[[], Collection[str]] = lambda: ()
+        self._zeros: dict[str, torch.Tensor] = {}
+        self.zeros: list[str] = []
 
     @property
     def loss(self) -> Ref | None:
@@ -51,13 +55,18 @@ class Backward:
                 f"{user_line()}: backward() must be called on one number, got a tensor of shape "
                 f"{list(loss.shape)}: take its mean or sum"
             )
-        self.require_cleared()
+        parameters = dict(self._recorder.model.named_parameters())
+        self._zeros = {name: parameters[name] for name in self.require_cleared()}
         self._refuse_others()
         self._loss, self.line = self._recorder.traced(loss), user_line()
         self.forward_end = len(self._recorder.operators)
 
     def ends(self) -> None:
-        """It is over."""
+        """It is over; a gradient of zeros that it has added nothing to is still there."""
+        for name, parameter in self._zeros.items():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+                self.zeros.append(name)
         self.end = len(self._recorder.operators)
         self.first_gradients = {
             name: parameter.grad.value
@@ -76,6 +85,7 @@ class Backward:
                     "Session: call optimizer.zero_grad() before the first backward()"
                 )
             parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
+            self._zeros[name] = parameter
 
     def taken_gradients(self) -> dict[str, Ref]:
         """Gradients as they are after all edits; the parameters have none any more.

@@ -166,6 +166,7 @@ class Recorder(TorchDispatchMode):
             backward_end=backward.end,
             gradients=gradients,
             first_gradients=backward.first_gradients,
+            zeros=frozenset(backward.zeros),
             written={
                 leaf.name: self._known[id(leaf.tensor)].value
                 for leaf in self.leaves

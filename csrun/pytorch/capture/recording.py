@@ -95,7 +95,8 @@ class Recording:
     the parameter, as they stand at the step, after all edits; first_gradients: before these.
     written: the next value of each buffer that forward changes. counters: by how much a step
     changes integer buffers, such as num_batches_tracked. reads: values that the loop asked for, in
-    order. without_gradient: parameters that want one and have none.
+    order. without_gradient: parameters that want one and have none. zeros: those whose gradient is
+    of zeros, which zero_grad(set_to_none=False) has left.
     """
 
     operators: tuple[Operator, ...]
@@ -112,6 +113,7 @@ class Recording:
     reads: tuple[Read, ...]
     training: bool
     without_gradient: tuple[str, ...]
+    zeros: frozenset[str] = frozenset()
 
     def of(self, source: Source) -> tuple[Leaf, ...]:
         """The leaves of one source, in order."""

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture import Recording, user_line
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.loop.given_tensors import Given
@@ -135,6 +135,7 @@ class Gradients:
         self._sets, self._seen = sets, -1
         self._is_cleared = True
         self._zeroed: set[str] = set()
+        self.zeros: frozenset[str] = frozenset()  # parameters whose gradient is there, and is zero
         self.batches = 0  # whose gradients are added up, and wait for optimizer.step()
         self.is_open = False  # between backward() and optimizer.step()
         self._edits = Edits()
@@ -212,13 +213,34 @@ class Gradients:
                 "not in others: the same parameters must be trained in all batches of a step"
             )
 
-    def clear(self) -> bool:
+    def clear(self, set_to_none: bool) -> bool:
         """`optimizer.zero_grad()` is called, before `backward()` or after the step.
 
         Gives whether they are these: those of before the first step are PyTorch's own.
         """
+        self._keep_zeros(set_to_none)
         self._is_cleared, self.batches = True, 0
         return bool(self._all)
+
+    def _keep_zeros(self, set_to_none: bool) -> None:
+        """Remember which gradients are zeros from here on, and not None."""
+        if set_to_none:
+            self.zeros = frozenset()
+        elif not self.zeros.issuperset(self._names):
+            there = (n for n in self._names if self._parameters[n].grad is not None)
+            self.zeros = self.zeros.union(there)
+
+    def require_same_zeros(self, recording: Recording) -> None:
+        """Raises: UsageError where other parameters than in the part's first step have zeros"""
+        if not (self.zeros or recording.zeros):
+            return
+        odd = (self.zeros - recording.first_gradients.keys()) | (recording.zeros - self.zeros)
+        if odd:
+            raise UsageError(
+                f"{user_line()}: the gradient of {min(odd)}, to which backward() adds nothing, is "
+                "zeros in some steps and None in others: pass the same set_to_none to each "
+                "zero_grad() while this part of the loop runs"
+            )
 
     def vanish(self) -> None:
         """There are none any more."""

@@ -51,7 +51,8 @@ def require_followed(step: Step, accumulates: bool) -> None:
         needed = "backward()" if accumulates else "optimizer.step()"
         raise UsageError(
             f"{user_line()}: {needed} must follow where a value was read before it, as step "
-            f"{step.values.number + 1} has run: read the value behind it"
+            f"{step.values.number + 1} has run: read the value behind it; a step cannot be skipped "
+            "by its own loss"
         )
 
 

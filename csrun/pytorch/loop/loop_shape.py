@@ -13,19 +13,24 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from csrun.pytorch.capture import Recorder, Recording, Ref, Traced
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.limits import OfNumbersError
 from csrun.pytorch.loop.given_tensors import Given
-from csrun.pytorch.loop.tokens import Owner, Slot, StepValues, Token, token_of
+from csrun.pytorch.loop.tokens import COMPUTED, Owner, Slot, StepValues, Token, token_of
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
+#: Functions that may give the values that they are given, which tokens do not know by themselves.
+_GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})
 
 
 def name_of(func: Any) -> str:
     """How calls are told apart."""
     plain = str(getattr(func, "__name__", func)).strip("_")
+    if plain == "get":  # of a property
+        plain = str(func.__self__.__name__)
     return _ALIASES.get(plain, plain)
 
 
@@ -75,6 +80,11 @@ class Calls(TorchFunctionMode):
         if self.depth:
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
+        if func is torch.Tensor.register_hook:
+            raise UsageError(
+                f"{user_line()}: a hook on a value of the loop would run in the first steps alone: "
+                "register it on the value in forward, or write a torch.autograd.Function"
+            )
         if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
             return self.later(func, args, kwargs)  # it is of a step that is over
         if writes_outside(func, args) and any(isinstance(a, Traced) for a in leaves):
@@ -86,7 +96,7 @@ class Calls(TorchFunctionMode):
             if self._may_lead_to_loss(leaves):
                 raise
             return self._on_numbers(func, args, kwargs)
-        if getattr(func, "__name__", "") != "__get__":
+        if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
             self.note(name_of(func), operands, results, tuple(kwargs))
         return results
 
@@ -194,7 +204,7 @@ class LoopShape:
         for call in calls:
             results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
             is_needed = call.name == MODEL or any(r in wanted for r in results)
-            if is_needed and not self._is_known(results):
+            if is_needed and (call.name in _GIVE_THEIR_OWN or not self._is_known(results)):
                 self.calls.append(self._expected(call))
         self.loss = self._slots.get(recording.loss) if recording.loss else None
         flat, self._spec = tree_flatten(self.batch)

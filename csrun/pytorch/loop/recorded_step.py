@@ -1,6 +1,6 @@
 """A step of the loop while it is recorded, and what is learned from it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,7 +65,7 @@ class RecordedStep:
         later: Callable[..., Any],
         draw: Draw,
         before: "ReadBefore",
-        require_cleared: Callable[[], None],
+        require_cleared: Callable[[], Collection[str]],
     ) -> None:
         self.key = key
         self.is_left = self.is_cleared = False

@@ -245,8 +245,10 @@ class SessionLoop:
         queued = Queued(step.part, step.values, step.batch, numbers, place, ends, is_computed)
         self._run.queue(queued)
 
-    def _begin_gradients(self) -> None:
+    def _begin_gradients(self) -> frozenset[str]:
         """`backward()` is called in a step that is recorded, whose gradients are PyTorch's own.
+
+        Gives the names of those that are zeros already.
 
         Raises: UsageError where gradients are there that it may not add to
         """
@@ -256,6 +258,7 @@ class SessionLoop:
         step.place = self._gradients.added_to()
         step.recorded.draw_as(step.place)
         self._gradients.vanish()
+        return self._gradients.zeros if not step.place else frozenset()
 
     # What tokens ask for.
 
@@ -345,6 +348,7 @@ class SessionLoop:
         place = self._gradients.added_to()
         call_order.require_same_place(step, place)
         step.place = place
+        self._gradients.require_same_zeros(step.part.recording)
         if place:
             self._gradients.require_same(step.part.recording.first_gradients)
         if step.again is not None:
@@ -385,7 +389,9 @@ class SessionLoop:
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """The loop calls `optimizer.zero_grad()`."""
-        if (self._step is not None and self._step.has_gradients) or not self._gradients.clear():
+        if (self._step is not None and self._step.has_gradients) or not self._gradients.clear(
+            set_to_none
+        ):
             own(set_to_none)
 
     @property

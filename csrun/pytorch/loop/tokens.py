@@ -152,7 +152,7 @@ _OF_META = frozenset(
     {"size", "dim", "numel", "stride", "element_size", "is_floating_point", "is_complex"}
     | {"nelement", "ndimension", "storage_offset", "is_contiguous", "is_signed", "get_device"}
 )
-_COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 _NESTED = (list, tuple, dict)
@@ -183,7 +183,7 @@ class Numbers(torch.Tensor):
         """One of PyTorch's functions is called with tokens among its arguments."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in _COMPUTED):
+        if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in COMPUTED):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
@@ -261,7 +261,9 @@ class Numbers(torch.Tensor):
         return number_of(element) in self.tensor()
 
     def __iter__(self) -> Any:
-        return iter(self.tensor())
+        if not self.dim():
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
 
     def __format__(self, form: str) -> str:
         return format(self.tensor(), form)
