@@ -13,7 +13,7 @@ NAME = "csrun"
 @click.group(NAME, context_settings=frame.SETTINGS)
 @frame.version
 def csrun() -> None:
-    """Look at what a run has left; csrun_wse and csrun_cpu are what runs."""
+    """Inspect the results of a run. To start one: csrun_wse, csrun_cpu."""
 
 
 csrun.add_command(checkpoint)

@@ -37,7 +37,7 @@ def show(analysis: Analysis, console: Console) -> None:
 def show_verified(analysis: Analysis, console: Console) -> None:
     """Print what a run of the layout delivered."""
     if analysis.verified is not None:
-        _section("Verified", [wording.verified(analysis.verified)], console)
+        _section(wording.verdict(analysis), [wording.verified(analysis.verified)], console)
 
 
 def _head(analysis: Analysis, console: Console) -> None:

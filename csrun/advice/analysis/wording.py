@@ -159,6 +159,13 @@ def _streamers(analysis: Analysis) -> str:
     return f"{several(number, 'streamer')} {'delivers' if number == 1 else 'deliver'}"
 
 
+def verdict(analysis: Analysis) -> str:
+    """Whether the run lies within the error of the prediction."""
+    found = analysis.verified
+    error = max(DISTURBED, *(fit.error or 0.0 for fit in analysis.fits))
+    return "Verified" if found and abs(found.deviation) <= error else "Not verified"
+
+
 def verified(found: Verified) -> str:
     """A run beside its prediction."""
     layout, fed = found.layout, found.fed

@@ -191,6 +191,11 @@ def test_a_run_is_shown_beside_its_prediction() -> None:
     assert expected in " ".join(report(analysis).split())
     assert expected in web_page.render(analysis)
     assert "other work" not in report(analysis)
+    assert "Not verified" in report(analysis)
+    assert "<strong>Not verified:</strong>" in web_page.render(analysis)
+    near = verified(analysis_of(), RECOMMENDED, Fed(192_000.0, 5.0, 2), 0.0)
+    assert "Not verified" not in report(near)
+    assert "Verified" in report(near)
     busy = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 1.25)
     assert "while other work used 1.2 CPUs" in " ".join(report(busy).split())
 
