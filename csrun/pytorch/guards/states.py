@@ -164,6 +164,7 @@ class _Fast:
         attributes = [s for s in sources if s.kind is Kind.ATTRIBUTE]
         self._owners, self._names = [s.owner for s in attributes], [s.key for s in attributes]
         self._containers = [s.owner for s in sources if s.kind is Kind.ITEMS]
+        self._is_any = bool(sources)
         self.accept()
 
     def _now(self) -> list[Any]:
@@ -180,6 +181,8 @@ class _Fast:
 
     def is_same(self) -> bool:
         """Return whether all are those that were accepted."""
+        if not self._is_any:
+            return True
         now = self._now()
         return len(now) == len(self._seen) and all(map(is_, now, self._seen))
 

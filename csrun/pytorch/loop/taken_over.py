@@ -9,7 +9,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
-from csrun.pytorch.loop.optimizer_hooks import require_own_step, step_hooks
+from csrun.pytorch.loop.optimizer_hooks import has_step_hooks, require_own_step, step_hooks
 from csrun.pytorch.optimizers import Optimization
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ class TakenOver:
 
         def step(own: Any, *args: Any, **kwargs: Any) -> None:
             own._opt_called = True  # which schedulers ask for
+            if not has_step_hooks(own):
+                loop.optimizer_step(*args, **kwargs)
+                return
             with step_hooks(own, args, kwargs) as (args, kwargs):
                 loop.optimizer_step(*args[1:], **kwargs)
 
