@@ -463,3 +463,24 @@ def test_images_of_bytes_are_made_floats(tmp_path):
     compiled, _ = beside.ours()
     beside.batch = batch
     assert compiled == pytest.approx(beside.theirs()[0].item(), rel=1e-5)
+
+
+def test_a_sum_over_an_axis_of_one_row_does_not_add_to_what_lay_there(tmp_path):
+    class Repeated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.tensor([-1.0, 2.0], dtype=torch.float64))
+
+        def forward(self, x):
+            rows = (self.table * x.mean()).repeat(1, 1)
+            return (rows.view(-1) * torch.tensor([0.5, 1.5], dtype=torch.float64)).sum() * 0.3
+
+    def step(model, batch):
+        model.zero_grad()
+        loss = model(batch[0])
+        loss.backward()
+        return loss
+
+    labels = torch.zeros(2, dtype=torch.int64)
+    batch = torch.tensor([[0.75], [1.25]], dtype=torch.float64), labels
+    Beside(Repeated(), batch, step, tmp_path).check(1e-12, 1e-11)

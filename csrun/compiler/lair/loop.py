@@ -155,7 +155,8 @@ class Loop:
         text = f"add_reduce({{1}}, axis={axes}, keepdims={keeps}, out={{0}})"
         if out.tiled and 0 in axes:  # over the first axes of the rows: its own rows come again
             self._sums.append(out.array)
-            self._add("add({0}, {1}, out={0})", out, x)
+            comes_once = out.array.shape[0] == self.rows  # a sum over axes of size 1
+            self._add("copyto({0}, {1})" if comes_once else "add({0}, {1}, out={0})", out, x)
         elif 0 in axes:
             part = Place(self._scratch.part(out.array.shape, dtype), tiled=False)
             self._added_up.add(part.array)
