@@ -22,7 +22,12 @@ def ones(shape: Sequence[int]) -> InitializerAttr:
 @checked
 def normal(standard_deviation: float = 0.02) -> Initializer:
     """Normal around 0."""
-    return lambda shape: InitializerAttr.of(Distribution.NORMAL, standard_deviation)
+
+    def initializer(shape: Sequence[int]) -> InitializerAttr:
+        return InitializerAttr.of(Distribution.NORMAL, standard_deviation)
+
+    initializer.__name__ = f"normal({standard_deviation})"  # in signatures
+    return initializer
 
 
 def glorot_uniform(shape: Sequence[int]) -> InitializerAttr:

@@ -1,9 +1,14 @@
-"""docs/nn.md names what csrun.nn has: no name less, none more."""
+"""docs/nn.md names what csrun.nn has: no name less, none more; its examples can be traced."""
 
+import re
 from inspect import getmembers, isfunction
 from types import ModuleType, SimpleNamespace
 from typing import get_args
 
+import numpy as np
+import pytest
+from support.nn_examples import INPUTS
+from support.nn_reference import examples, page_with, rendered
 from support.pages import CHECKOUT, blocks, first_cells
 
 from csrun import nn
@@ -56,3 +61,38 @@ def test_the_example_can_be_traced_in_every_mode() -> None:
             spec = given["model_fn"](features, labels, mode, SimpleNamespace())
             outputs = list((spec.predictions or {}).items())
             tracer.finish(mode, spec.loss, spec.train_op, outputs)
+
+
+#: What the reference has no example of.
+TYPES_AND_MODES = {
+    *("nn.Tensor", "nn.TrainOp", "nn.ShapeError", "nn.Optimizer"),
+    *("nn.TRAIN", "nn.EVAL", "nn.PREDICT"),
+}
+
+
+def test_the_reference_is_that_of_the_code() -> None:
+    text = PAGE.read_text()
+    remedy = "run PYTHONPATH=tests python -m support.nn_reference"
+    assert page_with(text, rendered()) == text, remedy
+
+
+def test_the_reference_has_every_name() -> None:
+    named = {f"nn.{name}" for name, _ in examples()}
+    assert sorted(named) == sorted(public_names() - TYPES_AND_MODES)
+
+
+EXAMPLES = dict(examples())
+
+
+@pytest.mark.parametrize(("name", "text"), EXAMPLES.items(), ids=EXAMPLES)
+def test_an_example_has_the_shapes_of_its_comments(name: str, text: str) -> None:
+    lines = text.splitlines()
+    assert len(lines) <= 3
+    assert f"nn.{name}" in text
+    with Tracer() as tracer:
+        inputs = {each: tracer.input(each, *kind) for each, kind in INPUTS.items()}
+        given = {"nn": nn, "np": np, **inputs}
+        exec(text, given)
+    for line in lines:
+        if shown := re.search(r"(\w+) = .*# (\[.*\])$", line):
+            assert str(list(given[shown[1]].shape)) == shown[2], line
