@@ -14,6 +14,10 @@ class UnusableArraysError(DataError, UsageError):
     """Arrays that are no data set: found where the script hands them over, before anything runs."""
 
 
+class UnusableLoaderError(DataError, UsageError):
+    """A DataLoader, or a batch of it, that a Session cannot train on."""
+
+
 def require(condition: bool, where: str, rule: str, got: object) -> None:
     """Raise a DataError that states the rule and the value, unless `condition` holds."""
     if not condition:

@@ -16,6 +16,7 @@ from csrun.pytorch.loop.taken_over import TakenOver
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.roles import BlockIsLeft, Wanted, leave_block, run_of
 from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import settings
 from csrun.pytorch.user import Loader, active, is_module, loaders, only_module, only_optimizer
 
@@ -83,6 +84,7 @@ class Session:
                 f"{user_line()}: a Session needs a cbtorch.dataloader(...) before it, with the "
                 "batches of its loop"
             )
+        session_check.opened()
         optimization = self._optimization
         wanted = Wanted(self._settings, self._model, optimization and optimization.optimizer)
         run = run_of(wanted, optimization, loaders)

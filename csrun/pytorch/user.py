@@ -13,6 +13,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.loader import DataChanges, Orders, batches_by_number, check, dataset_of
+from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings
 from csrun.records.torch_names import same_stored_name, stored_name
 
@@ -44,6 +45,7 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
             f"{stored_name(same[0])}: rename one of them"
         )
     _modules[model] = found
+    session_check.expect(model)
     return model
 
 
@@ -92,6 +94,7 @@ def dataloader(loader: "DataLoader[Any]") -> "Loader":
     """A DataLoader whose batches a Session trains on; outside of one it gives PyTorch's own."""
     settings("dataloader")
     check(loader, user_line())
+    session_check.expect()
     loaders.append(Loader(loader))
     return loaders[-1]
 

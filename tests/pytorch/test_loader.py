@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from csrun.data import DataError  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.loader import Orders, check, dataset_of  # noqa: E402
 
 data = torch.utils.data
@@ -287,7 +287,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("given", "message"), REFUSED)
 def test_a_loader_that_cannot_be_read_by_number_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(DataError, match=f"run.py:3: .*{message}"):
+    with pytest.raises(UsageError, match=f"run.py:3: .*{message}"):
         check(given, "run.py:3")
 
 
@@ -307,7 +307,7 @@ BATCHES = [
 def test_a_batch_of_other_than_dense_tensors_is_refused(collate: Any, message: str) -> None:
     orders = Orders(made := loader(collate_fn=collate))
     orders.begin()
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UsageError, match=message):
         next(iter(dataset_of(made, orders)))
 
 
@@ -319,7 +319,7 @@ def test_a_batch_that_nests_otherwise_is_refused() -> None:
     orders.begin()
     batches = iter(dataset_of(made, orders))
     next(batches)
-    with pytest.raises(DataError, match="must nest as the first one"):
+    with pytest.raises(UsageError, match="must nest as the first one"):
         next(batches)
 
 
@@ -330,5 +330,5 @@ def test_a_sampler_that_belies_its_length_is_refused() -> None:
 
     orders = Orders(made := loader(sampler=Short()))
     orders.begin()
-    with pytest.raises(DataError, match="its sampler gave 8 batches in pass 0"):
+    with pytest.raises(UsageError, match="its sampler gave 8 batches in pass 0"):
         next(iter(dataset_of(made, orders)))

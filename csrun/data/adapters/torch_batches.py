@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from csrun.data.errors import DataError
+from csrun.data.errors import UnusableLoaderError
 
 Indices = Sequence[Any]  # of a batch: lists of them, or one where the samples are batches
 
@@ -57,7 +57,7 @@ class LoaderBatches:
         epoch, position = divmod(number, self.batches)
         order = self._order_of(epoch)
         if len(order.batches) != self.batches:
-            raise DataError(
+            raise UnusableLoaderError(
                 f"DataLoader: its sampler gave {len(order.batches)} batches in pass {epoch}, and "
                 f"its length says {self.batches}: correct the sampler's __len__"
             )

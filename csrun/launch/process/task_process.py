@@ -21,6 +21,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.text import printable
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
 from csrun.context.link import report_of
+from csrun.context.script_end import check_script_end
 from csrun.jobs.folder import JobFolder
 from csrun.launch.command import mode_of
 from csrun.launch.process.gate import Gate
@@ -178,7 +179,7 @@ def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        body()
+        _run_to_end(body)
         code = 0
     except Terminated:
         code = EXIT_TERMINATED
@@ -189,6 +190,15 @@ def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return code
+
+
+def _run_to_end(body: Callable[[], None]) -> None:
+    try:
+        body()
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    check_script_end()
 
 
 def _raise_terminated(signum: int, frame: FrameType | None) -> None:
@@ -202,6 +212,8 @@ def _report(error: BaseException, start: StartTask, folder: JobFolder) -> int:
     """Write the report, then the error to the log, so that a reader never shows the error twice."""
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         print(error.code, file=sys.stderr)
+    if not isinstance(error, SystemExit):
+        sys.last_value = error  # as Python's own way out has it, for exit handlers
     text = _user_traceback(error)
     _flush()
     report = report_of(start.rank, error, text, os.fstat(1).st_size)

@@ -15,7 +15,7 @@ from csrun.data import Dataset
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.adapters.torch import describe
 from csrun.data.adapters.torch_batches import LoaderBatches
-from csrun.data.errors import DataError
+from csrun.data.errors import UnusableLoaderError
 from csrun.data.indexed import batches_of
 from csrun.data.operators import Level
 from csrun.data.samples import Rows
@@ -30,23 +30,23 @@ def check(loader: Any, where: str) -> None:
 
     where: it is given to csrun, for messages.
 
-    Raises: DataError for another
+    Raises: UnusableLoaderError for another
     """
     if not isinstance(loader, DataLoader):
-        raise DataError(
+        raise UnusableLoaderError(
             f"{where}: must be a torch.utils.data.DataLoader, got {type(loader).__name__}"
         )
     if isinstance(loader.dataset, IterableDataset):
-        raise DataError(
+        raise UnusableLoaderError(
             f"{where}: {type(loader.dataset).__name__} is an IterableDataset, which has no batch "
             "before those before it were made: give a Dataset with __getitem__ and __len__"
         )
     if not _has_length(loader):
-        raise DataError(
+        raise UnusableLoaderError(
             f"{where}: the DataLoader must have a length: give its sampler, or its dataset, __len__"
         )
     if not len(loader):
-        raise DataError(
+        raise UnusableLoaderError(
             f"{where}: the DataLoader must not be empty: {len(loader.dataset)} samples give no "
             f"batch of {loader.batch_size}: lower batch_size, or drop_last=False"
         )
@@ -120,20 +120,20 @@ class Tensors(Elements):
         self._shapes: list[tuple[int, ...]] = []  # of one row of each tensor
 
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        """Raises: DataError for a batch of another form than the first, or of other than tensors"""
+        """Raises: UnusableLoaderError for a batch unlike the first, or of other than tensors"""
         leaves, spec = tree_flatten(value)
         arrays = tuple(array_of(leaf, number, self._where) for number, leaf in enumerate(leaves))
         shapes = [array.shape[1:] for array in arrays]
         if self._spec is None:
             self._spec, self._shapes = spec, shapes
         elif spec != self._spec:
-            raise DataError(
+            raise UnusableLoaderError(
                 f"{self._where}: batches must nest as the first one does: have collate_fn give the "
                 f"same keys and tuples each time, {self._spec}, got {spec}"
             )
         elif shapes != self._shapes:
             number = next(n for n, each in enumerate(shapes) if each != self._shapes[n])
-            raise DataError(
+            raise UnusableLoaderError(
                 f"{self._where}: all batches must have the shape of the first one, for which the "
                 f"model is compiled: a row of part {number} has {list(shapes[number])}, and had "
                 f"{list(self._shapes[number])}: have collate_fn pad to one size"
@@ -155,17 +155,17 @@ def input_name(number: int) -> str:
 def array_of(leaf: Any, number: int, where: str) -> np.ndarray[Any, Any]:
     """A tensor of a batch as an array of the same memory.
 
-    Raises: DataError for anything but a dense tensor on the CPU, of a type that NumPy has
+    Raises: UnusableLoaderError for anything but a dense tensor on the CPU, of a type that NumPy has
     """
     if not isinstance(leaf, torch.Tensor):
-        raise DataError(
+        raise UnusableLoaderError(
             f"{where}: a batch is made of tensors, got {type(leaf).__name__} as part {number}: "
             "leave it out in collate_fn, or make it a tensor"
         )
     try:
         return leaf.detach().numpy()  # type: ignore[no-any-return]
     except (TypeError, RuntimeError) as error:
-        raise DataError(
+        raise UnusableLoaderError(
             f"{where}: part {number} of a batch must be a dense tensor on the CPU, of a type "
             f"that NumPy has, got {leaf.dtype} on {leaf.device}: convert it in collate_fn"
         ) from error

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from csrun.data.adapters.torch_batches import Indices, PassOrder
-from csrun.data.errors import DataError
+from csrun.data.errors import UnusableLoaderError
 
 AHEAD = 256  # passes that are told beforehand
 MOST_BETWEEN = 8  # draws of others between two passes that are looked for: four loaders' seeds
@@ -93,7 +93,7 @@ class Orders:
     def told(self) -> bytes:
         """What `adopt` takes in another process.
 
-        Raises: DataError for a sampler that gives other things than numbers and text
+        Raises: UnusableLoaderError for a sampler that gives other things than numbers and text
         """
         return msgspec.msgpack.encode(self._told, enc_hook=_plain)
 
@@ -262,7 +262,7 @@ def _plain(index: Any) -> Any:
     """What travels in the place of an index that is a number of NumPy's or torch's."""
     if isinstance(index, np.integer | torch.Tensor):
         return index.item() if isinstance(index, np.integer) or not index.dim() else index.tolist()
-    raise DataError(
+    raise UnusableLoaderError(
         f"DataLoader: its sampler must give numbers, got {type(index).__name__}: look up what they "
         "stand for in the dataset's __getitem__"
     )
