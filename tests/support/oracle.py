@@ -208,11 +208,11 @@ def _is_finite(model: Model) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loss = _step(model, BATCH)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        model.parts[0].scale = 1 / max(1.0, abs(float(loss.detach())))
+        return all(bool(x.isfinite().all()) for x in (loss, *gradients))
     except Exception:  # of PyTorch's or of the sample's
         return False
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    model.parts[0].scale = 1 / max(1.0, abs(float(loss)))
-    return all(bool(x.isfinite().all()) for x in (loss, *gradients))
 
 
 def _imported(model: Model) -> None:
