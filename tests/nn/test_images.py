@@ -75,14 +75,20 @@ def test_windows_lie_side_by_side_and_what_is_left_over_is_left():
     assert shape_of(nn.AveragePool(3, stride=1)) == (2, 3, 6, 4)
 
 
-def test_a_sequence_has_its_layers_under_its_name():
+@pytest.mark.parametrize(
+    "sequence",
+    [lambda *layers, name: nn.Sequential(*layers, name=name),
+     lambda *layers, name: nn.Sequential([*layers], name=name)],
+    ids=["arguments", "list"],
+)  # fmt: skip
+def test_a_sequence_has_its_layers_under_its_name(sequence):
     def block(name):
-        return nn.Sequential([nn.Conv2D(4, 3), nn.relu, nn.MaxPool(2), nn.flatten], name=name)
+        return sequence(nn.Conv2D(4, 3), nn.relu, nn.MaxPool(2), nn.flatten, name=name)
 
     with Tracer("float32") as tracer:
         x = tracer.input("features", (2, 3, 8, 6), "float32")
         assert block("first")(x).shape == block(None)(x).shape == (2, 24)
-        assert nn.Sequential([])(x) is x
+        assert sequence(name=None)(x) is x
     parameters = [op.symbol.data for op in tracer.module.walk() if isinstance(op, ParameterOp)]
     kernels = [name for name in parameters if name.endswith("kernel")]
     assert kernels == ["first/conv2d/kernel", "conv2d/kernel"]
