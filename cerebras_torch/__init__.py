@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
-        "cerebras_torch needs PyTorch, which is not installed: pip install 'csrun[torch]'",
+        "cerebras_torch needs PyTorch, which is not installed: pip install 'torch==2.13.*'",
         name="torch",
     )
 

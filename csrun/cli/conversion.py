@@ -63,7 +63,7 @@ def _files_of(path: Path) -> Any:
         from csrun.pytorch.weights import state_files
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{path}: needs PyTorch: install csrun[torch], or use a .safetensors file"
+            f"{path}: needs PyTorch: pip install 'torch==2.13.*', or use a .safetensors file"
         ) from error
     return state_files
 

@@ -41,7 +41,7 @@ def require_torch(command: tuple[str, ...]) -> None:
         return
     raise UsageError(
         f"{script}:{found.lineno}: imports {_first_of(found)}, and PyTorch is not installed: "
-        "pip install 'csrun[torch]'"
+        "pip install 'torch==2.13.*'"
     )
 
 

@@ -21,8 +21,9 @@ def warn_of_untested() -> None:
     """
     if not is_tested(found := version("torch")):
         log.warning(
-            "cerebras_torch was tested with PyTorch %s, this is %s: what it records otherwise is "
-            "refused by name; pip install 'csrun[torch]' has the tested one",
+            "cerebras_torch was tested with PyTorch %s, this is %s; operators that it records "
+            "otherwise are refused by name: pip install 'torch==%s.*' installs the tested version",
             TESTED,
             found,
+            TESTED,
         )

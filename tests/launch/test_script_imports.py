@@ -68,7 +68,7 @@ def test_a_job_that_needs_pytorch_is_refused_where_it_is_not_installed(
     with pytest.raises(UsageError) as refused:
         start(request, load("local"))
     assert str(refused.value) == (
-        f"{script}:2: imports {package}, and PyTorch is not installed: pip install 'csrun[torch]'"
+        f"{script}:2: imports {package}, and PyTorch is not installed: pip install 'torch==2.13.*'"
     )
 
 

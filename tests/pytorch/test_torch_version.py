@@ -1,10 +1,12 @@
 """PyTorch is an extra: without it csrun works, and cerebras_torch says what to install."""
 
+import configparser
 import logging
 import subprocess
 import sys
 
 import pytest
+from support.pages import CHECKOUT
 
 from csrun.pytorch import torch_version
 
@@ -33,10 +35,14 @@ def test_csrun_works_without_pytorch() -> None:
 
 def test_cerebras_torch_without_pytorch_says_what_to_install() -> None:
     done = run_python(f"{WITHOUT_TORCH}\nimport cerebras_torch")
+    setup = configparser.ConfigParser()
+    setup.read(CHECKOUT / "setup.cfg")
+    wanted = setup["options.extras_require"]["torch"].strip()
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: cerebras_torch needs PyTorch, which is not installed: "
-        "pip install 'csrun[torch]'"
+        f"pip install '{wanted}'"
     )
+    assert wanted == f"torch=={torch_version.TESTED}.*"
 
 
 @pytest.mark.parametrize(
