@@ -207,13 +207,19 @@ def make_private(folder: Path) -> None:
     Raises: UsageError for a folder of another account, or one that others may write; OSError
     """
     try:
-        os.mkdir(folder, 0o700)
+        _make_own(folder)
     except FileExistsError:
         require_own(folder)
     except FileNotFoundError:
         make_private(folder.parent)
         with suppress(FileExistsError):  # made just now by another process, as we would
-            os.mkdir(folder, 0o700)
+            _make_own(folder)
+
+
+def _make_own(folder: Path) -> None:
+    os.mkdir(folder, 0o700)
+    if os.lstat(folder).st_mode & 0o700 != 0o700:  # of a umask that takes its owner's rights
+        os.chmod(folder, 0o700)
 
 
 SHARED = 0o2770  # a folder where a group may make and remove files; they are the group's, too

@@ -85,6 +85,7 @@ in_format_or_csv = click.option(
 def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
     streams.prepare()
+    os.umask(os.umask(0o077) & 0o077)  # else no job could read its own folder again
     sys.exit(run(command, sys.argv[1:]))
 
 

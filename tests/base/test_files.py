@@ -143,7 +143,7 @@ def test_small_files_are_written_in_one_place() -> None:
     assert found == {"base/files.py", *WRITE_LARGE_ONES}
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077, 0o777])
 def test_a_private_folder_is_private_from_the_start(tmp_path, umask):
     before = os.umask(umask)
     try:

@@ -21,6 +21,7 @@ from csrun.context.job import RUNS_DIR, SECRET_FILE
 from csrun.context.link import Message
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.gate import Gate
+from csrun.launch.process.process_limit import naming_limit
 from csrun.launch.process.process_tree import kill_descendants, reap
 from csrun.launch.process.protocol import SignalTasks, StartTask
 from csrun.launch.process.task_link import bind_link, is_permitted, receive
@@ -59,15 +60,21 @@ def signal_pipe(handled: Iterable[signal.Signals]) -> tuple[socket.socket, socke
 def fork_task(
     handled: Collection[signal.Signals], owned: Iterable[Closable], become: Callable[[], NoReturn]
 ) -> int:
-    """Fork a process that closes what is `owned` and does what `become` says; its number."""
+    """Fork a process that closes what is `owned` and does what `become` says; its number.
+
+    Raises: CsrunError where the account or the machine may have no more processes
+    """
     # A signal that meets the child before it has left would be written into our own pipe.
     signal.pthread_sigmask(signal.SIG_BLOCK, handled)
-    pid = os.fork()
-    if pid == 0:
-        _leave(handled, owned)
+    try:
+        with naming_limit():
+            pid = os.fork()
+        if pid == 0:
+            _leave(handled, owned)
+    finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+    if pid == 0:
         become()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     with suppress(OSError):  # the child does the same, and may have gone on already
         os.setpgid(pid, pid)
     return pid

@@ -16,6 +16,7 @@ from time import monotonic
 
 import msgspec
 
+from csrun.base.errors import CsrunError
 from csrun.context import JobFile
 from csrun.context.link import LINK_SOCKET
 from csrun.jobs.folder import JobFolder
@@ -105,6 +106,9 @@ def main(argv: list[str]) -> None:
     )
     try:
         signum = server.serve()
+    except CsrunError as error:
+        kill_descendants()
+        sys.exit(str(error))  # the end of our log, which the launcher shows
     except OSError as error:
         print(f"the launcher is gone: {error}", file=sys.stderr)
         signum = None

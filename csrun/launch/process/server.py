@@ -16,6 +16,7 @@ from csrun.context import environment
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Outcome
 from csrun.launch.life.first_cause import LOG_NAME, describe_server_loss
+from csrun.launch.process.process_limit import naming_limit
 from csrun.launch.process.protocol import MessageSocket, ToLauncher, ToServer
 from csrun.system import FileLock
 
@@ -101,7 +102,7 @@ def start_server(
     lock_fds = [held.fd for held in locks]
     command = [sys.executable, "-P", "-m", MODULE]
     command += [str(theirs.fileno()), str(folder.path), ",".join(modules), *map(str, lock_fds)]
-    with theirs, folder.log(LOG_NAME).open("wb") as log:
+    with theirs, folder.log(LOG_NAME).open("wb") as log, naming_limit():
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,32 @@
+"""The limit of an account's processes (RLIMIT_NPROC), named where the kernel refuses another one.
+
+Source: fork(2), EAGAIN: the account's limit, or one of the machine or of a cgroup
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from csrun.base.errors import CsrunError
+
+
+@contextmanager
+def naming_limit() -> Iterator[None]:
+    """Start a process.
+
+    Raises: CsrunError with the limit and the remedy, where there can be no more of them
+    """
+    try:
+        yield
+    except BlockingIOError as error:
+        raise CsrunError(
+            f"cannot start another process on {os.uname().nodename}: {error.strerror}; the limit"
+            f" of this account's processes is {_limit()}: raise it with `ulimit -u`, or run fewer"
+            " tasks"
+        ) from error
+
+
+def _limit() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return "not set, that of the machine or its cgroup is reached" if soft < 0 else f"{soft:,}"
