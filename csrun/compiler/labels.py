@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from csrun.cirh.batch_axes.labels import LabelSource, source_of_labels
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.embedding import EmbeddingOp
-from csrun.cirh.ops.indexing import IndexingOp
+from csrun.cirh.ops.indexing import GatherBackwardOp, IndexingOp, IndexSelectBackwardOp
 from csrun.cirh.ops.loss import NllLossForwardOp
 from csrun.cirh.ops.model import InputOp
 from csrun.cirh.ops.shape import SelectOp
@@ -51,6 +51,8 @@ def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
                 count = shape_of(type_of(op.weight))[0]
             case IndexingOp():
                 count = shape_of(type_of(op.x))[op.dim.value.data]
+            case GatherBackwardOp() | IndexSelectBackwardOp():
+                count = shape_of(type_of(op.out))[op.dim.value.data]
             case EmbeddingPartOp():
                 count = op.num_weights.value.data
             case _:

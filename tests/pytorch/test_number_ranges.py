@@ -1,0 +1,56 @@
+"""Labels by which values are put have a range, as those that rows are looked up by."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.recorded import record  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+
+from csrun.cirh.algorithms import SgdAttr  # noqa: E402
+from csrun.compiler.labels import number_ranges  # noqa: E402
+from csrun.executable import NumberRange  # noqa: E402
+from csrun.pytorch.graph.importing import module_of  # noqa: E402
+
+TAKING_LABELS = {
+    "one_hot": lambda x, y: x * f.one_hot(y, 5),
+    "scatter": lambda x, y: x * torch.zeros(6, 5).scatter(1, y[:, None], 2.0),
+    "scatter_add": lambda x, y: x.scatter_add(1, y[:, None], x[:, :1]),
+    "gather": lambda x, y: x.gather(1, y[:, None]),
+    "embedding": lambda x, y: f.embedding(y, x[:5]),
+}
+
+
+class Model(nn.Linear):
+    def __init__(self, function):
+        super().__init__(4, 5)
+        self.function = function
+
+    def forward(self, x, y):
+        return self.function(super().forward(x), y)
+
+
+def step(model, batch):
+    model.zero_grad()
+    loss = model(*batch).sum()
+    loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize("what", TAKING_LABELS)
+def test_labels_are_checked_wherever_they_are_places(what):
+    model, batch = Model(TAKING_LABELS[what]), (torch.randn(6, 4), torch.arange(6) % 5)
+    recording = record(model, batch, step)
+    module = module_of(recording, dict.fromkeys(("weight", "bias"), SgdAttr.of(0.1)))
+    (ranges,) = number_ranges(list(module.walk())).values()
+    assert ranges == [NumberRange(5)]
+
+
+def test_classes_are_pytorchs():
+    labels = torch.tensor([[0, 2, 1], [4, 4, 3]] * 3)
+    model, x = Model(lambda x, y: (f.one_hot(y, 5) * x[:, None]).sum((1, 2))), torch.randn(6, 4)
+    expected = model(x, labels).sum()
+    recording = record(model, (x, labels), step)
+    assert recording.operators
+    torch.testing.assert_close(expected, step(model, (x, labels)))
