@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.loader import Orders, check, dataset_of  # noqa: E402
+from csrun.pytorch.loader.random_order import BLOCK, RandomOrder  # noqa: E402
 
 data = torch.utils.data
 COUNT, BATCH, PASSES = 60, 8, 3
@@ -134,6 +135,24 @@ def test_the_order_is_plain_pytorchs(name: str, streamers: int) -> None:
     make = LOADERS[name]
     expected = batches_of_torch(make, lambda: None)
     assert batches_of_csrun(make, lambda: None, streamers) == expected
+
+
+@pytest.mark.parametrize("samples", [7, BLOCK - 1, BLOCK + 9])
+@pytest.mark.parametrize("replacement", [True, False])
+def test_a_pass_is_drawn_in_blocks(samples: int, replacement: bool) -> None:
+    length = 2 * BLOCK + 5
+    sampler = data.RandomSampler(range(samples), replacement, length)
+    sampler.generator = torch.Generator().manual_seed(9)
+    expected, order = list(sampler), RandomOrder(sampler, 9)
+    batches = [order[start : start + 999] for start in range(0, length, 999)]
+    assert [index for batch in batches for index in batch] == expected
+    assert [order[0], order[length - 1]] == [expected[0], expected[-1]]
+
+
+def test_a_pass_without_end_in_sight_begins_at_once() -> None:
+    orders = Orders(made := loader(sampler=data.RandomSampler(PLAIN, True, 10**10)))
+    orders.begin()
+    assert len(next(iter(dataset_of(made, orders)))[0]) == BATCH
 
 
 @pytest.mark.parametrize("name", ["shuffle", "mixed", "weighted"])

@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from csrun.data.adapters.torch_batches import Indices, PassOrder
 from csrun.data.errors import UnusableLoaderError
+from csrun.pytorch.loader.random_order import RandomOrder
 
 AHEAD = 256  # passes that are told beforehand
 MOST_BETWEEN = 8  # draws of others between two passes that are looked for: four loaders' seeds
@@ -213,11 +214,7 @@ class SeededCut:
         sampler = self.sampler
         if isinstance(sampler, SequentialSampler):
             return Cut(range(len(sampler)), self.size, length)
-        drawn = torch.Generator().manual_seed(seed)
-        shuffled = RandomSampler(
-            sampler.data_source, sampler.replacement, sampler._num_samples, generator=drawn
-        )
-        return Cut(np.fromiter(shuffled, np.int64), self.size, length)
+        return Cut(RandomOrder(sampler, seed), self.size, length)
 
 
 def cut_of(loader: "DataLoader[Any]") -> SeededCut | None:
@@ -241,9 +238,7 @@ def cut_of(loader: "DataLoader[Any]") -> SeededCut | None:
 class Cut(Sequence[Indices]):
     """An order, cut into batches of a size where they are asked for; without one, its elements."""
 
-    def __init__(
-        self, order: "Sequence[int] | np.ndarray[Any, Any]", size: int | None, length: int
-    ) -> None:
+    def __init__(self, order: "range | RandomOrder", size: int | None, length: int) -> None:
         self._order, self._size, self._length = order, size, length
 
     def __len__(self) -> int:
@@ -254,8 +249,7 @@ class Cut(Sequence[Indices]):
             raise IndexError(position)
         if self._size is None:
             return int(self._order[position])
-        cut = self._order[position * self._size : (position + 1) * self._size]
-        return cut.tolist() if isinstance(cut, np.ndarray) else list(cut)
+        return list(self._order[position * self._size : (position + 1) * self._size])
 
 
 def _plain(index: Any) -> Any:
