@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
+from torch.nn.parameter import is_lazy
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
@@ -37,6 +38,11 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"{user_line()}: cbtorch.module takes a torch.nn.Module, got {type(model).__name__}"
+        )
+    if lazy := [n for n, p in model.named_parameters() if is_lazy(p)]:
+        raise UsageError(
+            f"{user_line()}: {lazy[0]} of the model has no shape yet, as in a Lazy module: run a "
+            "batch through the model before cbtorch.module"
         )
     names = (name for name, _ in (*model.named_parameters(), *model.named_buffers()))
     if same := same_stored_name(names):

@@ -195,6 +195,8 @@ class Recorder(TorchDispatchMode):
         if func in _SAME:
             return self._alias(self.traced(given[0]))
         if func in _READS:
+            if name := self._owned.is_counter(given[0]):
+                self.scopes.refuse_counter_in_forward(name)
             return self.read(self.traced(given[0])).item()
         if self._counts(func, given, args):
             return given[0]

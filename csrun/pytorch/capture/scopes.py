@@ -78,6 +78,14 @@ class Scopes:
         """Scope and line."""
         return self._place()
 
+    def refuse_counter_in_forward(self, name: str) -> None:
+        """Raises: CaptureError where a module of the loop is being computed."""
+        if self._stack:
+            raise CaptureError(
+                f"{user_line()}: forward needs the number of buffer {name} of the model, which "
+                "csrun counts after the run: give a BatchNorm of momentum=None a momentum, as 0.1"
+            )
+
     def refuse_in_forward(self) -> None:
         """Raises: CaptureError where a module of the loop is being computed."""
         if self._stack:

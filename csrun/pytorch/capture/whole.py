@@ -338,6 +338,11 @@ def is_of_training(operator: Operator) -> bool:
     return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
 
 
+def is_valid(recorder: Recorder, given: Any) -> bool:
+    """That of torch.distributions, which reads no numbers in PyTorch's tracing, either."""
+    return True
+
+
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 TAKEN: Mapping[Any, Callable[..., Any]] = {
@@ -350,6 +355,7 @@ TAKEN: Mapping[Any, Callable[..., Any]] = {
     functional.dropout3d: take_channel_dropout,
     functional.batch_norm: take_batch_norm,
     functional.instance_norm: take_instance_norm,
+    torch._is_all_true: is_valid,
     **{func: take_recurrent(func) for func in _RECURRENT},
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from csrun.pytorch.capture import Operator, Recording, Ref
@@ -69,7 +70,8 @@ def _limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | None:
     norms = [_norm(recording, value) for value in stack.arguments[0]]
     if None in norms or {op.arguments[0] for op in norms if op} != of:
         return None
-    return float(scaled.arguments[1])
+    limit = float(scaled.arguments[1])
+    return limit if 0 < limit < inf else None
 
 
 def _bounds(clamp: Operator) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from csrun.cirh.ops.loss import LogSoftmaxOp
 from csrun.pytorch.capture import Kind, Operator, Ref
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.operators import EMITTERS, Emission
@@ -31,11 +32,21 @@ _WEIGHTED = {
 }
 
 
+#: Losses by label, and where the logarithms stand among the arguments.
+_LOG_PROBABILITIES = {"aten.nll_loss_forward.default": 0, "aten.nll_loss_backward.default": 1}
+
+
 def has_weights(op: Operator) -> bool:
     """Whether it is a loss with weights."""
     return any(
         isinstance(a, Ref) for n, a in enumerate(op.arguments) if n in _WEIGHTED.get(op.name, ())
     )
+
+
+def is_of_parts(op: Operator, arguments: Sequence[Any]) -> bool:
+    """Whether it is a loss by label of anything but a whole log_softmax, for which is no kernel."""
+    place = _LOG_PROBABILITIES.get(op.name)
+    return place is not None and not isinstance(arguments[place].owner, LogSoftmaxOp)
 
 
 def decomposed(

@@ -37,7 +37,7 @@ from csrun.pytorch.capture import (
     user_line,
 )
 from csrun.pytorch.gradients.clipping import clipping_of
-from csrun.pytorch.graph.decomposition import decomposed, has_weights
+from csrun.pytorch.graph.decomposition import decomposed, has_weights, is_of_parts
 from csrun.pytorch.operators import EMITTERS, Emission
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, Private, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
@@ -192,7 +192,7 @@ class _Import:
     def _emitted(self, op: Operator, arguments: Any, keywords: Any) -> Any:
         """An operator's results, by its emitter; else as PyTorch takes it apart."""
         emitter = EMITTERS.get(op.name)
-        if emitter is not None and not has_weights(op):
+        if emitter is not None and not has_weights(op) and not is_of_parts(op, arguments):
             return emitter(self._emission, *arguments, **keywords)
         found = decomposed(self._emission, op, self._value, self._recording.kind)
         if found is None:
@@ -238,6 +238,11 @@ class _Import:
         """Those that are there and that nobody has got yet."""
         given = {op.symbol.data for op in self._module.ops if isinstance(op, OutputOp)}
         for value in wanted:
+            if isinstance(self._values.get(value), Private):
+                raise CaptureError(
+                    f"{self._recording.maker[value].line}: the places of a pooling's largest "
+                    "values are not given to the loop: leave them out of what forward returns"
+                )
             if value in self._values and output_name(value) not in given:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
                 given.add(output_name(value))

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
-from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
+from csrun.pytorch.capture import Recorder, Recording, Ref, Source, Traced, user_line
 from csrun.pytorch.capture.containers import open_containers
 from csrun.pytorch.capture.whole import is_of_training
 from csrun.pytorch.gradients.deferred import refused
@@ -262,6 +262,7 @@ class RecordedStep:
             if traced.value == recording.loss and (found := loss()) is not None:
                 return found
             _require_forward(recording, traced.value)
+            _require_no_view_of_weight(recording, traced)
             self._require_returned(recording, traced.value)
             part.wanted.update(dict.fromkeys(part.shape.bases_of(recording, [traced.value])))
             return self._before.number_of(traced.value, lambda: computed(traced.value))
@@ -360,6 +361,16 @@ def _require_forward(recording: Recording, value: Ref) -> None:
     """Raises: UsageError for a value of the gradients, which later steps do not give either"""
     if not _is_of_forward(recording, value):
         raise refused()
+
+
+def _require_no_view_of_weight(recording: Recording, traced: Traced) -> None:
+    """Raises: UsageError for a view of a weight, which would show what the optimizer has written"""
+    is_of_weight = traced.memory.stored.startswith(Source.PARAMETER)
+    if recording.loss is not None and traced.view_of is not None and is_of_weight:
+        raise UsageError(
+            f"{user_line()}: a view of {traced.memory.stored} is read after optimizer.step(), "
+            "which has changed it: return the weight itself, or .clone() of the view"
+        )
 
 
 def _is_of_forward(recording: Recording, value: Ref) -> bool:

@@ -186,6 +186,8 @@ class Numbers(torch.Tensor):
         if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in COMPUTED):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        if name == "_is_all_true":  # asked by torch.distributions: as in PyTorch's tracing
+            return True
         for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
             if isinstance(leaf, Numbers):
                 return leaf._owner.apply(func, args, kwargs)

@@ -1,0 +1,105 @@
+"""What a loop may not ask for is said in one line; what PyTorch only checks is not asked."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import distributions, nn, optim  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import CsrunError, UsageError  # noqa: E402
+
+
+class Model(nn.Module):
+    """A function of a linear layer; norm and pool are the model's own."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, self.linear(x))
+
+
+def losses(folder, function, read=None, clip=None):
+    """Of 5 steps, in a Session, or in PyTorch without a folder."""
+    torch.manual_seed(0)
+    model = Model(function).double()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(TensorDataset(torch.randn(20, 4).double(), torch.arange(20) % 4), 4)
+    found = []
+
+    def loop(batches):
+        for x, y in batches:
+            optimizer.zero_grad()
+            out = model(x)
+            loss = out[0] if isinstance(out, tuple) else f.cross_entropy(out, y)
+            loss.backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            found.append(loss.detach())
+            if read:
+                found.append(out[1].sum().item())
+
+    if folder is None:
+        loop(loader)
+    else:
+        cbtorch.initialize(model_dir=folder)
+        model, batches = cbtorch.module(model), cbtorch.dataloader(loader)
+        with cbtorch.Session(model, optimizer, None, mode="train"):
+            loop(batches)
+    return [float(x) for x in found]
+
+
+def has_a_view_of_a_weight(self, h):
+    return h.square().mean(), self.linear.weight.view(-1)
+
+
+def has_places(self, h):
+    values, places = f.max_pool1d(h[:, None], 2, return_indices=True)
+    return values.square().mean(), places
+
+
+REFUSED = {
+    has_a_view_of_a_weight: "a view of parameter linear.weight is read after optimizer.step",
+    has_places: "the places of a pooling's largest values are not given to the loop",
+    lambda self, h: self.norm(h): "number of buffer norm.num_batches_tracked.*momentum",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED)
+def test_it_is_refused_with_its_line(tmp_path, function):
+    with pytest.raises(CsrunError, match=r"test_clear_lines.py:\d+: .*" + REFUSED[function]):
+        losses(tmp_path, function, read=True)
+
+
+def test_a_lazy_module_is_refused_before_it_has_shapes(tmp_path):
+    cbtorch.initialize(model_dir=tmp_path)
+    with pytest.raises(UsageError, match=r"weight of the model has no shape.*run a batch through"):
+        cbtorch.module(nn.LazyLinear(4))
+
+
+def scores_by_distributions(self, h):
+    normal = distributions.Normal(h[:, :2], h[:, 2:].exp())
+    one = distributions.Normal(torch.zeros(2).double(), torch.ones(2).double())
+    chosen = distributions.Categorical(logits=h).log_prob(torch.tensor([0, 1, 2, 3]))
+    away = distributions.kl_divergence(normal, one)
+    return away.mean() - chosen.mean() - normal.log_prob(torch.ones(1)).mean(), h
+
+
+def spreads_more_than_it_has(self, h):
+    return h.var(1, correction=3).mean(), h
+
+
+@pytest.mark.parametrize(
+    ("function", "clip"),
+    [(scores_by_distributions, None), (spreads_more_than_it_has, None), (lambda self, h: h, 0.0)],
+    ids=["distributions", "correction", "clipped to zero"],
+)
+def test_it_is_pytorchs(tmp_path, function, clip):
+    expected = losses(None, function, clip=clip)
+    assert losses(tmp_path, function, clip=clip) == pytest.approx(expected, rel=1e-9)
