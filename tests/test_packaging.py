@@ -34,7 +34,8 @@ def test_a_console_command_has_its_function_and_its_module(line: str) -> None:
 @pytest.mark.parametrize("package", DATA)
 def test_files_that_are_no_code_lie_where_the_packaging_says(package: str) -> None:
     assert importlib.import_module(package).__path__ == [str(folder_of(package))]
-    assert list(folder_of(package).glob(DATA[package]))
+    for pattern in DATA[package].split():
+        assert list(folder_of(package).glob(pattern)), pattern
 
 
 def test_what_is_packaged_beside_csrun_is_there_and_pytorch_an_extra() -> None:
@@ -61,6 +62,7 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
     for name in (
         "cerebras_torch",
         "csrun",
+        "reference_models",
         "site_configs",
         "setup.cfg",
         "pyproject.toml",
@@ -72,7 +74,27 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
     subprocess.run([*wheel, "-w", tmp_path, source], check=True)
     (built,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(built).namelist())
-    files = [p for package, wanted in DATA.items() for p in folder_of(package).glob(wanted)]
+    files = [
+        path
+        for package, patterns in DATA.items()
+        for pattern in patterns.split()
+        for path in folder_of(package).glob(pattern)
+    ]
     assert {str(path.relative_to(CHECKOUT)) for path in files} <= held
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
     assert {"cerebras_torch/__init__.py", "csrun/pytorch/__init__.py"} <= held
+    unpacked = tmp_path / "unpacked"
+    zipfile.ZipFile(built).extractall(unpacked)
+    for template in ("image", "fc_mnist"):
+        init = "import csrun.cli.csrun as c; assert c.__file__.startswith(%r); c.main()"
+        command = [
+            sys.executable,
+            "-c",
+            init % str(unpacked),
+            "init",
+            template,
+            tmp_path / template,
+        ]
+        subprocess.run(command, check=True, cwd=unpacked)  # `-c` imports from there first
+        assert (tmp_path / template / "run.py").is_file()
+    assert (tmp_path / "fc_mnist" / "configs" / "params.yaml").is_file()

@@ -5,6 +5,7 @@ import click
 from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
 from csrun.cli.completion import completion
+from csrun.cli.init import init
 from csrun.cli.site_admin import site
 
 NAME = "csrun"
@@ -13,11 +14,12 @@ NAME = "csrun"
 @click.group(NAME, context_settings=frame.SETTINGS)
 @frame.version
 def csrun() -> None:
-    """Inspect the results of a run. To start one: csrun_wse, csrun_cpu."""
+    """Make a project, inspect the results of a run. To start one: csrun_wse, csrun_cpu."""
 
 
 csrun.add_command(checkpoint)
 csrun.add_command(completion)
+csrun.add_command(init)
 csrun.add_command(site)
 
 

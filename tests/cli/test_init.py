@@ -1,0 +1,78 @@
+"""csrun init: projects that run as they are written."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from csrun.cli import csrun, frame
+from csrun.cli.init import FOLDER, NEXT, template_files
+
+# What each one's evaluation must report, far from an untrained model's.
+RESULTS = {
+    "regression": (r"loss = ([\d.]+)$", 0.0, 0.05),  # variance of the values: 0.8; noise: 0.01
+    "text": (r"perplexity = ([\d.]+)", 1.0, 2.0),  # guessing: 128
+    "image": (r"accuracy = ([\d.]+)", 0.9, 1.0),  # guessing: 0.5
+    "torch": (r"accuracy = ([\d.]+)", 0.85, 1.0),
+}
+
+
+def init(*arguments: object) -> int:
+    return frame.run(csrun.csrun, ["init", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("template", NEXT)
+def test_a_project_is_written_once(
+    template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "new" / "project"
+    assert init(template, project) == 0
+    shown = capsys.readouterr().out
+    assert f"cd {project}\n" in shown
+    for name in ("README.md", "run.py"):
+        assert (project / name).read_bytes() == (FOLDER / template / name).read_bytes()
+    (project / "run.py").write_text("mine")
+    (project / "README.md").unlink()
+    assert init(template, project) == 2
+    assert "run.py" in capsys.readouterr().err
+    assert (project / "run.py").read_text() == "mine"
+    assert not (project / "README.md").exists()
+
+
+def test_every_folder_is_a_template() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(NEXT)
+
+
+def test_reference_models_come_with_params_and_without_data() -> None:
+    files = template_files("fc_mnist")
+    assert {"configs/params.yaml", "data/make_digits.py", "model.py"} <= set(files)
+    assert not [name for name in files if name.endswith(".gz")]
+
+
+def test_a_misspelt_template_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init("imagge", tmp_path) == 2
+    assert "did you mean image?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["regression", *(pytest.param(t, marks=pytest.mark.slow) for t in list(RESULTS)[1:])],
+)
+def test_a_project_trains_to_the_number_that_its_readme_explains(
+    template: str, tmp_path: Path
+) -> None:
+    runs = ["run.py"], ["run.py", "--mode", "eval"]
+    if template == "torch":
+        pytest.importorskip("torch")
+        runs = (["run.py"],)
+    assert init(template, tmp_path) == 0
+    for arguments in runs:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    pattern, low, high = RESULTS[template]
+    found = re.findall(pattern, done.stdout + done.stderr, re.MULTILINE)
+    assert low <= float(found[-1]) <= high
