@@ -1,10 +1,12 @@
 """What a PyTorch model's parameters and buffers are called in a store, and back.
 
 A training script's are kept in PyTorch's own layout, a Linear's weight as [out, in]; only the names
-are others, as those of layers are: h.0.ln_1.weight is h/0/ln_1/weight.
+are others, as those of layers are: h.0.ln_1.weight is h/0/ln_1/weight. A name may have any sign but
+a dot, as a ModuleDict's keys do: a slash in it is %2F, and % is %25.
 """
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import quote, unquote
 
 ROOT_LAYER = "model"  # of what lies in the model itself, in none of its modules
 PROGRAM, IN_ROOT, TIED = "program", "in_root", "tied"  # of a checkpoint's identity
@@ -13,7 +15,8 @@ TORCH = "torch"
 
 def stored_name(name: str) -> str:
     """The store's name of a parameter or buffer: h.0.ln_1.weight as h/0/ln_1/weight."""
-    return name.replace(".", "/") if "." in name else f"{ROOT_LAYER}/{name}"
+    quoted = name.replace("%", "%25").replace("/", "%2F")
+    return quoted.replace(".", "/") if "." in name else f"{ROOT_LAYER}/{quoted}"
 
 
 def same_stored_name(names: Iterable[str]) -> tuple[str, str] | None:
@@ -32,8 +35,8 @@ def torch_identity(names: Iterable[str], tied: Mapping[str, str]) -> dict[str, s
     names: of its parameters and buffers, each once. tied: further names of its state_dict, and
     which of the others each is.
     """
-    in_root = " ".join(name for name in names if "." not in name)
-    pairs = " ".join(f"{name}={other}" for name, other in tied.items())
+    in_root = " ".join(quote(name) for name in names if "." not in name)
+    pairs = " ".join(f"{quote(name)}={quote(other)}" for name, other in tied.items())
     return {PROGRAM: TORCH} | {k: v for k, v in ((IN_ROOT, in_root), (TIED, pairs)) if v}
 
 
@@ -44,7 +47,8 @@ def state_dict_names(stored: Iterable[str], identity: Mapping[str, str]) -> dict
     """
     if identity.get(PROGRAM) != TORCH:
         return {name: name for name in stored}
-    in_root = {stored_name(name): name for name in identity.get(IN_ROOT, "").split()}
-    found = {in_root.get(name, name.replace("/", ".")): name for name in stored}
-    tied = dict(pair.split("=", 1) for pair in identity.get(TIED, "").split())
+    in_root = {stored_name(name): name for name in map(unquote, identity.get(IN_ROOT, "").split())}
+    found = {in_root.get(name, unquote(name.replace("/", "."))): name for name in stored}
+    pairs = (pair.split("=", 1) for pair in identity.get(TIED, "").split())
+    tied = {unquote(name): unquote(other) for name, other in pairs}
     return found | {name: found[other] for name, other in tied.items() if other in found}

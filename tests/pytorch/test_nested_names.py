@@ -10,6 +10,8 @@ from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.records import checkpoints  # noqa: E402
+from csrun.records.state_dict import names_in_state_dict  # noqa: E402
 
 
 class Encoder(nn.Module):
@@ -68,3 +70,36 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
     made.model.weight, made.model.model = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
     with pytest.raises(UsageError, match=r"weight and model\.weight of the model have one name"):
         made.session(tmp_path)
+
+
+class Named(nn.Module):
+    """Layers whose names have other signs than those of the IR, two of them alike there."""
+
+    def __init__(self):
+        super().__init__()
+        keys = ("my layer", "my_layer", "a/b%2F=", "1<x>", "é")
+        self.layers = nn.ModuleDict({key: nn.Linear(6, 6) for key in keys})
+        self.register_parameter("the root=1", nn.Parameter(torch.ones(6)))
+        self.register_parameter("the tied", self.get_parameter("the root=1"))
+
+    def forward(self, x):
+        for layer in self.layers.values():
+            x = torch.tanh(layer(x)) * self.get_parameter("the root=1")
+        return x
+
+
+def test_layers_may_have_any_name(tmp_path):
+    ours, theirs = Kit(), Kit()
+    ours.model, theirs.model = Named().double(), Named().double()
+    theirs.model.load_state_dict(ours.model.state_dict())
+    for kit in (ours, theirs):
+        kit.optimizer = torch.optim.Adam(kit.model.parameters(), 0.01)
+    with ours.session(tmp_path):
+        found = ours.train_once()
+    torch.testing.assert_close(found, theirs.train_once(), rtol=1e-6, atol=1e-7)
+    expected = ours.model.state_dict()
+    checkpoint = checkpoints.latest(tmp_path)
+    stored = names_in_state_dict(checkpoint)
+    assert stored.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (checkpoint.tensor(stored[name]) == value.numpy()).all(), name

@@ -1,6 +1,7 @@
 """A Recording to CIRH: a module that the compiler takes, its backward pass in it already."""
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -168,7 +169,7 @@ class _Import:
         kind: type[StoredOp] = ParameterOp if leaf.source is Source.PARAMETER else StateOp
         with self._builder.in_scope(name.rpartition("/")[0]):
             value = self._builder.leaf(kind, declared, symbol=name, initializer=_ZEROS)
-        hint = name.replace("/", "_")
+        hint = re.sub(r"\W", "_", name, flags=re.ASCII)  # which need not be unique
         value.name_hint = hint if hint.isidentifier() else f"layer_{hint}"
         return value
 
