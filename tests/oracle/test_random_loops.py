@@ -17,7 +17,7 @@ from csrun.base.errors import CsrunError  # noqa: E402
 
 BLOCK = 25  # loops of a test
 QUICK, SLOW = 300, 3000
-LEAST_EQUAL = 0.5  # of a block: a front end that refuses everything fails
+LEAST_EQUAL = 0.3  # of a block: a front end that refuses everything fails
 LINE = re.compile(r"random_loops\.py:\d+: ")
 
 

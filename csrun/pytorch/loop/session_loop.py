@@ -32,6 +32,7 @@ from csrun.pytorch.loop.tokens import (
     leaves_of,
 )
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.watched_state import WatchedState, written
 from csrun.pytorch.run.parts import Batches, Part, Queued
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.user import Loader
@@ -58,7 +59,8 @@ class SessionLoop:
             run, (line, optimization is not None), model, lambda: self._guards.changed
         )
         self._step: Step | None = None
-        self._has_begun = self._is_over = False
+        self.optimizer_state: WatchedState | None = None  # of a block that trains
+        self.has_begun = self._is_over = False
         self.watch = ParameterWatch(model, lambda: self.is_apart, self.give_back)
         sets = self.watch.module_sets
         self._guards = Guards(model, sets.of_forward(forward), sets)
@@ -74,8 +76,10 @@ class SessionLoop:
     def end(self) -> None:
         """The loop is over: its last step is, too."""
         self._end_step()
-        if self._has_begun:
+        if self.has_begun:
             self.watch.require_in_place()
+        if self.optimizer_state is not None:
+            self.optimizer_state.look()
         self._several.say_rest()
         self._is_over = True
 
@@ -120,11 +124,13 @@ class SessionLoop:
         call_order.require_block(self._is_over)
         self._end_step()
         loader, run = batches.loader, self._run
-        if not self._has_begun:
+        if not self.has_begun:
             run.take_users_values()
             self.watch.begin()
-            self._has_begun = True
+            self.has_begun = True
         self.watch.look()
+        if self.optimizer_state is not None:
+            self.optimizer_state.look()
         key = (loader, rows, self._modes(), self._guards.state())
         part = self._parts.at(*key)
         values = StepValues(run.count, batch=partial(loader.batch, number, loader.changes.taken))
@@ -403,12 +409,17 @@ class SessionLoop:
     def is_apart(self) -> bool:
         """Whether what happens to the user's own Parameters is none of a step that is recorded."""
         step = self._step
-        return self._has_begun and (step is None or step.recorded is None or step.is_over)
+        return self.has_begun and (step is None or step.recorded is None or step.is_over)
 
     def give_back(self) -> None:
         """Have the user's own objects be as the store is."""
         self._run.flush()
         self._run.give_back()
+
+    def require_state_as_given(self) -> None:
+        """Raises: UsageError where the script has written into the optimizer's state"""
+        if not self._run.users.has_optimizer_as_given():
+            raise written()
 
     def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:
         """The model's state_dict, with numbers also where the model has no memory."""

@@ -11,6 +11,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.loop.optimizer_hooks import has_step_hooks, require_own_step, step_hooks
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.watched_state import WatchedState
 
 if TYPE_CHECKING:
     from csrun.pytorch.loop.session_loop import SessionLoop
@@ -87,6 +88,8 @@ class TakenOver:
             )
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        loop.optimizer_state = WatchedState(loop, optimizer)
+        self._replace(optimizer, "state", loop.optimizer_state)
         self._replace(optimizer, "step", MethodType(step, optimizer))
         self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
         self._replace(model, "state_dict", model_state)

@@ -14,6 +14,7 @@ from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers.base import EachStep, Rule
 from csrun.pytorch.optimizers.lamb import Lamb
 from csrun.pytorch.optimizers.rules import RULES
+from csrun.pytorch.optimizers.watched_state import own_state
 from csrun.records.torch_names import stored_name
 
 SLOTS = ("momentum", "gradient_sum", "square_sum")  # of the updates in csrun
@@ -141,7 +142,7 @@ class Optimization:
     def require_new(self) -> None:
         """Raises: UsageError for state that a run which begins would not know of"""
         for name, parameter in self._parameters():
-            state = self.optimizer.state.get(parameter, {})
+            state = own_state(self.optimizer).get(parameter, {})
             began = float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
             if began:
                 raise UsageError(
@@ -165,7 +166,7 @@ class Optimization:
                     if key in state
                 }
                 if given := self._rule.state(slots, group_of[id(parameter)], steps):
-                    self.optimizer.state[parameter].update(given)
+                    own_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [

@@ -15,6 +15,7 @@ from csrun.pytorch.capture import Recording, Source, user_line
 from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.optimization import SLOTS
+from csrun.pytorch.optimizers.watched_state import own_state
 from csrun.pytorch.weights.stored import differ, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
@@ -112,9 +113,13 @@ class GivenBack:
         """Whether the script has written into the model since the store has given it back."""
         return differ(self.model, state)
 
+    def has_optimizer_as_given(self) -> bool:
+        """Whether the optimizer's state is what it was given last, if it was given any."""
+        return self._optimizer_was in (None, self._optimizer_state())
+
     def require_optimizer_as_given(self) -> None:
         """Raises: UsageError where the script has changed the optimizer's state since"""
-        if self._optimizer_was is not None and self._optimizer_was != self._optimizer_state():
+        if not self.has_optimizer_as_given():
             raise UsageError(
                 f"{user_line()}: the optimizer's state has changed since the last Session, by "
                 "load_state_dict or steps in PyTorch, and the run's store has its own: begin "
@@ -123,7 +128,7 @@ class GivenBack:
 
     def _optimizer_state(self) -> list[tuple[int, int]]:
         assert self.optimization is not None, "asked of a training"
-        states = self.optimization.optimizer.state.values()
+        states = own_state(self.optimization.optimizer).values()
         tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
         return [(id(x), x._version) for x in tensors]
 
