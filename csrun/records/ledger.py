@@ -136,14 +136,26 @@ def _row(row: Row, seconds: float, wall: float) -> LedgerRow:
     return LedgerRow(row.title, row.whose, seconds, share, at_most)
 
 
+#: Row titles in the log; the JSON and the events keep Row's.
+_LOG_TITLES = {
+    Row.COMPUTE.title: "compute (wafer)",
+    Row.INPUT.title: "waiting for input (streamers)",
+    Row.WEIGHTS.title: "weights and updates (MemoryX)",
+    Row.FIRST_GROUP.title: "first group's update (MemoryX)",
+    Row.CHIEF.title: "orders and logging (chief)",
+    Row.CHECKPOINT.title: "checkpoints (chief)",
+    Row.SCRIPT.title: "script between steps",
+}
+
+
 def lines(rows: tuple[LedgerRow, ...]) -> list[str]:
-    """The table for a person: the whole, and the largest rows, five lines in all."""
+    """The table in the log: the total and the largest rows, five lines in all."""
     wall = sum(row.seconds for row in rows)
     largest = sorted(rows, key=lambda row: row.seconds, reverse=True)[:MOST_LINES]
-    return [f"Where {wall:.3f} seconds of training went:", *map(_line, largest)]
+    return [f"Training time by cause ({wall:.1f} s):", *map(_line, largest)]
 
 
 def _line(row: LedgerRow) -> str:
-    whose = f" ({row.whose})" if row.whose not in ("", row.row) else ""
-    gain = f", {row.at_most:.2f} times as fast at most without it" if row.at_most else ""
-    return f"  {row.row}{whose}: {row.seconds:.3f} seconds, {row.share:.1%}{gain}"
+    title = _LOG_TITLES.get(row.row, row.row)
+    gain = f"; without this wait: up to {row.at_most:.2f}x faster" if row.at_most else ""
+    return f"  {title}: {row.seconds:.1f} s, {row.share:.1%}{gain}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections import defaultdict
@@ -98,6 +99,6 @@ def test_the_record_and_the_last_lines_have_the_rows_and_they_add_up(place: FcMn
     assert abs(seconds["other"]) <= 0.03 * total_s
     assert min(seconds["compute"], seconds["checkpoint"]) > 0
     lines = (done.stdout + done.stderr).splitlines()
-    (head,) = (number for number, line in enumerate(lines) if "seconds of training went:" in line)
-    assert all(" seconds, " in line for line in lines[head + 1 : head + 5])
+    (head,) = (number for number, line in enumerate(lines) if "Training time by cause (" in line)
+    assert all(re.search(r": \d+\.\d s, ", line) for line in lines[head + 1 : head + 5])
     assert "Training finished with" in lines[head + 5]

@@ -65,16 +65,16 @@ def test_five_lines_name_the_largest_rows_first() -> None:
     ledger.mark(Row.CHIEF)
     ledger.mark(Row.CHECKPOINT)
     assert lines(ledger.rows()) == [
-        "Where 24.000 seconds of training went:",
-        "  compute (wafer): 14.000 seconds, 58.3%",
-        "  input (streamers): 5.000 seconds, 20.8%, 1.26 times as fast at most without it",
-        "  checkpoint (chief): 3.000 seconds, 12.5%, 1.14 times as fast at most without it",
-        "  first_group (memoryx): 1.000 seconds, 4.2%, 1.04 times as fast at most without it",
+        "Training time by cause (24.0 s):",
+        "  compute (wafer): 14.0 s, 58.3%",
+        "  waiting for input (streamers): 5.0 s, 20.8%; without this wait: up to 1.26x faster",
+        "  checkpoints (chief): 3.0 s, 12.5%; without this wait: up to 1.14x faster",
+        "  first group's update (MemoryX): 1.0 s, 4.2%; without this wait: up to 1.04x faster",
     ]
 
 
 def test_no_time_has_gone_nowhere() -> None:
-    assert lines(Ledger(clock(5.0, 5.0)).rows())[0] == "Where 0.000 seconds of training went:"
+    assert lines(Ledger(clock(5.0, 5.0)).rows())[0] == "Training time by cause (0.0 s):"
 
 
 def test_the_largest_wait_is_no_work() -> None:
