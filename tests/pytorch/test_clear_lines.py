@@ -95,11 +95,21 @@ def spreads_more_than_it_has(self, h):
     return h.var(1, correction=3).mean(), h
 
 
+def has_truths(self, h):
+    return h.square().mean(), torch.ones_like(h, dtype=torch.bool)
+
+
 @pytest.mark.parametrize(
     ("function", "clip"),
-    [(scores_by_distributions, None), (spreads_more_than_it_has, None), (lambda self, h: h, 0.0)],
-    ids=["distributions", "correction", "clipped to zero"],
+    [
+        (has_truths, None),
+        (scores_by_distributions, None),
+        (spreads_more_than_it_has, None),
+        (lambda self, h: h, 0.0),
+    ],
+    ids=["truths", "distributions", "correction", "clipped to zero"],
 )
 def test_it_is_pytorchs(tmp_path, function, clip):
-    expected = losses(None, function, clip=clip)
-    assert losses(tmp_path, function, clip=clip) == pytest.approx(expected, rel=1e-9)
+    read = function is has_truths
+    expected = losses(None, function, read, clip)
+    assert losses(tmp_path, function, read, clip) == pytest.approx(expected, rel=1e-9)

@@ -45,12 +45,3 @@ def test_labels_are_checked_wherever_they_are_places(what):
     module = module_of(recording, dict.fromkeys(("weight", "bias"), SgdAttr.of(0.1)))
     (ranges,) = number_ranges(list(module.walk())).values()
     assert ranges == [NumberRange(5)]
-
-
-def test_classes_are_pytorchs():
-    labels = torch.tensor([[0, 2, 1], [4, 4, 3]] * 3)
-    model, x = Model(lambda x, y: (f.one_hot(y, 5) * x[:, None]).sum((1, 2))), torch.randn(6, 4)
-    expected = model(x, labels).sum()
-    recording = record(model, (x, labels), step)
-    assert recording.operators
-    torch.testing.assert_close(expected, step(model, (x, labels)))

@@ -126,7 +126,9 @@ class Loop:
             case _ if summed:
                 self._sum(op, args[0], out, tuple(summed), len(maps[-1].results))
             case _ if function == IDENTITY:
-                self._add("copyto({0}, {1})", out, args[0])
+                is_bool = out.array.dtype == "bool"  # a text of a number is of another type
+                how = ', casting="unsafe"' if is_bool else ""
+                self._add(f"copyto({{0}}, {{1}}{how})", out, args[0])
             case _ if function == CAST:
                 self._add('copyto({0}, {1}, casting="unsafe")', out, args[0])
             case _ if function == WHERE:
