@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from time import perf_counter
 
+from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import RingWriter, ring_slots_for
 
 

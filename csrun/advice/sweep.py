@@ -12,11 +12,11 @@ from csrun.advice.measure import mean, measure
 from csrun.advice.measurements import Measurements, MeasureRequest, Point
 from csrun.advice.numbers import several
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import slot_bytes
 
 POINT_S = 0.8  # how long a point is measured, each time

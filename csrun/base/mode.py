@@ -18,4 +18,16 @@ class RunMode(StrEnum):
     PREDICT = "predict"
 
 
+class Mode(StrEnum):
+    """What a run.py is to do."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    EVAL_ALL = "eval_all"
+    TRAIN_AND_EVAL = "train_and_eval"
+    PREDICT = "predict"
+    COMPILE_ONLY = "compile_only"
+    VALIDATE_ONLY = "validate_only"
+
+
 GRACE_S = 30.0  # from the word to end to the kill, where a site says nothing else

@@ -31,12 +31,20 @@ def convert(raw: Any, kind: type[S], path: Path | str) -> S:
     if endless := _not_finite(raw, ""):
         raise UsageError(f"{path}: {endless}")
     root = inspect.type_info(kind)
-    if unknown := _unknown_in(raw, root, ""):
-        raise UsageError(f"{path}: {unknown}")
+    check_keys(raw, kind, path)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_explain(error, raw, root)}") from error
+
+
+def check_keys(raw: Any, kind: type[S], path: Path | str) -> None:
+    """Plain values whose keys are those of a struct's fields, whatever their values.
+
+    Raises: UsageError as `convert`
+    """
+    if unknown := _unknown_in(raw, inspect.type_info(kind), ""):
+        raise UsageError(f"{path}: {unknown}")
 
 
 def _not_finite(value: Any, path: str) -> str | None:
@@ -60,7 +68,7 @@ def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:
         known = [*filter(None, [struct.tag_field]), *_fields(struct)]
         for key in value:
             if key not in known:
-                return f"{_join(path, key)}: unknown key{_suggestion(key, known, and_all=True)}"
+                return f"{_join(path, key)}: unknown key{suggestion(key, known, and_all=True)}"
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found = (_unknown_in(v, _below(kind, value, k), _join(path, k)) for k, v in items)
     return next((wrong for wrong in found if wrong), None)
@@ -72,7 +80,7 @@ def _unknown_choice(value: dict[Any, Any], structs: list[StructType], path: str)
     if tag_field not in value:
         return f"{path}: missing required field {tag_field}, one of {', '.join(known)}"
     tag = value[tag_field]
-    got = f"got {tag!r}{_suggestion(tag, known)}"
+    got = f"got {tag!r}{suggestion(tag, known)}"
     return f"{_join(path, tag_field)}: must be one of {', '.join(known)}, {got}"
 
 
@@ -87,7 +95,7 @@ def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
     value, kind = _at(raw, root, path)
     if error.__cause__ is None:  # msgspec's own rule
         choices = [str(choice) for part in _parts(kind) for choice in _choices(part)]
-        guess = _not_there_yet(kind, value) or _suggestion(value, choices)
+        guess = _not_there_yet(kind, value) or suggestion(value, choices)
         return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{guess}"
     return f"{where}{rule[0].lower()}{rule[1:]}, got {_shorten(value)}"
 
@@ -197,7 +205,8 @@ def _not_there_yet(kind: Type, value: Any) -> str:
     return f": {words[value]}" if isinstance(value, str) and value in words else ""
 
 
-def _suggestion(got: object, known: Collection[str], *, and_all: bool = False) -> str:
+def suggestion(got: object, known: Collection[str], *, and_all: bool = False) -> str:
+    """A guess at what was meant, as the end of a message; empty when nothing is like it."""
     close = difflib.get_close_matches(str(got), known, n=1)
     if close:
         return f"; did you mean {close[0]}?"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from csrun.base.choice import Choice
 from csrun.cli import frame
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = DAMAGED = 1  # exit codes
-FORMATS = click.Choice(["huggingface", "torch"])
+FORMATS = Choice(["huggingface", "torch"])
 
 a_path = click.argument("path", type=click.Path(path_type=Path))
 

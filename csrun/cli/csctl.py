@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from csrun.base.choice import Choice
 from csrun.base.text import printable
 from csrun.cli import frame
 
@@ -153,7 +154,7 @@ def cancel_job(site: str | None, job_id: int) -> int:
 @JOB_ID
 @click.option(
     "--role",
-    type=click.Choice(["chief", "memoryx", "streamer", "swarmx", "wafer", "task"]),
+    type=Choice(["chief", "memoryx", "streamer", "swarmx", "wafer", "task"]),
     help="Whose logs; else those that csrun_wse shows.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from csrun.base.choice import Choice
 from csrun.cli import frame
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _note_query(context: click.Context, option: click.Parameter, is_asked: bool)
 @frame.version
 @click.option(
     "--alloc-node",
-    type=click.Choice(["True", "False"], case_sensitive=False),
+    type=Choice(["True", "False"], case_sensitive=False),
     metavar="True|False",
     default="True",
     show_default=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from csrun.base import streams
+from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError, OutputError, brief
 from csrun.base.text import printable
 from csrun.base.version import VERSION
@@ -65,7 +66,7 @@ version = click.version_option(VERSION, message="%(prog)s %(version)s", help="Pr
 in_format = click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json"]),
+    type=Choice(["table", "json"]),
     default="table",
     show_default=True,
     help="As a table, or as JSON for a program.",
@@ -75,7 +76,7 @@ in_format = click.option(
 in_format_or_csv = click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "csv"]),
+    type=Choice(["table", "json", "csv"]),
     default="table",
     show_default=True,
     help="As a table, as JSON for a program, or as CSV for a spreadsheet.",

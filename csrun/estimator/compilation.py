@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import CSRunConfig
 from csrun.base.sizes import bytes_in
 from csrun.compiler import (
     Choice,
@@ -31,7 +32,6 @@ from csrun.compiler import (
 from csrun.compiler.report.numbers import listed, plain
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.place import Target

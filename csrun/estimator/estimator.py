@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from csrun.advice.measurements import FeedRequest
 from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
 from csrun.context import (
     Preparation,
     Role,
@@ -21,7 +22,6 @@ from csrun.context import (
 from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, prepare, roles, train
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.run import Run
 from csrun.estimator.trace import ModelFunction

@@ -9,10 +9,10 @@ from functools import partial
 from csrun import system
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import CSRunConfig
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.context.job import Hosts, UseLog
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run

@@ -11,14 +11,13 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from csrun.base.run_config import CSRunConfig, RunSettings
 from csrun.context import TaskContext
 from csrun.data import Dataset
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.trace import ModelFunction
 from csrun.executable import Plan
 from csrun.records.checkpoints import OPTIMIZER_STATE
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
 

@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.base.run_config import WarmStart
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.data.sharding import Sharding, shard_info
-from csrun.estimator.config import WarmStart
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.place import Target
 from csrun.estimator.run import Run

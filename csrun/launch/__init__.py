@@ -9,6 +9,7 @@ from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.command import check_command, check_mounts, check_working_dir, require_command
 from csrun.launch.piped_params import taken
 from csrun.launch.process.output_files import check_pattern
+from csrun.launch.script_arguments import check_arguments
 from csrun.launch.script_imports import heavy_imports, require_torch
 from csrun.site import Scheduler, Site
 
@@ -63,6 +64,7 @@ def _checked(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
     check_command(request.command)
     if site.container is None:  # whose image has a Python of its own
         require_torch(request.command)
+        check_arguments(request.command)
     if request.options.output is not None:
         check_pattern(request.options.output)
     backend = backend_of(site)

@@ -106,6 +106,16 @@ def params_of(command: tuple[str, ...]) -> str | None:
     return None if mode_of(command) is None else option(command[2:], _PARAMS)
 
 
+def named_mode(command: tuple[str, ...]) -> str | None:
+    """What the words after a script say of its mode; the last word counts, as for the script."""
+    given = [
+        option(command[at:], _MODE)
+        for at, word in enumerate(command)
+        if at > 1 and word.partition("=")[0] in _MODE
+    ]
+    return given[-1] if given else None
+
+
 def with_params(command: tuple[str, ...], path: str) -> tuple[str, ...]:
     """The command with this params file in the place of its own."""
     words = []

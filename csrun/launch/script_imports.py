@@ -19,9 +19,9 @@ def heavy_imports(command: tuple[str, ...]) -> tuple[str, ...]:
 
     What cannot be read or parsed imports nothing here: the tasks will say why.
     """
-    if mode_of(command) is None or len(command) < 2 or command[1].startswith("-"):
+    if not _has_script(command):
         return ()
-    found = set(_packages(Path(command[1]), set()))
+    found = set(_packages(Path(command[1])))
     names = [name for name in HEAVY if name in found]
     return (*names, *(beside for name in names for beside in _BESIDE.get(name, ())))
 
@@ -50,15 +50,61 @@ def _first_of(node: ast.AST) -> str | None:
     return next((name for name in _imported(node) if name in HEAVY), None)
 
 
-def _packages(script: Path, seen: set[Path]) -> Iterator[str]:
+def is_run_by_params(command: tuple[str, ...]) -> bool:
+    """True for a script of csrun's interpreters whose command line csrun.params parses."""
+    return _has_script(command) and any(
+        _imports_from_params(node, "run") for node in _tree(Path(command[1])).body
+    )
+
+
+def has_run_config(command: tuple[str, ...]) -> bool:
+    """True where it can be seen that the section `runconfig` is csrun.params.RunConfig: as a class
+    beside the script says, or as the script has no schema of its own.
+    """
+    nodes = [*_nodes(Path(command[1]), set())]
+    runs = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "run"]
+    sections = [
+        _name(node.annotation)
+        for node in nodes
+        if isinstance(node, ast.AnnAssign) and _name(node.target) == "runconfig"
+    ]
+    is_imported = any(_imports_from_params(node, "RunConfig") for node in nodes)
+    if sections:
+        return is_imported and set(sections) == {"RunConfig"}
+    return bool(runs) and all(len(run.args) == 1 and not run.keywords for run in runs)
+
+
+def _imports_from_params(node: ast.AST, name: str) -> bool:
+    return (
+        isinstance(node, ast.ImportFrom)
+        and node.module == "csrun.params"
+        and any(alias.name == name and alias.asname in (None, name) for alias in node.names)
+    )
+
+
+def _name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _has_script(command: tuple[str, ...]) -> bool:
+    return mode_of(command) is not None and len(command) > 1 and not command[1].startswith("-")
+
+
+def _packages(script: Path) -> Iterator[str]:
     """The top-level packages that a file imports anywhere, with those of its neighbours."""
+    for node in _nodes(script, set()):
+        yield from _imported(node)
+
+
+def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:
+    """All that stands in a file, and in those beside it that it imports."""
     seen.add(script)
     for node in ast.walk(_tree(script)):
+        yield node
         for name in _imported(node):
-            yield name
             neighbour = script.parent / f"{name}.py"
             if neighbour not in seen and neighbour.is_file():
-                yield from _packages(neighbour, seen)
+                yield from _nodes(neighbour, seen)
 
 
 def _tree(script: Path) -> ast.Module:

@@ -1,6 +1,8 @@
 """The command line and the params file of a run.py."""
 
-from csrun.params.arguments import Arguments, Mode, load
-from csrun.params.run import RunConfig, main_for, run
+from csrun.base.mode import Mode
+from csrun.base.run_config import RunConfig
+from csrun.params.arguments import Arguments, load
+from csrun.params.run import main_for, run
 
 __all__ = ["Arguments", "Mode", "RunConfig", "load", "main_for", "run"]

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +9,9 @@ import click
 import msgspec
 
 from csrun.base import plain_yaml, typed_yaml
+from csrun.base.choice import Choice
 from csrun.base.errors import UsageError
+from csrun.base.mode import Mode
 
 
 def count(value: str) -> int:
@@ -38,18 +39,6 @@ DefaultParams = Path | Mapping[str, Any] | None
 
 LIMITS = ("steps", "max_steps")
 BOTH_SPELLINGS = {"token_normalize_func": lambda token: token.replace("-", "_")}
-
-
-class Mode(StrEnum):
-    """What a run.py is to do."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    EVAL_ALL = "eval_all"
-    TRAIN_AND_EVAL = "train_and_eval"
-    PREDICT = "predict"
-    COMPILE_ONLY = "compile_only"
-    VALIDATE_ONLY = "validate_only"
 
 
 COMPILING = (Mode.VALIDATE_ONLY, Mode.COMPILE_ONLY)
@@ -166,7 +155,7 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
         ),
         click.Option(
             ["-m", "--mode"],
-            type=click.Choice([mode.value for mode in Mode], case_sensitive=False),
+            type=Choice([mode.value for mode in Mode], case_sensitive=False),
             default=Mode.TRAIN.value,
             show_default=True,
             help="What to do.",

@@ -4,38 +4,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, UsageError
+from csrun.base.mode import Mode
+from csrun.base.run_config import Params
 from csrun.context import current
 from csrun.estimator import CerebrasEstimator
-from csrun.estimator.config import CSRunConfig, Positive
 from csrun.estimator.estimator import InputFunction, Prediction
 from csrun.estimator.trace import ModelFunction
-from csrun.params.arguments import Arguments, DefaultParams, Mode, parse
+from csrun.params.arguments import Arguments, DefaultParams, parse
 
 Main = Callable[[Arguments[Any]], None]
-
-
-class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the estimator is configured with, and how far the run goes.
-
-    max_steps: the global step to train up to, whatever was trained before; steps: how many to train
-    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
-    all of the data when absent.
-    """
-
-    model_dir: str = "model_dir"
-    max_steps: Positive | None = None
-    steps: Positive | None = None
-    eval_steps: Positive | None = None
-    checkpoint_path: str | None = None
-
-
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The params of a script that has none of its own."""
-
-    runconfig: RunConfig = RunConfig()
 
 
 def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = None) -> None:

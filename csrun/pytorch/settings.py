@@ -10,8 +10,8 @@ import msgspec
 from csrun.base import typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import CSRunConfig
 from csrun.context import Preparation, Role, TaskContext, current, interpreter_mode, preparation
-from csrun.estimator.config import CSRunConfig
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines

@@ -21,7 +21,7 @@ QUERIES = [
 MISTAKES = [
     ([], "no command given"),
     (["--mount-dirs", "/tmp,/no/such/folder", "true"], "/no/such/folder is not a folder"),
-    (["--alloc-node", "maybe", "true"], "--alloc-node.*maybe.*not one of 'true', 'false'"),
+    (["--alloc-node", "maybe", "true"], "--alloc-node.*must be one of True, False, got 'maybe'"),
     (["--alloc_nodes", "True", "true"], "Did you mean.*--alloc-node"),
     (["no-such-command"], "no-such-command: command not found"),
     (["ls /tmp"], "'ls /tmp': command not found .*words of their own"),

@@ -10,13 +10,13 @@ from support.programs import ArrayData, Machine, Network, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.executable import Commit, sums_of_squares
 from csrun.executable.bind import total
 from csrun.nn.errors import TraceError
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.updates import clipping
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")
 

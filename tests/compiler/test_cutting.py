@@ -10,6 +10,7 @@ from support.programs import SYSTEM, ArrayData, Machine, TiedNetwork, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import CompileError, compile_model
@@ -17,7 +18,6 @@ from csrun.compiler.options import SHARE
 from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cut")
 

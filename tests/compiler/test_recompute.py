@@ -9,6 +9,7 @@ from support.programs import ArrayData, Machine, options_of, system_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import CompileError, TooLargeError, compile_model, recompute
 from csrun.compiler import compile as room
@@ -20,7 +21,6 @@ from csrun.compiler.visits import Function
 from csrun.executable import Group, Visit
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.wire.messages import RunSettings
 
 STREAMING = ExecutionMode.WEIGHT_STREAMING
 B, T, D, BLOCKS, CLASSES = 4, 6, 8, 3, 7

@@ -8,11 +8,11 @@ from support.programs import ArrayData, Machine, Network, TiedNetwork, options_o
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.arithmetic import MmOp
 from csrun.compiler import accumulate, compile_model
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of tied weights")
 

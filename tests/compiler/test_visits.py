@@ -8,6 +8,7 @@ from support.programs import ArrayData, Network, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.compiler.graph import GRADIENT, LOSS, Array
 from csrun.compiler.kernels import Kernel, Phase
@@ -15,7 +16,6 @@ from csrun.compiler.last_gradients import first_group_before_last
 from csrun.compiler.visits import Use, functions_of, with_frees
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.wire.messages import RunSettings
 
 NOTHING, STEPS = Use(), 3
 READ, OTHER = Array("activation", (1,), "float32"), Array("other", (1,), "float32")

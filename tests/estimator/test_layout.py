@@ -7,9 +7,9 @@ import pytest
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import CSRunConfig
 from csrun.context import Role, TaskContext
 from csrun.context.job import JobFile, TaskEntry
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.place import target_of
 from csrun.site import Nodes

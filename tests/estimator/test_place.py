@@ -12,9 +12,9 @@ from support.programs import Network
 from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import CSRunConfig
 from csrun.context.job import Hosts
 from csrun.estimator import place
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.place import Target, checkpoint_space, find_target, on_freest
 from csrun.site import System, load
 from csrun.system import Power, SystemState, acquire, save_state

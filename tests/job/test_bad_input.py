@@ -78,7 +78,7 @@ def test_a_params_file_that_is_wrong(
 
 OPTIONS = [
     (("--max_stepz", "3"), "no such option '--max_stepz'.*'--max_steps'"),
-    (("--mode", "trian"), "'trian' is not one of 'train'"),
+    (("--mode", "trian"), "got 'trian'; did you mean train?"),
     (("--max_steps", "0"), "'--max_steps': must be a whole number >= 1, got 0"),
     (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; . has none"),
     (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),

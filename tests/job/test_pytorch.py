@@ -11,6 +11,7 @@ import pytest
 from support.programs import options_of
 
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.estimator.trace import trace_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
@@ -18,7 +19,6 @@ from csrun.executable.bind import gradients_offset
 from csrun.params import load
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 

@@ -141,7 +141,10 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
     ("arguments", "message"),
     [
         (["--max_step", "3"], "Did you mean"),
-        (["--mode", "trian"], "'trian' is not one of"),
+        (
+            ["--mode", "trian"],
+            "validate_only, got 'trian'; did you mean train?",
+        ),
         (["--max_steps", "many"], "'--max_steps': must be a whole number >= 1, got many"),
         (["--max_steps", "0"], "'--max_steps': must be a whole number >= 1, got 0"),
         (["--steps=-1"], "'--steps': must be a whole number >= 1, got -1"),

@@ -10,12 +10,12 @@ from support.roles import Peers, fed_by
 
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.runtime.remote.ring import SlotSender
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import DamagedTransferError
 

@@ -9,10 +9,10 @@ from support.roles import Peers, fed_by
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step import weights
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3)

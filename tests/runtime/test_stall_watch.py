@@ -10,6 +10,7 @@ from support.handmade import Data, make
 from support.roles import Peers, fed_by
 
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
 from csrun.executable.bind import TensorPlace
@@ -18,7 +19,6 @@ from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.store.tensors import StoredTensor
 from csrun.runtime.wire import rendezvous, shared
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import TcpChannel, summed
 

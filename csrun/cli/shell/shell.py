@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.exceptions import NoSuchCommand
 
+from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError
 from csrun.cli.shell.asking import Asking
 from csrun.cli.shell.reply import JSON, TABLE
@@ -110,7 +111,7 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
     )
     output_format = click.option(
         "--output-format",
-        type=click.Choice([TABLE, JSON]),
+        type=Choice([TABLE, JSON]),
         default=TABLE,
         show_default=True,
         help="For a person, or for a program.",

@@ -6,9 +6,9 @@ from functools import partial
 import msgspec
 
 from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
 from csrun.estimator.compilation import Tracing, compile_fitting, compile_options
-from csrun.estimator.config import CSRunConfig
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.place import Target
 from csrun.estimator.progress import compile_display

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, TypeVar, cast
 
+from csrun.base.run_config import RunSettings
 from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
 from csrun.executable.bind import Array
 from csrun.executable.shards import Own, Shards, piece_starts
@@ -55,7 +56,7 @@ class ChiefStore:
     def ask(
         self,
         executable: Executable,
-        settings: messages.RunSettings,
+        settings: RunSettings,
         checkpoints: messages.CheckpointSpace | None,
         later_bytes: int,
     ) -> None:
@@ -144,7 +145,7 @@ class ChiefStores:
     def make(
         self,
         executable: Executable,
-        settings: messages.RunSettings,
+        settings: RunSettings,
         checkpoints: messages.CheckpointSpace | None,
     ) -> str:
         """Have the stores made; a line that says where they are.

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from csrun.base.run_config import RunSettings
 from csrun.executable import Plan
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
@@ -29,7 +30,7 @@ class ChiefStreamers:
         self,
         peers: PeerChannels,
         feeding: Feeding,
-        settings: messages.RunSettings,
+        settings: RunSettings,
         readers: int = 1,
     ) -> None:
         self._peers, self._feeding, self._settings = peers, feeding, settings

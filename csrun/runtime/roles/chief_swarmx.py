@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from csrun.base.run_config import TraceSteps
 from csrun.context.broadcast_tree import wafers_below
 from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.wire import messages
@@ -29,7 +30,7 @@ def connect_wafers(
     memoryx: tuple[str, ...],
     wafers: Sequence[str],
     precision: str,
-    trace_steps: messages.TraceSteps | None,
+    trace_steps: TraceSteps | None,
 ) -> list["Lanes"]:
     """Have the tasks make their tree: the connections of each wafer to it.
 

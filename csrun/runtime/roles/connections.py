@@ -7,6 +7,7 @@ from types import TracebackType
 
 from csrun.base import open_files
 from csrun.base.errors import PeerLost
+from csrun.base.run_config import RunSettings
 from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
@@ -52,7 +53,7 @@ class RunRequest:
     """
 
     executable: Executable
-    settings: messages.RunSettings
+    settings: RunSettings
     first: int
     last: int | None
     feeding: Feeding

@@ -9,6 +9,7 @@ from time import perf_counter
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
 from csrun.executable.bind import Bytes, store_of
@@ -29,7 +30,7 @@ from csrun.runtime.step.weights import (
     Weights,
 )
 from csrun.runtime.store.first_values import initialize, own_threads
-from csrun.runtime.wire.messages import Gathering, Results, RunSettings, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 
 @dataclass

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.context import Progress
 from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
@@ -23,7 +24,7 @@ from csrun.runtime.roles.tracing import ChiefTrace
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
 from csrun.runtime.step.trace import Kind
-from csrun.runtime.wire.messages import Gathering, Results, RunSettings, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 log = logging.getLogger("csrun")
 

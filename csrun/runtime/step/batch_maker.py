@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.data.delivery import COPY_STAGE, Delivery, Kind
 from csrun.data.errors import WholeBatch, text_of
 from csrun.data.operators import StageClock, no_listener
 from csrun.executable import Cut, InputSpec, LabelRange, NumberRange
 from csrun.executable.bind import Array, Batch
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Made, Production
 
 Inputs = tuple[InputSpec, ...]

@@ -8,12 +8,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
 from csrun.runtime.wire.awake import awake_s
-from csrun.runtime.wire.messages import RunSettings, StreamerUse
+from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, Made, RingReader
 
 

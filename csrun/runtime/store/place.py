@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, state_layout, state_views
 from csrun.executable.shards import Own, Shards
@@ -23,7 +24,7 @@ from csrun.runtime.store.residency import (
     shares,
     store_bytes,
 )
-from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, RunSettings, StoreOnDisk
+from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, StoreOnDisk
 from csrun.runtime.wire.shared import SharedMemory, reserve
 
 AVAILABLE_SHARE = 2  # a store on disk takes up to half of the free memory, unless it is told

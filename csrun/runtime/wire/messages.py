@@ -4,45 +4,12 @@ Bulk data never travels in them: batches, weights and results lie in shared memo
 go along with a message.
 """
 
-from typing import Annotated, Literal
-
 import msgspec
 
-from csrun.base.sizes import BYTES_WORDS, SIZE_PATTERN, SIZE_WORDS
-from csrun.base.typed_yaml import WORDS
+from csrun.base.run_config import RunSettings, TraceSteps
 from csrun.executable import InputSpec
 
-MOST = 2**63 - 1  # of a number in a message
 Results = dict[str, float]
-_StepNumber = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
-TraceSteps = tuple[_StepNumber, _StepNumber]
-
-
-Size = (
-    Annotated[int, msgspec.Meta(ge=1, le=MOST, extra={WORDS: BYTES_WORDS})]
-    | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN, extra={WORDS: SIZE_WORDS})]
-)
-
-
-class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the tasks of a run go by of `runconfig`, passed whole from the chief to who needs it.
-
-    seed: keys initial weights and every random draw; equal seeds give equal bits.
-    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
-
-    In weight streaming, of MemoryX's store: weight_store: where it lies, None for what fits.
-    weight_store_dir: the folder of one on disk. weight_store_memory: the most that it takes of
-    memory, in bytes or as 8GiB.
-
-    trace_steps: the first and the last global step whose times are written to model_dir's `trace`.
-    """
-
-    seed: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1
-    check_numerics: bool = False
-    weight_store: Literal["memory", "disk"] | None = None
-    weight_store_dir: str | None = None
-    weight_store_memory: Size | None = None
-    trace_steps: TraceSteps | None = None
 
 
 class StartStreaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -6,13 +6,13 @@ from support.programs import ArrayData, Machine, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import compile_model
 from csrun.compiler.errors import CompileError
 from csrun.executable import state_layout
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 

@@ -7,12 +7,12 @@ from support.programs import ArrayData, options_of
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.convolution import ConvolutionOp
 from csrun.compiler import compile_model
 from csrun.nn.tracer import Tracer
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 

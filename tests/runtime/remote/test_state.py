@@ -11,13 +11,13 @@ from support.wires import altering_pair, tcp_channel_pair
 
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.executable import state_views
 from csrun.records import checkpoints
 from csrun.runtime.remote.state import HELD, SentState, StateSender
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.finite import finite
 from csrun.runtime.store.place import make_store
-from csrun.runtime.wire.messages import RunSettings
 from csrun.runtime.wire.tcp import SUM, DamagedTransferError, Line
 
 WAIT_S = 120.0

@@ -16,6 +16,7 @@ from support.wires import altering_pair, tcp_channel_pair
 from csrun import nn
 from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
@@ -29,7 +30,7 @@ from csrun.runtime.step.engine import make_compute
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import LoadStore, ReadState, RunSettings, Stop, StoreReady
+from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
 from csrun.runtime.wire.tcp import SUM, DamagedTransferError, Line
 

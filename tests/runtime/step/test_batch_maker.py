@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
 from csrun.data.delivery import Delivery, LazyBatch
@@ -12,7 +13,6 @@ from csrun.data.samples import from_arrays
 from csrun.data.structure import NAMES
 from csrun.executable import InputSpec, LabelRange
 from csrun.runtime.step.batch_maker import BatchMaker, Numbers
-from csrun.runtime.wire.messages import RunSettings
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),

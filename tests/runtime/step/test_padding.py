@@ -8,12 +8,12 @@ from support.steps import Case, one_step, parameters_of
 from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn.functions import view
 from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the valid rows")
 

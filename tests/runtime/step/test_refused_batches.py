@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
 from csrun.executable import Cut, InputSpec, LabelRange, NumberRange
 from csrun.runtime.step.source import InProcessSource
-from csrun.runtime.wire.messages import RunSettings
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),

@@ -10,6 +10,7 @@ import pytest
 from support.wires import tcp_channel_pair
 
 from csrun.base.errors import CsrunError
+from csrun.base.run_config import RunSettings
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
 from csrun.executable import InputSpec, LabelRange
@@ -17,14 +18,7 @@ from csrun.runtime.remote.ring import ROOM, BatchRelay, BatchSender
 from csrun.runtime.roles import streamer
 from csrun.runtime.step.source import InProcessSource, RingSource
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import (
-    Primed,
-    RingReady,
-    RunSettings,
-    StartStreaming,
-    Stop,
-    TellOrder,
-)
+from csrun.runtime.wire.messages import Primed, RingReady, StartStreaming, Stop, TellOrder
 from csrun.runtime.wire.ring import RingReader
 from csrun.runtime.wire.tcp import summed
 

@@ -8,6 +8,7 @@ from support.steps import Case, one_step, parameters_of
 from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import CompileError
 from csrun.compiler.kernels import cross_entropy
 from csrun.data.delivery import Delivery
@@ -15,7 +16,6 @@ from csrun.nn.functions import view
 from csrun.runtime.roles import loop
 from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.batch_maker import BatchName, count_labels
-from csrun.runtime.wire.messages import RunSettings
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the losses")
 

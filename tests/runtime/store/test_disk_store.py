@@ -21,6 +21,7 @@ from support.roles import Peers, fed_by
 from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.context import Host
 from csrun.executable.shards import Shards
@@ -31,7 +32,7 @@ from csrun.runtime.store.pages import FilePages
 from csrun.runtime.store.place import Part, make_store, require_room
 from csrun.runtime.store.residency import Residency, least_bytes, store_bytes
 from csrun.runtime.store.tensors import FilePort
-from csrun.runtime.wire.messages import CheckpointSpace, RunSettings
+from csrun.runtime.wire.messages import CheckpointSpace
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 from csrun.runtime.wire.shared import SharedMemory
 

@@ -14,9 +14,10 @@ from support.wires import PAIRS, altering_pair, tcp_channel_pair
 
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.base.framing import HEAD, FrameError
+from csrun.base.run_config import MOST, RunSettings
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.handshake import MAX_HANDSHAKE_BYTES, Frames
-from csrun.runtime.wire.messages import MOST, Primed, RingReady, RunSettings, Stop
+from csrun.runtime.wire.messages import Primed, RingReady, Stop
 from csrun.runtime.wire.shared import SharedMemory
 from csrun.runtime.wire.tcp import (
     ROW_BYTES,

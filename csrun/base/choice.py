@@ -1,0 +1,20 @@
+"""An option of the command line that is one of a few words."""
+
+from collections.abc import Collection
+from typing import Any
+
+import click
+
+
+def refusal(got: object, known: Collection[str]) -> str:
+    """What is wrong with a word that is none of these, with a guess at what was meant."""
+    from csrun.base.typed_yaml import suggestion  # msgspec, which no --help needs
+
+    return f"must be one of {', '.join(known)}, got {got!r}{suggestion(got, known)}"
+
+
+class Choice(click.Choice[str]):
+    """One of these words, refused in the words of all of csrun's messages."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        return refusal(value, self.choices)

@@ -1,0 +1,141 @@
+"""The section `runconfig` of a params file: how a run is configured.
+
+The launcher knows its keys, too, and must not import the estimator for them.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from csrun.base.errors import UsageError
+from csrun.base.sizes import BYTES_WORDS, SIZE_PATTERN, SIZE_WORDS
+from csrun.base.typed_yaml import NOT_THERE_YET, WORDS
+
+MOST = 2**63 - 1  # of a number in a message
+_StepNumber = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+TraceSteps = tuple[_StepNumber, _StepNumber]
+
+
+Size = (
+    Annotated[int, msgspec.Meta(ge=1, le=MOST, extra={WORDS: BYTES_WORDS})]
+    | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN, extra={WORDS: SIZE_WORDS})]
+)
+NO_HALF_PRECISION = "half precision is not there yet; leave precision out to train in float32"
+HALF_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "cbfloat16")
+Precision = Annotated[
+    Literal["float32", "float64"],
+    msgspec.Meta(extra={NOT_THERE_YET: dict.fromkeys(HALF_PRECISIONS, NO_HALF_PRECISION)}),
+]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the tasks of a run go by of `runconfig`, passed whole from the chief to who needs it.
+
+    seed: keys initial weights and every random draw; equal seeds give equal bits.
+    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
+
+    In weight streaming, of MemoryX's store: weight_store: where it lies, None for what fits.
+    weight_store_dir: the folder of one on disk. weight_store_memory: the most that it takes of
+    memory, in bytes or as 8GiB.
+
+    trace_steps: the first and the last global step whose times are written to model_dir's `trace`.
+    """
+
+    seed: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1
+    check_numerics: bool = False
+    weight_store: Literal["memory", "disk"] | None = None
+    weight_store_dir: str | None = None
+    weight_store_memory: Size | None = None
+    trace_steps: TraceSteps | None = None
+
+
+class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a new training takes some of its first weights from.
+
+    tensors: regular expressions; every parameter in whose name one is found is taken, all of them
+    when none is given. The optimizer's state starts from zero, and the steps are counted from 0.
+    """
+
+    checkpoint_path: str
+    tensors: tuple[str, ...] = ("",)
+
+
+class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the estimator runs; the `runconfig` section of a params file.
+
+    cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
+    seed: keys initial weights and every random draw; equal seeds give equal bits.
+    save_checkpoints_steps: steps between two checkpoints; log_steps: between two log lines.
+    save_initial_checkpoint: save the weights that a training begins with, at step 0, too.
+    keep_checkpoint_max: how many checkpoints stay in model_dir.
+    num_csx: CS systems that share each batch, in weight streaming.
+    minibatches_in_flight: equal parts that a batch flows through the layers in, when they are all
+    on the wafer; None leaves it to the compiler, which takes 1.
+    micro_batch_size: samples of a batch that are computed at a time, one part after the other;
+    `auto`: all of them, or the largest part whose activations fit the system.
+    recompute: `auto`: in weight streaming, have activations that do not fit made again before the
+    backward pass, where that is estimated to be faster than smaller micro-batches; `none`: never.
+    multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
+    the batch; a step is that of the whole batch.
+    max_group_bytes: a larger matrix of weights comes to the wafer in parts, as bytes or 8MiB; None
+    cuts, in weight streaming, what takes more than an eighth of the wafer's memory.
+    warm_start: part of another training's weights, for a training that starts at step 0.
+    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
+    weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
+    memory or on disk, and how much memory a store on disk takes.
+    trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
+    num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
+    precision: arithmetic of the whole run; float64 is for checking against other programs.
+    """
+
+    cs_ip: str | None = None
+    save_checkpoints_steps: Positive = 1000
+    save_initial_checkpoint: bool = True
+    keep_checkpoint_max: Positive = 5
+    log_steps: Positive = 100
+    num_csx: Positive = 1
+    minibatches_in_flight: Positive | None = None
+    micro_batch_size: Literal["auto"] | Positive = "auto"
+    recompute: Literal["none", "auto"] = "auto"
+    multireplica: bool = False
+    max_group_bytes: Size | None = None
+    trace_layers: bool = False
+    num_wgt_servers: Positive | None = None
+    precision: Precision = "float32"
+    warm_start: WarmStart | None = None
+
+    def __post_init__(self) -> None:
+        if self.trace_steps is not None and self.trace_steps[0] > self.trace_steps[1]:
+            first, last = self.trace_steps
+            raise UsageError(
+                f"runconfig.trace_steps: the first step must not come after the last, got "
+                f"[{first}, {last}]"
+            )
+        if self.trace_layers and self.trace_steps is None:
+            raise UsageError("runconfig.trace_layers: say which steps, with runconfig.trace_steps")
+        if self.precision in HALF_PRECISIONS:  # from Python: a file never gets here
+            raise UsageError(
+                f"precision must be float32, got {self.precision}: {NO_HALF_PRECISION}"
+            )
+
+
+class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the estimator is configured with, and how far the run goes.
+
+    max_steps: the global step to train up to, whatever was trained before; steps: how many to train
+    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
+    all of the data when absent.
+    """
+
+    model_dir: str = "model_dir"
+    max_steps: Positive | None = None
+    steps: Positive | None = None
+    eval_steps: Positive | None = None
+    checkpoint_path: str | None = None
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The params of a script that has none of its own."""
+
+    runconfig: RunConfig = RunConfig()

@@ -1,0 +1,40 @@
+"""What a run.py's command line and params file say wrong, found before a job waits for nodes.
+
+Only what every schema of csrun.params refuses; all else is the script's own, and its tasks tell.
+"""
+
+import os
+from pathlib import Path
+
+from csrun.base import choice, plain_yaml, typed_yaml
+from csrun.base.errors import UsageError
+from csrun.base.mode import Mode
+from csrun.base.run_config import Params
+from csrun.launch.command import named_mode, params_of
+from csrun.launch.script_imports import has_run_config, is_run_by_params
+
+
+def check_arguments(command: tuple[str, ...]) -> None:
+    """The --mode of a script that csrun.params runs, and the keys of its section `runconfig`.
+
+    Raises: UsageError in the words of a task
+    """
+    if not is_run_by_params(command):
+        return
+    mode = named_mode(command)
+    known = [each.value for each in Mode]
+    if mode is not None and mode.lower() not in known:
+        raise UsageError(
+            f"{Path(command[1]).name}: invalid value for '-m' / '--mode': "
+            f"{choice.refusal(mode, known)}"
+        )
+    path = params_of(command)
+    if path is not None and os.path.isfile(path) and has_run_config(command):
+        _check_keys(Path(path))
+
+
+def _check_keys(path: Path) -> None:
+    raw = plain_yaml.read(path)
+    section = raw.get("runconfig") if isinstance(raw, dict) else None
+    if isinstance(section, dict):
+        typed_yaml.check_keys({"runconfig": section}, Params, path)
