@@ -117,7 +117,7 @@ def test_without_a_home(place: FcMnist) -> None:
 def test_a_training_that_is_finished_has_ended_well(place: FcMnist) -> None:
     """Its times and rates found no place: the checkpoint is what was asked for."""
     place.model_dir.mkdir()
-    (place.model_dir / "performance").touch()
+    (place.model_dir / "performance" / "performance.json").mkdir(parents=True)
     done = place.cpu("--max_steps", "2")
     assert done.returncode == 0, done.stderr
     said = "The training is finished; its times and rates are not kept: "
