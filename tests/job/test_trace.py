@@ -134,7 +134,7 @@ def test_resident_weights_are_updated_where_they_are(
 def test_a_trace_that_cannot_be_written_is_a_warning(place: FcMnist) -> None:
     configure(place, runconfig__trace_steps=[FIRST, LAST])
     place.model_dir.mkdir()
-    (place.model_dir / "trace").write_text("in its place")
+    (place.model_dir / "trace" / f"steps_{FIRST}_{LAST}.json").mkdir(parents=True)
     done = place.cpu()
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "are not traced" in line)

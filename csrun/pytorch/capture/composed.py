@@ -88,14 +88,6 @@ def embedding_bag(
     return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
 
 
-def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """By places, which must be classes, where PyTorch compares with each of them."""
-    if num_classes < 1 or not isinstance(tensor, torch.Tensor) or not tensor.dim():
-        return NotImplemented
-    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype)
-    return zeros.scatter(-1, tensor[..., None], 1)
-
-
 def _reduced(loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
@@ -107,5 +99,4 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.multi_margin_loss: multi_margin_loss,
     functional.bilinear: bilinear,
     functional.embedding_bag: embedding_bag,
-    functional.one_hot: one_hot,
 }
