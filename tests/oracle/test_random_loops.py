@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_a_job_has_the_numbers_or_the_refusal_of_one_process(
     for place in (alone, job):
         place.path.mkdir()
     nodes = ["--total-nodes", "3", "--tasks-per-node", "1"]
-    one = alone.run("python", str(script), str(seed), command="csrun_cpu")
+    one = alone.run(sys.executable, str(script), str(seed), command="csrun_cpu")
     many = job.run(*nodes, interpreter, str(script), str(seed))
     assert one.returncode == many.returncode, many.stderr
     assert said(many.stdout + many.stderr) == said(one.stdout + one.stderr)
