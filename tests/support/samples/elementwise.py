@@ -65,7 +65,22 @@ def scaled_elu(nn, x, inplace=False):
     return x.tracer.emit(EluOp, x, **numbers)
 
 
+def function(name):
+    """The function of csrun.nn of this name, of one argument."""
+
+    def ours(nn, x):
+        return getattr(nn, name)(x)
+
+    return ours
+
+
 INTEGERS = ("int32", "int64")
+
+#: Whose names are the same in csrun.nn and in PyTorch's database.
+FUNCTIONS = (
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"),
+    *("expm1", "floor", "ceil", "trunc"),
+)
 
 ROWS = (
     Row("add", add, dtypes=INTEGERS),
@@ -84,6 +99,12 @@ ROWS = (
     Row("sqrt", lambda nn, x: nn.sqrt(x), dtypes=("bool", *INTEGERS)),
     Row("sigmoid", lambda nn, x: nn.sigmoid(x), dtypes=("bool", *INTEGERS)),
     Row("tanh", lambda nn, x: nn.tanh(x), dtypes=("bool", *INTEGERS)),
+    *(Row(name, function(name)) for name in FUNCTIONS),
+    Row("round", lambda nn, x, decimals=0: nn.round(x)),
+    Row("atan2", lambda nn, x, y: nn.atan2(x, y), dtypes=INTEGERS),
+    Row("floor_divide", lambda nn, x, y: nn.floor_divide(x, y), has_gradient=False),
+    Row("remainder", lambda nn, x, y: nn.remainder(x, y)),
+    Row("fmod", lambda nn, x, y: nn.fmod(x, y)),
     Row("nn.functional.relu", lambda nn, x, inplace=False: nn.relu(x)),
     Row("nn.functional.relu6", lambda nn, x, inplace=False: nn.relu6(x)),
     Row("nn.functional.silu", lambda nn, x, inplace=False: nn.silu(x)),

@@ -7,13 +7,14 @@ csrun cannot express is skipped in its row by `only` or `skip`, with the reason 
 csrun refuses stands in REFUSED.
 """
 
-from support.samples import comparisons, elementwise, images, lookups, networks, shapes
+from support.samples import comparisons, elementwise, images, lookups, losses, networks, shapes
 
 ROWS = (
     *elementwise.ROWS,
     *comparisons.ROWS,
     *shapes.ROWS,
     *networks.ROWS,
+    *losses.ROWS,
     *images.ROWS,
     *lookups.ROWS,
 )
@@ -65,6 +66,7 @@ _NORM = "the layer norms the last axis of two or more, and has weights: native_l
 _HEADS = "csrun's attention is [B, H, T, E]"
 _RANDOM = "random, by PyTorch's generator"
 _BATCH = "csrun's images come as a batch"
+_MEAN = "csrun's is the mean"
 _NO_SUCH = "csrun's function has no such option"
 
 #: Samples that csrun cannot express, by row and by what their row says of them.
@@ -96,9 +98,24 @@ SAMPLES: dict[tuple[str, str], str] = {
     ("nn.functional.nll_loss-nll_loss", "reduction"): "CIRH's is the sum",
     ("nn.functional.nll_loss-nll_loss", "weight"): "classes have no weights",
     ("nn.functional.nll_loss-nll_loss", "nll_loss of another rank"): "CIRH's is of rows",
-    ("nn.functional.cross_entropy-cross_entropy", "reduction"): "csrun's is the mean",
+    ("nn.functional.cross_entropy-cross_entropy", "reduction"): _MEAN,
     ("nn.functional.cross_entropy-cross_entropy", "weight"): "classes have no weights",
     ("nn.functional.cross_entropy-cross_entropy", "labels as probabilities"): _NO_SUCH,
+    ("nn.functional.mse_loss-mean_squared_error", "reduction"): _MEAN,
+    ("nn.functional.l1_loss-mean_absolute_error", "reduction"): _MEAN,
+    ("nn.functional.huber_loss-huber", "reduction"): _MEAN,
+    (
+        "nn.functional.binary_cross_entropy_with_logits-binary_cross_entropy",
+        "reduction",
+    ): _MEAN,
+    (
+        "nn.functional.binary_cross_entropy_with_logits-binary_cross_entropy",
+        "weight",
+    ): _NO_SUCH,
+    (
+        "nn.functional.binary_cross_entropy_with_logits-binary_cross_entropy",
+        "pos_weight by class",
+    ): "csrun's is one number",
     ("nn.functional.conv2d-convolution", "an image without a batch"): _BATCH,
     (
         "nn.functional.conv2d-convolution",
