@@ -25,6 +25,7 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 
+from csrun.cirh import print_module
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.array import Array
 
@@ -161,7 +162,7 @@ def block(arguments: Sequence[Attribute] = ()) -> Region:
 
 def print_kernels(kernels: Sequence[KernelOp]) -> str:
     """Kernels as text; `parse_kernels` reads it back."""
-    return str(builtin.ModuleOp([kernel.clone() for kernel in kernels])) + "\n"
+    return print_module(builtin.ModuleOp([kernel.clone() for kernel in kernels]))
 
 
 def parse_kernels(text: str, name: str = "<text>") -> list[KernelOp]:

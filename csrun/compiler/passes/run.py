@@ -69,8 +69,8 @@ class Watch:
     """Who looks on while a model is compiled.
 
     show: gets each stage as soon as it is. begin: gets the name of each stage that begins. verify:
-    whether the module is verified after each pass, which finds bugs of the passes and costs as much
-    as they do. texts: whether stages have texts where none would be kept.
+    whether the module is verified after each pass that changed it, which finds bugs of the passes
+    and costs as much as they do. texts: whether stages have texts where none would be kept.
     """
 
     show: Callable[[Stage], None] = nobody_shown
@@ -129,7 +129,7 @@ def _run(step: rewrite.Pass, module: ModuleOp, watch: Watch) -> Stage:
     started = perf_counter()
     done = step.apply(module)
     milliseconds = (perf_counter() - started) * 1000
-    if watch.verify:
+    if watch.verify and done.changed:
         module.verify()
     text = print_module(module) if done.changed and watch.texts else None
     log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in done.lines))
