@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from csrun.cli.init import PATTERNS
 from csrun.pytorch.torch_version import TESTED
 
 CHECKOUT = Path(__file__).parents[1]
@@ -36,6 +37,11 @@ def test_files_that_are_no_code_lie_where_the_packaging_says(package: str) -> No
     assert importlib.import_module(package).__path__ == [str(folder_of(package))]
     for pattern in DATA[package].split():
         assert list(folder_of(package).glob(pattern)), pattern
+
+
+def test_the_wheel_has_the_files_that_init_copies() -> None:
+    packaged = DATA["csrun.cli"].split()
+    assert packaged == [f"templates/*/{pattern}" for pattern in PATTERNS]
 
 
 def test_what_is_packaged_beside_csrun_is_there_and_pytorch_an_extra() -> None:

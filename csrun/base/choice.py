@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 def refusal(got: object, known: Collection[str]) -> str:
@@ -18,3 +19,11 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         return refusal(value, self.choices)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the words as they are documented, not as click normalizes them to compare."""
+        typed = incomplete if self.case_sensitive else incomplete.lower()
+        words = {str(each): each if self.case_sensitive else each.lower() for each in self.choices}
+        return [CompletionItem(word) for word, each in words.items() if each.startswith(typed)]

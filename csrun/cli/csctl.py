@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from csrun.base.choice import Choice
 from csrun.base.text import printable
 from csrun.cli import frame
+from csrun.cli.completion import job_ids
 
 if TYPE_CHECKING:
     from csrun.jobs.overview import SystemStatus
@@ -39,7 +41,9 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
 # As `csrun.launch.life.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
 _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
-JOB_ID = click.argument("job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1))
+JOB_ID = click.argument(
+    "job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1), shell_complete=job_ids
+)
 
 
 @click.group(NAME, context_settings=frame.SETTINGS)
@@ -134,6 +138,9 @@ class _OfJobs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         words = ["job", *args] if args and args[0].isdecimal() else args
         return super().resolve_command(ctx, words)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [*super().shell_complete(ctx, incomplete), *job_ids(ctx, None, incomplete)]
 
 
 @csctl.group("cancel", cls=_OfJobs)

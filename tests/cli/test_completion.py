@@ -1,9 +1,12 @@
 """Shell completion of csrun's commands."""
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.jobs import Workplace
 
 from csrun.cli import csrun, frame
 from csrun.cli.completion import COMMANDS, SHELLS
@@ -19,17 +22,34 @@ def test_a_shell_gets_a_script_for_every_command(
         assert f"_{command.upper()}_COMPLETE={shell}_complete" in script
 
 
-def test_a_command_completes_its_options() -> None:
+def completed(command: str, *words: str, **variables: str) -> list[str]:
+    """What bash is offered for the last of a command's words."""
     done = subprocess.run(
-        [sys.executable, "-m", "csrun.cli.csrun_wse"],
+        [sys.executable, "-m", f"csrun.cli.{command}"],
         env={
-            "_CSRUN_WSE_COMPLETE": "bash_complete",
-            "COMP_WORDS": "csrun_wse --total",
-            "COMP_CWORD": "1",
+            f"_{command.upper()}_COMPLETE": "bash_complete",
+            "COMP_WORDS": shlex.join([command, *words]),
+            "COMP_CWORD": str(len(words)),
+            **variables,
         },
-        capture_output=True, text=True,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout == "plain,--total-nodes\n"
+    return [line.removeprefix("plain,") for line in done.stdout.split()]
+
+
+def test_a_command_completes_its_options_and_words() -> None:
+    assert completed("csrun_wse", "--total") == ["--total-nodes"]
+    assert completed("csrun", "init", "fc") == ["fc_mnist"]
+
+
+def test_csctl_completes_the_ids_of_jobs(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    assert place.run("--total-nodes", "1", "true").returncode == 0
+    variables = {"CSRUN_STATE_DIR": str(tmp_path / "state")}
+    for words in (["get", "job"], ["logs"], ["cancel", "job"], ["cancel"]):
+        assert completed("csctl", *words, "1", **variables) == ["1"]
+        assert completed("csctl", *words, "2", **variables) == []
+    assert completed("csctl", "--site", "unknown", "logs", "1", **variables) == []
 
 
 def test_bash_reads_the_script() -> None:

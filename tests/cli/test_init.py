@@ -45,10 +45,10 @@ def test_every_folder_is_a_template() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(NEXT)
 
 
-def test_reference_models_come_with_params_and_without_data() -> None:
-    files = template_files("fc_mnist")
-    assert {"configs/params.yaml", "data/make_digits.py", "model.py"} <= set(files)
-    assert not [name for name in files if name.endswith(".gz")]
+def test_reference_models_come_with_params_and_digits_alone_of_data() -> None:
+    digits = "data/train-images-idx3-ubyte.gz"
+    assert {"configs/params.yaml", digits, "model.py"} <= set(template_files("fc_mnist"))
+    assert not [name for name in template_files("gpt2") if name.startswith("data/")]
 
 
 def test_a_misspelt_template_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ FOREIGN = {
     "python3",
     "rm", "source", "ssh", "tensorboard",
 }  # fmt: skip
-PLACEHOLDERS = {"ID": "1", "JOB": "1", "N": "1"}
+PLACEHOLDERS = {"ID": "1", "JOB": "1", "N": "1", "TEMPLATE": "image"}
 ROOMS = "csrun|docs|scripts|tests|site_configs|reference_models"
 
 

@@ -58,7 +58,7 @@ MISTAKES = [
     ("system standbye --yes", "No such command 'standbye'. Did you mean 'standby'"),
     ("reload", "No such command 'reload'. The known ones are config, system, software, session"),
     ("config", "'config' needs one word more, of execmode"),
-    ("config execmode setup --mode FAST", "'FAST' is not one of 'pipelined', 'weight_streaming'"),
+    ("config execmode setup --mode FAST", "must be one of PIPELINED, WEIGHT_STREAMING, got 'FAST'"),
     ("config execmode setup --mode PIPELINED", "not possible while the system is ACTIVE; possible"),
     ("config execmode setup pipelined", "the mode is given by --mode: 'setup --mode pipelined'"),
     ("config execmode setup", "'config execmode setup' is not possible while the system is ACTIVE"),

@@ -2,6 +2,7 @@
 
 import click
 
+from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
 from csrun.cli.shell import progress, reply
@@ -91,7 +92,7 @@ def show_mode(shell: Shell, output_format: str) -> None:
 @leaf("setup", changes=True)
 @click.option(
     "--mode",
-    type=click.Choice(list(ExecutionMode), case_sensitive=False),
+    type=Choice(list(ExecutionMode), case_sensitive=False),
     help="The mode; else it is asked for.",
 )
 @click.argument("words", nargs=-1, metavar="")
