@@ -73,12 +73,20 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starved_cpus: float = 0.0
 
 
+class OtherUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """CPUs that other programs used while something was measured; names of the busiest of them."""
+
+    cpus: float = 0.0
+    busiest: tuple[str, ...] = ()
+
+
 class Measurements(Left, frozen=True, forbid_unknown_fields=True):
     """A model's input pipeline on this machine.
 
     machine_cpus: CPUs that the workers could use. sample_bytes: what a sample takes in the ring.
     estimated_samples_per_s: the compile's estimate of the CS system; wafer_samples_per_s: measured
-    here, with batches that lie ready; None where it was not measured.
+    here, with batches that lie ready; None where it was not measured. wafer_spread: how much that
+    rate varies from step to step; beside_wafer: what else ran meanwhile.
     streaming: whether the interpreter streams weights (python-ws). parallel: whether the pipeline
     uses more than one CPU when it has them. most_streamers: that it can be split among: its files,
     where each streamer reads files of its own; None for any number. replayed: whether each worker
@@ -98,6 +106,8 @@ class Measurements(Left, frozen=True, forbid_unknown_fields=True):
     suggestions: tuple[str, ...] = ()
     most_streamers: int | None = None
     replayed: bool = False
+    wafer_spread: float = 0.0
+    beside_wafer: OtherUse = OtherUse()
 
     @property
     def least_disturbed(self) -> Point:

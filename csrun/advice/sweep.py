@@ -10,7 +10,8 @@ from time import perf_counter
 from csrun.advice.feed import ForkedRings
 from csrun.advice.measure import mean, measure
 from csrun.advice.measurements import Measurements, MeasureRequest, Point
-from csrun.advice.numbers import several
+from csrun.advice.numbers import several, spread, with_spread
+from csrun.advice.other_work import OtherWork
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
@@ -41,8 +42,11 @@ def measure_pipeline(
         return make().repeat()  # for workers of which there are more than batches in a pass
 
     dataset = make()
-    wafer = _wafer_rate(executable, dataset, settings)
-    log.info(f"Measured: the wafer of this machine takes {wafer:,.0f} samples/s")
+    others = OtherWork()
+    wafer, wafer_spread = _wafer_rate(executable, dataset, settings)
+    beside_wafer = others.use()
+    shown = with_spread(wafer, wafer_spread)
+    log.info(f"Measured: the wafer of this machine takes {shown} samples/s")
     hands = partial(ForkedRings, plan.inputs, settings)
     asked = MeasureRequest.read(folder)
     enough = asked.target_samples_per_s if asked else max(wafer, plan.estimate.samples_per_sec)
@@ -57,6 +61,8 @@ def measure_pipeline(
         points=tuple(_points(endless, hands, cpus, enough, dataset)),
         most_streamers=dataset.most_streamers,
         replayed=dataset.replayed,
+        wafer_spread=wafer_spread,
+        beside_wafer=beside_wafer,
     )
 
 
@@ -96,16 +102,19 @@ def _steps(most: int) -> list[int]:
     return sorted(step for step in {1, *steps} if step <= most)
 
 
-def _wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> float:
-    """Samples a second of this machine's executor, with a batch that lies ready."""
+def _wafer_rate(
+    executable: Executable, dataset: Dataset, settings: RunSettings
+) -> tuple[float, float]:
+    """Samples/s of this machine's executor with a batch that lies ready, and the spread of it."""
     machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(0, 1)
-    step, samples, computed_s, started = 1, 0, 0.0, perf_counter()
+    step, samples, took_s, started = 1, 0, list[float](), perf_counter()
     while perf_counter() - started < WAFER_S:
         done = machine.run(step, ORDER_STEPS)
         step, samples = step + done.done, samples + done.samples
-        computed_s += done.seconds - sum(use.wait_s for use in done.input)
+        took_s.append(done.seconds - sum(use.wait_s for use in done.input))
         if done.bad_loss is not None:  # one batch again and again is no training
             initialize(machine.plan, machine.state, settings.seed)
-    return samples / computed_s
+    rate = samples / sum(took_s)
+    return rate, rate * spread(took_s) * len(took_s) / sum(took_s)

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from csrun import system
 from csrun.advice import measurements
-from csrun.advice.analysis import result, terminal, verification, web_page
+from csrun.advice.analysis import result, terminal, verification, web_page, wording
 from csrun.advice.analysis.scaling import SiteFacts
 from csrun.advice.analysis.solve import Target, least_nodes
 from csrun.advice.measurements import Fed, Measurements
+from csrun.advice.other_work import OtherWork
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.cli import frame
@@ -173,7 +174,8 @@ def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Tar
     if request.target is not None:
         return Target(request.target, "given with --target")
     if site.scheduler is Scheduler.LOCAL and measured.wafer_samples_per_s:
-        return Target(measured.wafer_samples_per_s, "measured: the wafer of this machine")
+        source = "measured: the wafer of this machine" + wording.beside(measured.beside_wafer)
+        return Target(measured.wafer_samples_per_s, source, spread=measured.wafer_spread)
     if measured.estimated_samples_per_s > 0:
         return Target(measured.estimated_samples_per_s, "the compile's estimate of the system")
     raise CsrunError(
@@ -218,12 +220,12 @@ def _verified(
         site=request.site,
         preload=PRELOAD,
     )
-    beside = verification.OtherWork()
+    others = OtherWork()
     with environment.adopted(environment.ANALYSIS_DIR, str(folder)):
         code = launch(job, site, lambda: print(f"Verifying: {shlex.join(job.command)}", flush=True))
     if code:
         return code, analysis
-    analysis = verification.verified(analysis, layout, _fed(analysis, folder), beside.cpus())
+    analysis = verification.verified(analysis, layout, _fed(analysis, folder), others.use())
     terminal.show_verified(analysis, Console(highlight=False, markup=False))
     _keep(analysis, request)
     return 0, analysis

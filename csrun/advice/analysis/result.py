@@ -8,7 +8,7 @@ from csrun.advice.analysis.bottleneck import Limiting, Stage, limiting, stages_o
 from csrun.advice.analysis.laws import Fit
 from csrun.advice.analysis.scaling import Layout, Saturation, Scaling, SiteFacts
 from csrun.advice.analysis.solve import Solution, Target, solve
-from csrun.advice.measurements import Fed, Measurements
+from csrun.advice.measurements import Fed, Measurements, OtherUse
 from csrun.base.files import write_whole
 
 JSON_FILE = "input_analysis.json"
@@ -17,14 +17,13 @@ JSON_FILE = "input_analysis.json"
 class Verified(msgspec.Struct, frozen=True):
     """A layout that was run: what it delivered, and how far that is from the prediction.
 
-    deviation: measured over predicted, less one. other_cpus: CPUs of this machine that other work
-    used meanwhile.
+    deviation: measured over predicted, less one. beside: what else ran meanwhile.
     """
 
     layout: Layout
     fed: Fed
     deviation: float
-    other_cpus: float
+    beside: OtherUse
 
 
 class Analysis(msgspec.Struct, frozen=True):

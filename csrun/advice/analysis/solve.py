@@ -12,11 +12,15 @@ ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller o
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The rate to feed, where it comes from, and the margin above it that a layout has to have."""
+    """The rate to feed, where it comes from, and the margin above it that a layout has to have.
+
+    spread: how much a measured rate varies from step to step; 0 when it is not known.
+    """
 
     samples_per_s: float
     source: str
     margin: float = input_use.MARGIN - 1  # a run that waits asks for as many streamers
+    spread: float = 0.0
 
     @property
     def wanted(self) -> float:

@@ -25,7 +25,7 @@ HEIGHT = 16
 LEAST_WIDTH, MOST_WIDTH = 40, 100
 #: The box-drawing characters of plotext's axes, where there is no Unicode.
 PLAIN = str.maketrans("┌┐└┘├┤┬┴┼│─", "+++++++++|-")
-POINT_COLUMNS = ("tasks", "CPUs a task", "samples/s", "undisturbed", "by the law", "off")
+POINT_COLUMNS = ("tasks", "CPUs a task", "samples/s", "undisturbed", "by the law", "error")
 LAYOUT_COLUMNS = ("nodes", "tasks_per_node", "cpus_per_task", "streamers", "samples/s")
 
 
@@ -141,7 +141,7 @@ def plot(chart: Chart, width: int, unicode: bool) -> str:
     figure.ruler("y").lim(0, 1.05 * chart.highest)
     figure.ruler("y").ticks(list(chart.rate_ticks), [count(rate) for rate in chart.rate_ticks])
     figure.ruler("x").ticks(list(chart.tasks_ticks))
-    figure.label("samples/s against tasks of a machine")
+    figure.label("samples/s by number of tasks per machine")
     text = str(figure.build().string(colorless=True))
     key = f"  {'⠒' if unicode else line} law   {dot} measured"
     key += f"   {level} target with its margin" if chart.target is not None else ""

@@ -4,23 +4,25 @@ from csrun.advice.analysis.bottleneck import Limiting
 from csrun.advice.analysis.laws import Fit, Law, LawName
 from csrun.advice.analysis.result import Analysis, Verified
 from csrun.advice.analysis.scaling import Limit, Saturation
-from csrun.advice.numbers import count, deviation, percent, several
+from csrun.advice.analysis.solve import Target
+from csrun.advice.measurements import OtherUse
+from csrun.advice.numbers import count, deviation, percent, several, with_spread
 
-SCATTERED = 0.15  # how far a law may miss points before they are to be measured again
-DISTURBED = 0.1  # of a point's rate, or a CPU: what other work may take before it is told
+SCATTERED = 0.15  # error of a law above which the report advises to measure again
+DISTURBED = 0.1  # of a point's rate, or a CPU: use by other work above which it is reported
 SHARED = {
-    Saturation.NOTHING: "Tasks of one machine were not in each other's way.",
+    Saturation.NOTHING: "Tasks of one machine did not slow each other.",
     Saturation.CPUS: "The input is CPU-bound: tasks of one machine share its CPUs.",
-    Saturation.RESOURCE: "Tasks share something that is no CPU: a disk, the network or a lock.",
-    Saturation.REPLAY: "Each task makes all batches, and throws the others' away.",
+    Saturation.RESOURCE: "Tasks share a resource other than CPUs: a disk, the network or a lock.",
+    Saturation.REPLAY: "Each task produces every batch, and discards those of the others.",
 }
 LIMITS = {
-    Limit.NODES: "the nodes: all that the job may have, full of tasks, are too few",
-    Limit.CPUS: "the CPUs: they compute without a pause, the input is CPU-bound",
+    Limit.NODES: "the number of nodes: all that the job may have are full of tasks",
+    Limit.CPUS: "the CPUs: they are always busy, the input is CPU-bound",
     Limit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
-    Limit.REPLAY: "that each streamer makes all batches: shard the data, and it makes its own only",
-    Limit.FILES: "the number of files: each streamer needs one of its own",
-    Limit.LINK: "the link to the CS system, which takes in no more",
+    Limit.REPLAY: "each streamer producing every batch: shard the data",
+    Limit.FILES: "the number of files: each streamer needs its own",
+    Limit.LINK: "the link to the CS system, which is full",
 }
 
 
@@ -33,9 +35,15 @@ def heading(analysis: Analysis) -> dict[str, str]:
         "Batch": f"{several(measured.batch_size, 'sample')} of {measured.sample_bytes:,} B",
         "Measured on": f"{several(measured.machine_cpus, 'CPU')} of this machine",
         "Site": f"{site.name}: at most {nodes}, {where}",
-        "Target": f"{count(target.samples_per_s)} samples/s, {target.source}",
+        "Target": f"{_target(target)} samples/s, {target.source}",
         "With a margin": f"{count(target.wanted)} samples/s, {percent(target.margin)} above",
     }
+
+
+def _target(target: Target) -> str:
+    if not target.spread:
+        return count(target.samples_per_s)
+    return with_spread(target.samples_per_s, target.spread)
 
 
 def law(found: Law) -> str:
@@ -59,33 +67,33 @@ def laws(analysis: Analysis) -> list[str]:
     lines.append(f"{_shared(analysis)} {_growth(analysis)}")
     if fit.ceiling is not None and fit.ceiling < fit.law.highest:
         lines.append(
-            f"By the CPU time that a sample takes, the CPUs measured make {count(fit.ceiling)}"
-            " samples/s, however many tasks share them."
+            f"By CPU time per sample, the measured CPUs deliver at most {count(fit.ceiling)}"
+            " samples/s, for any number of tasks."
         )
     if analysis.extrapolated:
         lines.append(
-            f"Beyond {several(fit.most_tasks, 'task')} on a machine the law is extrapolated."
+            f"Beyond {several(fit.most_tasks, 'task')} per machine the law is extrapolated."
         )
     return lines
 
 
 def _shared(analysis: Analysis) -> str:
     if analysis.saturation is Saturation.NOTHING and analysis.solution.limit is Limit.CPUS:
-        return "The tasks measured were not in each other's way; more of them share the CPUs."
+        return "The measured tasks did not slow each other; more of them share the CPUs."
     return SHARED[analysis.saturation]
 
 
 def _doubts(analysis: Analysis) -> list[str]:
-    """What other work on the machine has done to the measurements."""
+    """The effect of other work on the measurements."""
     fit, lines = analysis.fit, []
     disturbed = min(point.measured / point.undisturbed for point in fit.points) < 1 - DISTURBED
     if disturbed:
-        line = "Other work took CPUs: the law is that of the undisturbed rates, without it."
+        line = "Other work used CPUs: the law is fitted to rates that are corrected for it."
         if analysis.site.one_machine:
-            line += f" What is predicted is {percent(analysis.left)} of that, what it left."
+            line += f" Predictions assume the {percent(analysis.left)} of CPU time that was free."
         lines.append(line)
     if disturbed or (fit.error or 0.0) > SCATTERED:
-        lines.append("Measure again when nothing else runs on this machine to be sure.")
+        lines.append("Measure again when nothing else runs on this machine.")
     return lines
 
 
@@ -96,13 +104,13 @@ def _cpus(fit: Fit) -> str:
 def _growth(analysis: Analysis) -> str:
     if analysis.site.one_machine:
         return (
-            "The nodes are one machine: the law is that of all streamers, whose batches are taken"
-            " in turn, before a wafer takes its part of the CPUs."
+            "All nodes are this machine: rates are for all streamers together, without the"
+            " wafer's own CPU use."
         )
     if analysis.saturation is Saturation.RESOURCE:
-        return "Nodes may share it, too: the law is taken for all streamers together."
+        return "Nodes may share it, too: the law is applied to all streamers together."
     if analysis.saturation is Saturation.REPLAY:
-        return "So do those of other nodes: the law is taken for all streamers together."
+        return "So do those of other nodes: the law is applied to all streamers together."
     growth = analysis.site.node_cpus / analysis.measurements.machine_cpus
     node = "" if growth == 1 else f", each as {growth:.3g} of the machine that was measured"
     return f"Nodes add up{node}, up to the {count(analysis.link)} samples/s of the system's link."
@@ -121,7 +129,7 @@ def outcome(analysis: Analysis) -> list[str]:
     delivered = f"{_streamers(analysis)} {count(rate)} samples/s"
     if solution.limit is None:
         return [f"{delivered}: the target is reached."]
-    limit = f"What limits is {LIMITS[solution.limit]}."
+    limit = f"Limited by {LIMITS[solution.limit]}."
     if rate >= target.samples_per_s:
         margin = percent(rate / target.samples_per_s - 1)
         return [f"{delivered}: the target is reached, with a margin of {margin} only.", limit]
@@ -173,11 +181,13 @@ def verified(found: Verified) -> str:
         f"{several(fed.streamers, 'streamer')} on {several(layout.nodes, 'node')},"
         f" {fed.seconds:.3g} s: measured"
         f" {count(fed.samples_per_s)} samples/s, predicted {count(layout.samples_per_s)}"
-        f" ({deviation(found.deviation)}){_beside(found)}"
+        f" ({deviation(found.deviation)}){beside(found.beside)}"
     )
 
 
-def _beside(found: Verified) -> str:
-    if found.other_cpus < DISTURBED:
+def beside(use: OtherUse) -> str:
+    """Clause for CPU use by other work; empty where it was too little to matter."""
+    if use.cpus < DISTURBED:
         return ""
-    return f", while other work used {found.other_cpus:.2g} CPUs of this machine"
+    names = f" ({', '.join(use.busiest)})" if use.busiest else ""
+    return f", while other work used {use.cpus:.2g} CPUs of this machine{names}"

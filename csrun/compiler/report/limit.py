@@ -51,7 +51,7 @@ class Limit:
     @property
     def sentence(self) -> str:
         """What limits the model, and what would raise the rate."""
-        return f"What limits this model is {self._limit}."
+        return f"Limited by {self._limit}."
 
     @property
     def total(self) -> str:
@@ -106,10 +106,10 @@ class Limit:
             return self._transmission
         if self._kernels_s <= overhead_s:
             share = overhead_s / (overhead_s + self._kernels_s)
-            part = "nearly all" if share > 0.995 else percent(share)
+            part = "nearly 100 %" if share > 0.995 else percent(share)
             return (
-                f"the fixed time of a batch, {_ms(overhead_s)} besides its kernels' work and "
-                f"{part} of its time: {self._larger_batch}"
+                f"fixed overhead, {_ms(overhead_s)} per batch, {part} of its time: "
+                f"{self._larger_batch}"
             )
         return self._computation
 
@@ -117,8 +117,8 @@ class Limit:
     def _computation(self) -> str:
         if self.work.is_streaming:
             return (
-                "computation, of all layers on all PEs in turn: only less work a sample, or a "
-                "system with more PEs, raises the rate"
+                "computation: each layer uses all PEs in turn; only less work per sample or a "
+                "system with more PEs raises the rate"
             )
         layer = self._slowest("compute_samples_per_sec")
         pes, working = self.work.pes_of(layer), self.work.working_pes(layer)
@@ -127,12 +127,12 @@ class Limit:
             if self.work.replicas == 1:
                 remedy = "replicas of the model (runconfig.multireplica)"
             return (
-                f"layer {layer.name}, where a sample has work for {count(working)} of {count(pes)} "
+                f"layer {layer.name}, where a sample occupies {count(working)} of {count(pes)} "
                 f"PEs at a time: {remedy} raise the rate"
             )
         return (
-            f"computation, of layer {layer.name} first: the fabric is shared out by work, so only "
-            "less work a sample, or a system with more PEs, raises the rate"
+            f"computation, most of all in layer {layer.name}: PEs are assigned by work, so only "
+            "less work per sample or a system with more PEs raises the rate"
         )
 
     @property
@@ -143,12 +143,12 @@ class Limit:
             weights = sum(map(work.streamed_bytes, work.layers))
             if weights > inputs:
                 return (
-                    f"the I/O of weights, {si(weights, 'B')} a batch beside {si(inputs, 'B')} of "
+                    f"the I/O of weights, {si(weights, 'B')} per batch, plus {si(inputs, 'B')} of "
                     f"inputs: {self._larger_batch}"
                 )
             sample = si(work.input_bytes / work.batch_size, "B")
             return (
-                f"the I/O of inputs, {sample} a sample: a smaller type or fewer features raise "
+                f"the I/O of inputs, {sample} per sample: a smaller type or fewer features raise "
                 "the rate"
             )
         return self._link(self._slowest("transmission_samples_per_sec"))
@@ -164,11 +164,11 @@ class Limit:
         summed = work.link_bytes(layer) - activations
         if summed > activations:
             return (
-                f"the sum of layer {layer.name}'s gradients over {work.replicas} replicas, once a "
-                f"batch: {self._larger_batch}"
+                f"the sum of layer {layer.name}'s gradients over {work.replicas} replicas, once "
+                f"per batch: {self._larger_batch}"
             )
         return (
-            f"the way out of layer {layer.name}'s PEs, for {si(activations, 'B')} of activations a "
+            f"the links out of layer {layer.name}'s PEs, {si(activations, 'B')} of activations per "
             "sample: a layer with fewer units raises the rate"
         )
 
@@ -178,7 +178,7 @@ class Limit:
         work = self.work
         if work.micro_batches > 1:
             return (
-                f"fewer micro-batches than {work.micro_batches} raise the rate, where a larger "
+                f"fewer than {work.micro_batches} micro-batches raise the rate, if a larger "
                 "micro_batch_size fits"
             )
         doubled = replace(

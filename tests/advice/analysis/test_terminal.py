@@ -14,7 +14,7 @@ from csrun.advice.analysis.result import Analysis
 from csrun.advice.analysis.scaling import Layout
 from csrun.advice.analysis.solve import Target
 from csrun.advice.analysis.verification import verified
-from csrun.advice.measurements import Fed, StageCost
+from csrun.advice.measurements import Fed, OtherUse, StageCost
 
 WIDTH = 80
 RECOMMENDED = Layout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
@@ -55,10 +55,15 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "batch first [bold]",
         "4 1 200,000 200,000 200,000 +0.0%",
         "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
-        "The input is CPU-bound: tasks of one machine share its CPUs. The nodes are one machine",
+        "The input is CPU-bound: tasks of one machine share its CPUs. All nodes are this machine",
         "16 2 1 31 193,750",  # 16 of them share a CPU, and hold the others up: 31 / 16
     )
     assert not [part for part in wanted if part not in shown]
+
+
+def test_a_measured_target_is_shown_with_its_spread() -> None:
+    target = Target(28_191.0, "measured here", spread=4_021.0)
+    assert "28,200 ± 4,000 samples/s, measured here" in report(analysis_of(target=target))
 
 
 def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> None:
@@ -67,7 +72,7 @@ def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> Non
         "200,000 samples/s, the maximum on this site: the target with its margin is 2.25 times"
         in shown
     )
-    assert "What limits is the CPUs" in shown
+    assert "Limited by the CPUs" in shown
     # of 9 us of CPU time it takes 6.5: 6.5 / 9 / (1 / 2.25 - 2.5 / 9)
     assert "map load: 72% of the stages' CPU time; the CPUs have no time left" in shown
     assert "map load alone would have to be 4.33 times as fast" in shown
@@ -96,7 +101,7 @@ def test_a_maximum_below_a_row_of_its_table_is_told_with_the_row() -> None:
 
 def test_what_was_not_measured_is_marked_as_extrapolated() -> None:
     naps = measured(points_of(lambda n: 2000.0 * n, busy=lambda n: 0.01 * n))
-    assert "Beyond 4 tasks on a machine the law is extrapolated." in report(analysis_of(naps))
+    assert "Beyond 4 tasks per machine the law is extrapolated." in report(analysis_of(naps))
     assert "extrapolated" not in report(analysis_of())
 
 
@@ -104,9 +109,9 @@ def test_batches_that_all_make_are_told() -> None:
     points = points_of(lambda n: 30_000.0, busy=lambda n: 0.1)
     shown = " ".join(report(analysis_of(measured(points, replayed=True))).split())
     assert "map load: 70% of the stages' time; each task makes all batches" in shown
-    assert "Each task makes all batches, and throws the others' away." in shown
-    assert "What limits is that each streamer makes all batches: shard the data" in shown
-    assert "share something" not in shown
+    assert "Each task produces every batch, and discards those of the others." in shown
+    assert "Limited by each streamer producing every batch: shard the data" in shown
+    assert "share a resource" not in shown
 
 
 def test_points_that_scatter_are_to_be_measured_again() -> None:
@@ -122,10 +127,10 @@ def test_what_other_work_took_is_told() -> None:
     )
     shown = " ".join(report(analysis_of(measured(taken))).split())
     assert "2 1 50,000 200,000 200,000 +0.0%" in shown
-    assert "What is predicted is 25.0% of that, what it left." in shown
+    assert "Predictions assume the 25.0% of CPU time that was free." in shown
     assert "2 streamers deliver 50,000 samples/s" in shown
     on_nodes = " ".join(report(analysis_of(measured(taken), site=CLUSTER)).split())
-    assert "the law is that of the undisturbed rates, without it. Measure again" in on_nodes
+    assert "the law is fitted to rates that are corrected for it. Measure again" in on_nodes
     assert "2 streamers deliver 200,000 samples/s: the target is reached." in on_nodes
     assert "Other work" not in report(analysis_of())
 
@@ -175,7 +180,7 @@ def test_a_terminal_without_unicode_gets_none() -> None:
 
 
 def test_the_json_has_all_of_it(tmp_path: Path) -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), OtherUse())
     told = json.loads(analysis.write(tmp_path).read_text())
     assert told["solution"]["layout"] == msgspec.to_builtins(RECOMMENDED)
     assert told["launch"][:3] == ["csrun_wse", "--total-nodes", "1"]
@@ -186,18 +191,22 @@ def test_the_json_has_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_beside_its_prediction() -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 0.0)
+    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), OtherUse())
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (-20.0%)"
     assert expected in " ".join(report(analysis).split())
     assert expected in web_page.render(analysis)
     assert "other work" not in report(analysis)
     assert "Not verified" in report(analysis)
     assert "<strong>Not verified:</strong>" in web_page.render(analysis)
-    near = verified(analysis_of(), RECOMMENDED, Fed(192_000.0, 5.0, 2), 0.0)
+    near = verified(analysis_of(), RECOMMENDED, Fed(192_000.0, 5.0, 2), OtherUse())
     assert "Not verified" not in report(near)
     assert "Verified" in report(near)
-    busy = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), 1.25)
-    assert "while other work used 1.2 CPUs" in " ".join(report(busy).split())
+    busy = verified(
+        analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), OtherUse(1.25, ("make", "cc1"))
+    )
+    assert "while other work used 1.2 CPUs of this machine (make, cc1)" in " ".join(
+        report(busy).split()
+    )
 
 
 def test_the_page_needs_nothing_beside_itself_and_names_are_text(tmp_path: Path) -> None:

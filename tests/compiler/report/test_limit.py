@@ -42,8 +42,8 @@ def test_the_fixed_time_of_a_batch():
     """400 FLOPs a sample, 200 at a time, take 2 ns; 20 / (1 ms + 40 ns) is 19,999 samples/s."""
     limit = limit_of(layer("a", 4000), constants=OVERHEAD)
     assert limit.sentence == (
-        "What limits this model is the fixed time of a batch, 1 ms besides its kernels' work and "
-        "nearly all of its time: a larger batch_size raises the rate, 20 to an estimated 19,999 "
+        "Limited by fixed overhead, 1 ms per batch, nearly 100 % of its time: "
+        "a larger batch_size raises the rate, 20 to an estimated 19,999 "
         "samples/s."
     )
     assert limit.total == (
@@ -65,41 +65,41 @@ def test_a_larger_batch_that_may_not_fit_says_what_this_one_takes():
     [
         (
             limit_of(layer("a", 4000), layer("b", 8_000_000), pes={"a": 100, "b": 900}),
-            "computation, of layer b first: the fabric is shared out by work",
+            "computation, most of all in layer b: PEs are assigned by work",
         ),
         (
             limit_of(layer("a", 4000), pes={"a": 1000}, input_bytes=1),
-            "layer a, where a sample has work for 100 of 1,000 PEs at a time: replicas of the "
+            "layer a, where a sample occupies 100 of 1,000 PEs at a time: replicas of the "
             "model (runconfig.multireplica) raise the rate",
         ),
         (
             limit_of(layer("a", 4000), pes={"a": 400}, input_bytes=1, replicas=2, minibatches=2),
-            "for 200 of 400 PEs at a time: more replicas of the model, for which a larger "
+            "occupies 200 of 400 PEs at a time: more replicas of the model, for which a larger "
             "batch_size has room, raise the rate",
         ),
         (
             limit_of(layer("a", 8_000_000), **STREAMING),
-            "computation, of all layers on all PEs in turn",
+            "computation: each layer uses all PEs in turn",
         ),
         (
             limit_of(layer("a", 4000), layer("b", 40), input_bytes=1_000_000, **STREAMING),
-            "the I/O of inputs, 100 kB a sample: a smaller type or fewer features raise the rate",
+            "the I/O of inputs, 100 kB per sample: a smaller type or fewer features raise the rate",
         ),
         (
             limit_of(layer("a", 4000, weight_bytes=1_000_000), **STREAMING),
-            "the I/O of weights, 3 MB a batch beside 10 B of inputs: a larger batch_size raises "
+            "the I/O of weights, 3 MB per batch, plus 10 B of inputs: a larger batch_size raises "
             "the rate, 20 to an estimated 6,667 samples/s",
         ),
         (
             limit_of(layer("a", 4000, crossing_bytes=80_000_000), pes={"a": 100}),
-            "the way out of layer a's PEs, for 8 MB of activations a sample: a layer with fewer "
+            "the links out of layer a's PEs, 8 MB of activations per sample: a layer with fewer "
             "units raises the rate",
         ),
         (
             limit_of(
                 layer("a", 4000, weight_bytes=1_000_000), pes={"a": 100}, replicas=2, minibatches=2
             ),
-            "the sum of layer a's gradients over 2 replicas, once a batch: a larger batch_size",
+            "the sum of layer a's gradients over 2 replicas, once per batch: a larger batch_size",
         ),
     ],
 )

@@ -18,7 +18,7 @@ ESTIMATE = Estimate(
     ),
 )  # fmt: skip
 LIMIT = SimpleNamespace(
-    sentence="What limits this model is the way out of " + "one layer, " * 10 + "at least.",
+    sentence="Limited by the links out of " + "one layer, " * 10 + "at least.",
     total="A batch takes long.",
     micro_batches="",
     recomputation="",
