@@ -12,6 +12,7 @@ from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SqrtOp, SubOp,
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.comparison import ComparisonOp, EqOp, GeOp, GtOp, LeOp, LtOp, NeOp
 from csrun.cirh.ops.powers import PowOp
+from csrun.cirh.ops.rounding import FloorDivideOp, RemainderOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, text_of, type_of
 from csrun.nn.errors import TraceError, located, user_line
 
@@ -78,6 +79,19 @@ class Tensor:
 
     def __rtruediv__(self, other: float) -> Tensor:
         return self._binary(DivOp, other, self)
+
+    def __floordiv__(self, other: Tensor | float) -> Tensor:
+        return self._binary(FloorDivideOp, self, other)
+
+    def __rfloordiv__(self, other: float) -> Tensor:
+        return self._binary(FloorDivideOp, other, self)
+
+    def __mod__(self, other: Tensor | float) -> Tensor:
+        """The remainder with the sign of `other`, as in Python."""
+        return self._binary(RemainderOp, self, other)
+
+    def __rmod__(self, other: float) -> Tensor:
+        return self._binary(RemainderOp, other, self)
 
     def __neg__(self) -> Tensor:
         return self.tracer.emit(NegOp, self)

@@ -36,3 +36,20 @@ def test_an_axis_that_is_not_there_or_there_twice_is_refused(x, axis):
 @pytest.mark.parametrize("function", [nn.exp, nn.log, nn.sqrt])
 def test_functions_keep_the_shape(x, function):
     assert function(x).shape == x.shape
+
+
+OPERATORS = {
+    "x // 2": (lambda x: x // 2, lambda x: nn.floor_divide(x, 2)),
+    "7 // x": (lambda x: 7 // x, lambda x: nn.floor_divide(7, x)),
+    "x % 3": (lambda x: x % 3, lambda x: nn.remainder(x, 3)),
+    "7 % x": (lambda x: 7 % x, lambda x: nn.remainder(7, x)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_is_its_function(x, name):
+    written, meant = (function(x).value.owner for function in OPERATORS[name])
+    assert written.name == meant.name
+    assert [each is x.value for each in written.operands] == [
+        each is x.value for each in meant.operands
+    ]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.pages import CHECKOUT, blocks, section
 from support.programs import Machine, options_of
 
 from csrun import nn
@@ -58,6 +59,34 @@ def test_value_and_gradient_are_those_of_pytorch(tmp_path, name, scale):
     expected = theirs(torch.from_numpy(x) + bias, torch.from_numpy(Y))
     expected.backward()
     assert found == pytest.approx(expected.item(), rel=1e-5)
+    np.testing.assert_allclose(gradients["b/bias"], bias.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_class_weights_as_documented_are_those_of_pytorch(tmp_path):
+    """docs/nn.md's own function; the weight of each sample is the last of its features."""
+    given = {"nn": nn}
+    text = section(CHECKOUT / "docs" / "nn.md", "Losses")
+    exec(next(block for block in blocks(text) if "weighted_cross_entropy" in block), given)
+    classes, weights = np.arange(B, dtype=np.int32) % N, np.array([0.5, 1, 3], np.float32)
+    with Tracer("float32") as tracer:
+        features = tracer.input("features", (B, N + 1), "float32")
+        labels = tracer.input("labels", (B,), "int32")
+        logits = nn.Bias(name="b")(features[:, :N])
+        loss = given["weighted_cross_entropy"](logits, labels, features[:, N])
+        module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(1.0).minimize(loss), [])
+    start = {"b/bias": np.zeros(N, np.float32)}
+    machine = Machine(compile_model(module, tmp_path, options_of()).executable, start)
+    batch = np.concatenate([X, weights[classes][:, None]], axis=1)
+    found, gradients = machine.train((batch, classes))
+    bias = torch.zeros(N, requires_grad=True)
+    losses = functional.cross_entropy(
+        torch.from_numpy(X) + bias,
+        torch.from_numpy(classes).long(),
+        torch.from_numpy(weights),
+        reduction="none",
+    )
+    losses.mean().backward()
+    assert found == pytest.approx(losses.mean().item(), rel=1e-5)
     np.testing.assert_allclose(gradients["b/bias"], bias.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
