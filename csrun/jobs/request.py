@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from csrun.base.python_options import split_options
 from csrun.site import DEFAULT_SITE
 
 
@@ -67,12 +68,7 @@ def name_of(command: tuple[str, ...]) -> str:
     program = Path(command[0]).name
     if not program.startswith("python"):
         return program
-    words = iter(command[1:])
-    for word in words:
-        if word == "-m":
-            return next(words, program)
-        if not word.startswith("-"):
-            return Path(word).name
-        if word == "-c":
-            break
-    return program
+    _, words = split_options(command[1:])
+    if words[:1] == ("-m",):
+        return words[1] if len(words) > 1 else program
+    return program if not words or words[0].startswith("-") else Path(words[0]).name

@@ -1,16 +1,23 @@
 """From a request to running tasks, by the site's scheduler: plan, processes, first cause."""
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from csrun.jobs.request import JobOptions, JobRequest
-from csrun.launch.command import check_command, check_mounts, check_working_dir, require_command
+from csrun.launch.command import (
+    check_command,
+    check_mounts,
+    check_working_dir,
+    require_command,
+    without_options,
+)
 from csrun.launch.piped_params import taken
 from csrun.launch.process.output_files import check_pattern
 from csrun.launch.script_arguments import check_arguments
-from csrun.launch.script_imports import heavy_imports, require_torch
+from csrun.launch.script_imports import heavy_imports, interpreter_hint, require_torch
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
@@ -44,6 +51,8 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     heavy = heavy_imports(request.command)
     request = replace(taken(request), preload=(*request.preload, *heavy))
     on_checked()
+    if (hint := interpreter_hint(without_options(request.command))) is not None:
+        print(f"csrun: {hint}", file=sys.stderr, flush=True)
     return backend.run(request, job_plan)
 
 
@@ -61,10 +70,11 @@ def _checked(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
     require_command(request.command, "csrun_wse python-ws run.py")
     check_working_dir()
     check_mounts(request.mount_dirs, site)
-    check_command(request.command)
+    command = without_options(request.command)
+    check_command(command)
     if site.container is None:  # whose image has a Python of its own
-        require_torch(request.command)
-        check_arguments(request.command)
+        require_torch(command)
+        check_arguments(command)
     if request.options.output is not None:
         check_pattern(request.options.output)
     backend = backend_of(site)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
+from csrun.base.python_options import split_options
 from csrun.context import Preparation
 from csrun.site import Site
 
@@ -101,6 +102,13 @@ def check_command(command: tuple[str, ...]) -> None:
         )
 
 
+def without_options(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command without the options of its Python, as `-u`: the script is its second word."""
+    if mode_of(command) is None:
+        return command
+    return (command[0], *split_options(command[1:])[1])
+
+
 def params_of(command: tuple[str, ...]) -> str | None:
     """The params file that the words of a Python of csrun's name."""
     return None if mode_of(command) is None else option(command[2:], _PARAMS)
@@ -111,7 +119,7 @@ def named_mode(command: tuple[str, ...]) -> str | None:
     given = [
         option(command[at:], _MODE)
         for at, word in enumerate(command)
-        if at > 1 and word.partition("=")[0] in _MODE
+        if at > 1 and (word in _MODE or _attached(word, _MODE) is not None)
     ]
     return given[-1] if given else None
 
@@ -120,9 +128,10 @@ def with_params(command: tuple[str, ...], path: str) -> tuple[str, ...]:
     """The command with this params file in the place of its own."""
     words = []
     for word, before in zip(command, ("", *command), strict=False):
-        name, equals, _ = word.partition("=")
-        is_named = name in _PARAMS and bool(equals)
-        words.append(f"{name}={path}" if is_named else path if before in _PARAMS else word)
+        if (old := _attached(word, _PARAMS)) is not None:
+            words.append(word.removesuffix(old) + path)
+        else:
+            words.append(path if before in _PARAMS else word)
     return (*command[:2], *words[2:])
 
 
@@ -204,8 +213,7 @@ def preparation_of(command: tuple[str, ...]) -> Preparation | None:
 
 
 def _asked(word: str, before: str) -> Preparation | None:
-    name, equals, value = word.partition("=")
-    if name in _MODE and equals:
+    if (value := _attached(word, _MODE)) is not None:
         text = value
     elif before in _MODE:
         text = word
@@ -222,15 +230,24 @@ def prepared(command: tuple[str, ...]) -> tuple[str, ...]:
             words.append(word)
         elif before in _MODE:
             words.append(_TRAIN)
-        elif "=" in word:
-            words.append(f"{word.partition('=')[0]}={_TRAIN}")
+        elif value := _attached(word, _MODE):
+            words.append(word.removesuffix(value) + _TRAIN)
     return tuple(words)
 
 
 def option(command: tuple[str, ...], names: tuple[str, ...]) -> str | None:
-    """The value of an option in a command's words, in either form."""
+    """The value of an option in a command's words: `--mode x`, `--mode=x` or `-mx`."""
     for word, following in zip(command, (*command[1:], None), strict=False):
-        name, equals, value = word.partition("=")
-        if name in names:
-            return value if equals else following
+        if word in names:
+            return following
+        if (value := _attached(word, names)) is not None:
+            return value
     return None
+
+
+def _attached(word: str, names: tuple[str, ...]) -> str | None:
+    """The value in the word of an option itself, None where there is none."""
+    name, equals, value = word.partition("=")
+    if equals and name in names:
+        return value
+    return word[2:] if len(word) > 2 and word[:2] in names else None

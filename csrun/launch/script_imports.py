@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from csrun.base.errors import UsageError
-from csrun.launch.command import mode_of
+from csrun.launch.command import mode_of, own_name
 
 #: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
 HEAVY = ("torch", "cerebras_torch")
@@ -54,6 +54,17 @@ def is_run_by_params(command: tuple[str, ...]) -> bool:
     """True for a script of csrun's interpreters whose command line csrun.params parses."""
     return _has_script(command) and any(
         _imports_from_params(node, "run") for node in _tree(Path(command[1])).body
+    )
+
+
+def interpreter_hint(command: tuple[str, ...]) -> str | None:
+    """A hint for who runs a script of csrun.nn by the interpreter of PyTorch scripts; else None."""
+    if own_name(command[0]) != "python-pt" or not is_run_by_params(command):
+        return None
+    script = Path(command[1]).name
+    return (
+        f"{script} is no PyTorch script: python-pt runs it layer pipelined, as python does; "
+        "python-ws streams its weights"
     )
 
 

@@ -40,3 +40,27 @@ def test_several_tasks_are_refused(place: FcMnist) -> None:
     )
     assert "Traceback" not in done.stdout + done.stderr
     assert not place.model_dir.exists()
+
+
+ENDS = """\
+import sys
+from csrun.base.errors import UsageError
+from csrun.context import current
+from csrun.context.script_end import at_script_end
+
+
+def check():
+    raise UsageError("the check at the script's end")
+
+
+at_script_end(check)
+print("optimize", sys.flags.optimize, "rank", current().rank)
+"""
+
+
+def test_a_python_with_options_is_a_task_as_any_other(place: FcMnist) -> None:
+    script = place.script(ENDS)
+    done = place.run("--total-nodes", "1", "--tasks-per-node", "1", "python", "-uO", script)
+    assert "optimize 1 rank 0" in done.stdout
+    assert "the check at the script's end" in done.stderr
+    assert done.returncode == 2

@@ -16,6 +16,7 @@ COMMANDS = [
     (("--mode", "train", "--compile_only"), ("--mode", "train")),
     (("--mode=compile_only", "-o", "x"), ("--mode=train", "-o", "x")),
     (("-m", "validate_only"), ("-m", "train")),
+    (("-mcompile_only",), ("-mtrain",)),
     (("--compile_only", "-m", "validate_only"), ("-m", "train")),
     (("-m", "package.run", "--mode", "compile_only"), ("-m", "package.run", "--mode", "train")),
 ]

@@ -44,7 +44,7 @@ def message(call: Any, *arguments: Any) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("words", [("--params", "typo.yaml"), ("-p=typo.yaml",)])
+@pytest.mark.parametrize("words", [("--params", "typo.yaml"), ("-ptypo.yaml",)])
 def test_a_misspelt_key_is_refused_where_no_schema_has_it(script: str, words: Any) -> None:
     said = message(check_arguments, ("python-ws", "run.py", *words))
     expected = "typo.yaml: runconfig.max_stepz: unknown key; did you mean max_steps?"
@@ -52,7 +52,7 @@ def test_a_misspelt_key_is_refused_where_no_schema_has_it(script: str, words: An
 
 
 def test_a_wrong_mode_is_refused_in_the_words_of_the_task(script: str) -> None:
-    words = ("--mode", "train", "--mode", "trian")
+    words = ("--mode", "train", "-mtrian")
     said = message(check_arguments, ("python-ws", "run.py", *words))
     of_task = message(parse, Params, None, words)
     assert str(of_task).endswith("did you mean train?")
@@ -60,7 +60,8 @@ def test_a_wrong_mode_is_refused_in_the_words_of_the_task(script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("-p", "good.yaml", "-m", "EVAL"), ("-p", "none.yaml"), ("--mode=eval",)]
+    "words",
+    [(), ("-p", "good.yaml", "-m", "EVAL"), ("-p", "none.yaml"), ("-mtrain",), ("--mode=eval",)],
 )
 def test_what_a_task_takes_is_taken(script: str, words: Any) -> None:
     check_arguments(("python-ws", "run.py", *words))

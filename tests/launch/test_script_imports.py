@@ -91,3 +91,23 @@ def test_a_torch_beside_the_script_is_the_users_own(tmp_path: Path, without_torc
     (tmp_path / "run.py").write_text("import torch")
     (tmp_path / "torch.py").write_text("")
     script_imports.require_torch(("python", str(tmp_path / "run.py")))
+
+
+NATIVE = "from csrun.params import main_for, run\nrun(main_for(None, None))\n"
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "text", "has_hint"),
+    [
+        ("python-pt", NATIVE, True),
+        ("python-ws", NATIVE, False),
+        ("python-pt", "import torch", False),
+    ],
+)
+def test_a_native_script_under_the_interpreter_of_pytorch_gets_a_hint(
+    interpreter: str, text: str, has_hint: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(text)
+    hint = script_imports.interpreter_hint((interpreter, str(script)))
+    assert (hint is not None and "python-ws streams its weights" in hint) == has_hint

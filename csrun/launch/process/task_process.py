@@ -18,6 +18,7 @@ from typing import NoReturn
 from threadpoolctl import ThreadpoolController
 
 from csrun.base.errors import CsrunError
+from csrun.base.python_options import split_options
 from csrun.base.text import printable
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
 from csrun.context.link import report_of
@@ -112,8 +113,12 @@ def _run(start: StartTask, folder: JobFolder) -> int:
     interpreter, *arguments = start.argv
     if start.wafer is not None and any(name in sys.modules for name in HEAVY):
         return _replace_process(sys.executable, ("python", *fresh_words(start, folder)))
+    ours = mode_of(start.argv) is not None
+    options, words = split_options(tuple(arguments)) if ours else ((), ())
+    if options and runs_in_process((interpreter, *words)):
+        plain = StartTask(start.rank, (interpreter, *words), start.wafer)
+        return _replace_process(sys.executable, ("python", *options, *fresh_words(plain, folder)))
     if not runs_in_process(start.argv):
-        ours = mode_of(start.argv) is not None
         return _replace_process(sys.executable if ours else interpreter, start.argv)
     if arguments[0] == "-m":
         return _run_python(lambda: _run_module(arguments[1:]), start, folder)
@@ -121,9 +126,9 @@ def _run(start: StartTask, folder: JobFolder) -> int:
 
 
 def fresh_words(start: StartTask, folder: JobFolder) -> tuple[str, ...]:
-    """Options of a Python that goes on as a task with nothing of the server's memory: `main`.
+    """Options of a new Python process that continues as this task: `main`.
 
-    Which is for a wafer: it holds what its plan says, and never torch.
+    For a wafer, which holds what its plan says and never torch, and for a Python with options.
     """
     return "-P", "-m", __name__, str(folder.path), str(start.rank), start.wafer or "", *start.argv
 
