@@ -29,7 +29,7 @@ from csrun.compiler import (
     compile_model,
     question_of,
 )
-from csrun.compiler.report.numbers import listed, plain
+from csrun.compiler.report.numbers import listed, plain, si
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.estimator.input_report import describe, readers
@@ -38,8 +38,10 @@ from csrun.estimator.place import Target
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.trace import TracedModel, share_of, trace_model
-from csrun.executable import Executable, Plan, RunMode
+from csrun.executable import Executable, Plan, RunMode, nbytes_of
 from csrun.records import log_lines, model_dir
+
+LARGE_BYTES = 10**9  # of a batch
 
 log = logging.getLogger("csrun")
 
@@ -60,6 +62,7 @@ def compile_run(
 
     runs: whether a run follows at once, up to step `last`.
     """
+    _say_large_batch(run)
     options = run_options(run, run_mode, target)
     traced = trace_run(run, options)
     if run.config.multireplica:
@@ -74,6 +77,13 @@ def compile_run(
     pipeline = describe(run.dataset, run_mode, readers(run.context, runs), last, wanted)
     run.reports.give(pipeline, compiled.executable.directory)
     return compiled
+
+
+def _say_large_batch(run: Run) -> None:
+    """Log the size of a batch that takes so long to make that the run seems to stand still."""
+    specs = run.dataset.element_spec()
+    if (nbytes := sum(nbytes_of(spec.shape, str(spec.dtype)) for spec in specs)) >= LARGE_BYTES:
+        log.info(f"Each batch has {si(nbytes, 'B')}: making the first one may take minutes")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import RunSettings
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, state_layout, state_views
@@ -202,18 +202,21 @@ def _disk(plan: Plan, settings: RunSettings, part: Part, most: int | None) -> St
 
 
 def _folder(wanted: str | None) -> Path:
-    """The folder of the settings, or one for temporary files that is on a disk."""
+    """The folder of the settings, or one for temporary files that is on a disk.
+
+    Raises: UsageError for a folder that is missing, or in memory
+    """
     candidates = [Path(find()) for find in FOLDERS] if wanted is None else [Path(wanted)]
     kinds = {folder: _memory_kind(folder) for folder in candidates}
     found = next((folder for folder, kind in kinds.items() if kind is None), None)
     if found is None:
         folder, kind = next(iter(kinds.items()))
-        raise CsrunError(
+        raise UsageError(
             f"runconfig.weight_store_dir: {folder} is in memory ({kind}), where a store takes as "
             "much as without it: name a folder on a disk"
         )
     if not found.is_dir():
-        raise CsrunError(f"runconfig.weight_store_dir: {found} is no folder: make it, or name one")
+        raise UsageError(f"runconfig.weight_store_dir: {found} is no folder: make it, or name one")
     return found
 
 

@@ -19,7 +19,7 @@ from support.programs import ArrayData, Network, TiedNetwork, options_of, system
 from support.roles import Peers, fed_by
 
 from csrun import nn
-from csrun.base.errors import CsrunError
+from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
@@ -314,10 +314,10 @@ def test_no_room_is_said_in_bytes(tmp_path, disk):
 def test_a_folder_in_memory_is_no_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(place, "_memory_kind", lambda folder: "tmpfs")
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
-    with pytest.raises(CsrunError, match=r"is in memory \(tmpfs\).*name a folder on a disk"):
+    with pytest.raises(UsageError, match=r"is in memory \(tmpfs\).*name a folder on a disk"):
         make_store(plan, RunSettings(weight_store="disk"))
     monkeypatch.setattr(place, "_memory_kind", lambda folder: None)
-    with pytest.raises(CsrunError, match="is no folder: make it"):
+    with pytest.raises(UsageError, match="is no folder: make it"):
         make_store(plan, settings_of(tmp_path / "none", plan))
 
 
