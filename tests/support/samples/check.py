@@ -88,9 +88,7 @@ def ways_of(found: Sequence[Sample], dtype: str, every: bool) -> tuple[Way, ...]
         return (Way.INPUTS,)
     if every:
         return tuple(Way)
-    if dtype == "float32":
-        return (Way.INPUTS, Way.FIRST)
-    return (Way.PARAMETERS, Way.ACTIVATIONS, Way.VIEWS, Way.LAST)
+    return (Way.FIRST,) if dtype == "float32" else (Way.ACTIVATIONS, Way.VIEWS)
 
 
 def _check(
