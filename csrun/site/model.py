@@ -1,6 +1,7 @@
 """A site: what hardware there is."""
 
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -76,17 +77,12 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         It is the largest rectangle of at most `usable_cores`, and of several such the one most like
         the fabric in shape; the columns and rows around it stay free.
         """
-
-        def size_and_shape(columns: int) -> tuple[int, int]:
-            rows = self._usable_rows(columns)
-            return columns * rows, -abs(columns * self.fabric_height - rows * self.fabric_width)
-
-        return max(range(1, self.fabric_width + 1), key=size_and_shape)
+        return _usable_width(self.fabric_width, self.fabric_height, self.usable_cores)
 
     @property
     def usable_height(self) -> int:
         """Rows of that part."""
-        return self._usable_rows(self.usable_width)
+        return min(self.fabric_height, self.usable_cores // self.usable_width)
 
     @property
     def sram_bytes(self) -> int:
@@ -98,8 +94,14 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Memory of one core."""
         return self.sram_kb_per_core * 1024
 
-    def _usable_rows(self, columns: int) -> int:
-        return min(self.fabric_height, self.usable_cores // columns)
+
+@cache  # a compile asks some dozen times
+def _usable_width(width: int, height: int, cores: int) -> int:
+    def size_and_shape(columns: int) -> tuple[int, int]:
+        rows = min(height, cores // columns)
+        return columns * rows, -abs(columns * height - rows * width)
+
+    return max(range(1, width + 1), key=size_and_shape)
 
 
 def with_port(address: str) -> str:
