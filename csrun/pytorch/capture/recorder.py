@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from csrun.pytorch.capture.arguments import leaves_of, map_arguments
 from csrun.pytorch.capture.backward import Backward
 from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.functions import Functions
@@ -187,7 +188,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Write an operator down, or let it run where it has nothing to do with the step."""
         kwargs = kwargs or {}
-        given = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(isinstance(a, Traced) or self._owned.find(a) for a in given):
             return self._run(func, args, kwargs)
         if torch.is_inference_mode_enabled():  # where PyTorch takes no operator apart
@@ -203,8 +204,8 @@ class Recorder(TorchDispatchMode):
         self._check(func, given)
         if func._schema.is_mutable:
             self.writes.check_given(func, args, kwargs)
-        args, kwargs = tree_map(
-            lambda a: self.traced(a) if isinstance(a, torch.Tensor) else a, (args, kwargs)
+        args, kwargs = map_arguments(
+            lambda a: self.traced(a) if isinstance(a, torch.Tensor) else a, args, kwargs
         )
         if func._schema.is_mutable:
             return self.writes.record(func, args, kwargs)
@@ -231,7 +232,7 @@ class Recorder(TorchDispatchMode):
         forward: int | None = None,
     ) -> Any:
         """Write an operator down and give its results, as it has them."""
-        fakes, fake_kwargs = tree_map(_fake, (args, dict(kwargs)))
+        fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
         with outside(), self.fake:
             found = call(*fakes, **fake_kwargs)
         several = isinstance(found, tuple | list)
@@ -241,7 +242,7 @@ class Recorder(TorchDispatchMode):
             self._value(fake, memory) if isinstance(fake, torch.Tensor) else None
             for fake, memory in zip(each, memories, strict=True)
         ]
-        read, read_kwargs = tree_map(self._read_ref, (args, dict(kwargs)))
+        read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
         self.operators.append(
             Operator(
                 name=name,
@@ -347,7 +348,7 @@ class Recorder(TorchDispatchMode):
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if why := refusal_of_constant(func):
             raise self.refused(why)
-        args, kwargs = tree_map(_real, (args, kwargs))
+        args, kwargs = map_arguments(_real, args, kwargs)
         return func(*args, **kwargs)
 
     def read(self, traced: Traced) -> torch.Tensor:
@@ -415,7 +416,7 @@ class Recorder(TorchDispatchMode):
         views = call is strided or any(
             r.alias_info is not None and not r.alias_info.is_write for r in returns
         )
-        viewed = next((a for a in tree_leaves(args) if isinstance(a, Traced)), None)
+        viewed = next((a for a in leaves_of(args, {}) if isinstance(a, Traced)), None)
         if views and viewed is not None:
             return [viewed.memory] * results
         return [Memory() for _ in range(results)]

@@ -15,12 +15,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Recording, user_line
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.loop_shape import is_write
 from csrun.pytorch.loop.parameter_sets import ParameterSets
-from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, Token, leaves_of
+from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, Token
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

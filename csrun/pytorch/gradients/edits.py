@@ -12,9 +12,10 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Operator, Recorder, Recording, Ref, Traced
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.loop_shape import ancestors
-from csrun.pytorch.loop.tokens import Slot, StepValues, Token, leaves_of
+from csrun.pytorch.loop.tokens import Slot, StepValues, Token
 
 
 @dataclass(frozen=True)

@@ -142,14 +142,21 @@ class Orders:
         return PassSeeds(self._drawn_base(), self._drawn_sampler_seed())
 
     def _drawn_base(self) -> int:
-        loader = self._loader
-        if self._base is None or not (loader.num_workers and loader.persistent_workers):
-            self._base = drawn_seed(loader.generator)
+        if self._base is None or not self._keeps_base:
+            self._base = drawn_seed(self._loader.generator)
         return self._base
 
     def _drawn_sampler_seed(self) -> int:
+        return drawn_seed(None) if self._shuffles else 0
+
+    @property
+    def _keeps_base(self) -> bool:
+        return bool(self._loader.num_workers) and self._loader.persistent_workers
+
+    @property
+    def _shuffles(self) -> bool:
         assert self._cut is not None, "its order is one of seeds"
-        return drawn_seed(None) if type(self._cut.sampler) is RandomSampler else 0
+        return type(self._cut.sampler) is RandomSampler
 
     def _drawn_batches(self) -> list[Indices]:
         sampler = self._loader._index_sampler
@@ -158,14 +165,26 @@ class Orders:
         return list(islice(batches, len(self._loader) + 1))
 
     def _foreseen(self) -> list[PassSeeds]:
-        """The seeds of the next passes, if others draw as many between them."""
-        found = []
+        """The seeds of the next passes, if others draw as many between them.
+
+        Numbers drawn at once are those drawn one by one, and cost a fiftieth.
+        """
+        count, generator = AHEAD - 1, self._loader.generator
+        shuffles, bases = self._shuffles, None
         with self._unmoved():
-            for _ in range(AHEAD - 1):
-                for _ in range(self._between):
-                    drawn_seed(None)
-                found.append(self._drawn())
-        return found
+            if self._keeps_base:
+                bases = [self._drawn_base()] * count
+            elif generator not in (None, torch.default_generator):
+                bases = drawn_seeds(count, generator)
+            draws = self._between + (bases is None) + shuffles  # of a pass, from torch's generator
+            drawn = drawn_seeds(count * draws, None)
+        passes = [drawn[number * draws : (number + 1) * draws] for number in range(count)]
+        if bases is None:
+            bases = [seeds[self._between] for seeds in passes]
+        return [
+            PassSeeds(base, seeds[-1] if shuffles else 0)
+            for base, seeds in zip(bases, passes, strict=True)
+        ]
 
     def _found_between(self, seeds: PassSeeds) -> int:
         """How many numbers others have drawn since the last pass began; 0 if that is not seen."""
@@ -196,7 +215,13 @@ class Orders:
 
 def drawn_seed(generator: "torch.Generator | None") -> int:
     """A seed, drawn as torch draws those of a pass."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    return drawn_seeds(1, generator)[0]
+
+
+def drawn_seeds(count: int, generator: "torch.Generator | None") -> list[int]:
+    """As many seeds, as torch draws them one after the other."""
+    drawn: list[int] = torch.empty(count, dtype=torch.int64).random_(generator=generator).tolist()
+    return drawn
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Traced, user_line
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.loop.loop_shape import is_write, name_of
-from csrun.pytorch.loop.tokens import InStep, Numbers, Owner, Token, leaves_of, number_of
+from csrun.pytorch.loop.tokens import InStep, Numbers, Owner, Token, number_of
 
 
 class Computation:

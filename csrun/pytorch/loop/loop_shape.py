@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.limits import OfNumbersError
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.tokens import COMPUTED, Owner, Slot, StepValues, Token, token_of
@@ -79,7 +80,7 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
-        leaves = tree_leaves((args, kwargs))
+        leaves = leaves_of(args, kwargs)
         if func is torch.Tensor.register_hook:
             raise UsageError(
                 f"{user_line()}: a hook on a value of the loop would run in the first steps alone: "
@@ -122,7 +123,7 @@ class Calls(TorchFunctionMode):
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """What a call is given, flat, as it is before it."""
-        return tuple(map(self._operand, tree_leaves((args, kwargs))))
+        return tuple(map(self._operand, leaves_of(args, kwargs)))
 
     def _operand(self, value: Any) -> Any:
         if type(value) is torch.Tensor:

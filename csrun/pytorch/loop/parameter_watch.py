@@ -14,11 +14,12 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.loop.loop_shape import name_of
 from csrun.pytorch.loop.parameter_sets import ModuleSets, ParameterSets
-from csrun.pytorch.loop.tokens import Numbers, leaves_of
+from csrun.pytorch.loop.tokens import Numbers
 from csrun.pytorch.weights.given_back import require_memory
 
 _MEMORY = torch.Tensor.data_ptr

@@ -12,6 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Recorder, Recording, Ref, Source, Traced, user_line
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.containers import open_containers
 from csrun.pytorch.capture.whole import is_of_training
 from csrun.pytorch.gradients.deferred import refused
@@ -21,7 +22,7 @@ from csrun.pytorch.graph.position_check import difference
 from csrun.pytorch.loop.given_tensors import Constant
 from csrun.pytorch.loop.loop_shape import MODEL, Calls, Expected, LoopShape, ancestors
 from csrun.pytorch.loop.recheck import Recheck
-from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, leaves_of
+from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues
 from csrun.pytorch.run.parts import Batches, Part
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun

@@ -9,6 +9,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
+from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.guards import Guards
@@ -29,7 +30,6 @@ from csrun.pytorch.loop.tokens import (
     Slot,
     StepValues,
     Token,
-    leaves_of,
 )
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import WatchedState, written

@@ -1,0 +1,33 @@
+"""Arguments of ATen operators: tensors and numbers, some of them in lists."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.utils._pytree import tree_leaves, tree_map
+
+_NESTED = (list, tuple, dict)
+_LIST = (list, tuple)
+
+
+def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """As pytree's `tree_leaves((args, kwargs))`, which takes ten times as long."""
+    found = [*args, *kwargs.values()]
+    for argument in found:
+        if isinstance(argument, _NESTED):
+            return list(tree_leaves((args, kwargs)))
+    return found
+
+
+def map_arguments(
+    function: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """As pytree's `tree_map(function, (args, kwargs))`, which takes ten times as long."""
+
+    def mapped(argument: Any) -> Any:
+        if type(argument) in _LIST:
+            return type(argument)(map(mapped, argument))
+        if isinstance(argument, _NESTED):
+            return tree_map(function, argument)
+        return function(argument)
+
+    return tuple(map(mapped, args)), {name: mapped(each) for name, each in kwargs.items()}
