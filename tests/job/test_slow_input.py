@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 from support.fc_mnist import FOLDER, FcMnist
 
 THREE_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "3", "--cpus-per-task", "1")
@@ -11,20 +10,23 @@ DATA_TEXT = (FOLDER / "data.py").read_text()
 LOAD = "        variant, sample = np.divmod("
 
 
+SLEEP_S = 0.1  # a batch: long beside a step and a batch of a loaded machine
+
+
 def with_sleep(place: FcMnist, ranks: tuple[str, ...]) -> str:
-    """A run.py whose map sleeps 30 ms a batch in these tasks."""
+    """A run.py whose map sleeps in these tasks."""
     assert LOAD in DATA_TEXT
     sleep = (
         "        import os, time\n"
-        f"        time.sleep(0.03 if os.environ.get('SLURM_PROCID', '0') in {ranks} else 0)\n"
+        f"        time.sleep({SLEEP_S} if os.environ.get('SLURM_PROCID', '0') in {ranks} else 0)\n"
     )
     return place.copy(data=DATA_TEXT.replace(LOAD, sleep + LOAD))
 
 
 def run(place: FcMnist, ranks: tuple[str, ...]) -> tuple[list[str], dict[str, object]]:
-    """What a run of 150 steps says of its input, and what performance.json says of its input."""
+    """What a run of 60 steps says of its input, and what performance.json says of its input."""
     script = with_sleep(place, ranks)
-    place.configure(runconfig__max_steps=150, runconfig__save_checkpoints_steps=1000)
+    place.configure(runconfig__max_steps=60, runconfig__save_checkpoints_steps=1000)
     done = place.run(*THREE_STREAMERS, "python-ws", script, *place.own(()))
     assert done.returncode == 0, done.stderr
     performance = json.loads((place.model_dir / "performance" / "performance.json").read_text())
@@ -40,36 +42,38 @@ def numbers(pattern: str, line: str) -> tuple[float, ...]:
 
 
 def test_one_slow_streamer_is_named(place: FcMnist) -> None:
-    (line,), record = run(place, ("3",))
+    (*_, line), record = run(place, ("3",))
     pattern = (
         r"streamer 3 delivered ([\d.]+) batches/s \(the others ([\d.]+)\), the wafer asked for "
         r"([\d.]+): its stage 'map load' takes ([\d.]+) ms a batch; look at what is special about "
         "its node"
     )
     delivered, others, asked, stage_ms = numbers(pattern, line)
-    assert delivered <= 1 / 0.03
+    assert delivered <= 1 / SLEEP_S
     assert delivered < min(asked, others)
-    assert stage_ms >= 30
+    assert stage_ms >= SLEEP_S * 1000
     assert record["verdict"] == "bound"
     assert record["streamers"] == 3
     assert record["slowest_stage"] == "map load"
 
 
 def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
-    (line,), record = run(place, ("2", "3", "4"))
+    lines, record = run(place, ("2", "3", "4"))
+    line = lines[-1]  # the steps of a loaded machine take more than 10 s: one line is said before
+    assert all("each of 3 streamers delivered" in each for each in lines)
     delivered, _, needed = numbers(
         r"each of 3 streamers delivered ([\d.]+) batches/s, the wafer asked for ([\d.]+): its "
         r"stage 'map load' takes [\d.]+ ms a batch; (\d+) streamers would feed it",
         line,
     )
-    assert delivered <= 1 / 0.03
+    assert delivered <= 1 / SLEEP_S
     assert f"(--tasks-per-node {needed:.0f})" in line  # one node has them all
     assert record["streamers_needed"] == needed
 
 
 def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> None:
     script = with_sleep(place, ("0",))
-    place.configure(runconfig__max_steps=60)
+    place.configure(runconfig__max_steps=20)
     done = place.run("python", script, *place.own(()), command="csrun_cpu")
     assert done.returncode == 0, done.stderr
     assert "Input bound: the steps waited" in done.stdout + done.stderr
@@ -77,10 +81,3 @@ def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> No
         r"this process delivered .*\d streamers? of a csrun_wse run would make them",
         done.stdout + done.stderr,
     )
-
-
-@pytest.mark.parametrize("interpreter", ["python", "python-ws"])
-def test_a_short_run_of_a_quick_pipeline_says_nothing(place: FcMnist, interpreter: str) -> None:
-    done = place.wse(layout=THREE_STREAMERS, interpreter=interpreter)
-    assert done.returncode == 0, done.stderr
-    assert "the steps waited" not in done.stdout + done.stderr
