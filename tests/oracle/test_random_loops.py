@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -11,83 +12,111 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support import random_loops  # noqa: E402
 from support.jobs import Workplace  # noqa: E402
+from support.random_loops import loop  # noqa: E402
+from support.random_loops.loop import Outcome, difference, train  # noqa: E402
+from support.random_loops.recipes import Recipe, draw, is_plain  # noqa: E402
 
 from csrun.base.errors import CsrunError  # noqa: E402
+from csrun.pytorch.run.roles import end  # noqa: E402
 
-BLOCK = 25  # loops of a test
-QUICK, SLOW = 100, 500
+BLOCK = 50  # loops of a test
+QUICK, SLOW = 300, 3000
 LEAST_EQUAL = 0.3  # of a block: a front end that refuses everything fails
 # PyTorch's own advice on a step that is replaced after a scheduler is made, on both sides.
 pytestmark = pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning")
-LINE = re.compile(r"random_loops\.py:\d+: ")
+SCRIPT = Path(loop.__file__).with_name("script.py")
+USAGE_ERROR = 2  # the exit code of a refusal
+LINE = re.compile(r"random_loops/\w+\.py:\d+: ")
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)  # some thousand lines of runs
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for each other take longer than such a step
     yield
+    torch.set_num_threads(threads)
     logging.disable(logging.NOTSET)
 
 
-def trained(recipe: random_loops.Recipe, folder: Path) -> random_loops.Outcome | str:
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all loops, one after the other: they share their compiles."""
+    return tmp_path_factory.mktemp("loops") / "model_dir"
+
+
+def trained(recipe: Recipe, model_dir: Path) -> Outcome | str:
     """Run a recipe on csrun; return what it leaves, or the refusal."""
     try:
-        return random_loops.train(recipe, folder)
+        return train(recipe, model_dir)
     except CsrunError as refusal:
         return str(refusal)
+    finally:
+        end()
+        clear(model_dir)
 
 
-def outcome(seed: int, folder: Path) -> str:
+def clear(model_dir: Path) -> None:
+    """Remove what a run has left, apart from its compiles."""
+    for entry in model_dir.iterdir():
+        if not entry.is_dir():
+            entry.unlink()
+        elif not entry.name.startswith("tfcs_"):
+            shutil.rmtree(entry)
+
+
+def outcome(seed: int, model_dir: Path) -> str:
     """Run a seed's loop on both sides; return "equal" or "refused", and fail on all else."""
-    recipe = random_loops.draw(seed)
-    expected = random_loops.train(recipe, None)
-    found = trained(recipe, folder / str(seed))
+    recipe = draw(seed)
+    expected = train(recipe, None)
+    found = trained(recipe, model_dir)
     if isinstance(found, str):
         assert LINE.search(found), f"seed {seed}, {recipe}: no line in: {found}"
-        assert not random_loops.is_plain(recipe), f"seed {seed}, {recipe}: refused: {found}"
+        assert not is_plain(recipe), f"seed {seed}, {recipe}: refused: {found}"
         return "refused"
-    differs = random_loops.difference(found, expected)
+    differs = difference(found, expected)
     assert differs is None, f"seed {seed}, {recipe}: {differs}"
     return "equal"
 
 
-def check_block(first: int, folder: Path) -> None:
-    outcomes = Counter(outcome(seed, folder) for seed in range(first, first + BLOCK))
+def check_block(first: int, model_dir: Path) -> None:
+    outcomes = Counter(outcome(seed, model_dir) for seed in range(first, first + BLOCK))
     assert outcomes["equal"] >= LEAST_EQUAL * BLOCK, outcomes
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, BLOCK))
-def test_a_loop_has_the_numbers_of_pytorch_or_is_refused(first: int, tmp_path: Path) -> None:
-    check_block(first, tmp_path)
+def test_a_loop_has_the_numbers_of_pytorch_or_is_refused(first: int, model_dir: Path) -> None:
+    check_block(first, model_dir)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, BLOCK))
-def test_many_loops_have_the_numbers_of_pytorch(first: int, tmp_path: Path) -> None:
-    check_block(first, tmp_path)
+def test_many_loops_have_the_numbers_of_pytorch(first: int, model_dir: Path) -> None:
+    check_block(first, model_dir)
 
 
-# Seeds of loops with a change of each kind, of which some are refused.
-JOB_SEEDS = (0, 2)
+JOB_SEEDS = {2: "numbers", 0: "refusal"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interpreter", ["python-ws", "python-pt"])
 @pytest.mark.parametrize("seed", JOB_SEEDS)
-def test_a_job_has_the_numbers_or_the_refusal_of_one_process(
-    interpreter: str, seed: int, tmp_path: Path
-) -> None:
-    script = Path(random_loops.__file__)
-    alone, job = Workplace(tmp_path / "alone"), Workplace(tmp_path / "job")
-    for place in (alone, job):
-        place.path.mkdir()
-    nodes = ["--total-nodes", "3", "--tasks-per-node", "1"]
-    one = alone.run(sys.executable, str(script), str(seed), command="csrun_cpu")
-    many = job.run(*nodes, interpreter, str(script), str(seed))
-    assert one.returncode == many.returncode, many.stderr
-    assert said(many.stdout + many.stderr) == said(one.stdout + one.stderr)
+def test_a_job_has_the_numbers_or_the_refusal_of_one_process(seed: int, tmp_path: Path) -> None:
+    one = trained_in(tmp_path, "csrun_cpu", sys.executable, seed)
+    nodes = ("--total-nodes", "3", "--tasks-per-node", "1")
+    for interpreter in ("python-ws", "python-pt"):
+        assert trained_in(tmp_path, "csrun_wse", interpreter, seed, nodes) == one
+    assert one[0] == (JOB_SEEDS[seed] == "refusal") * USAGE_ERROR
+
+
+def trained_in(
+    folder: Path, command: str, interpreter: str, seed: int, options: tuple[str, ...] = ()
+) -> tuple[int, list[str]]:
+    """Run a seed's loop by a command of its own; return the exit code and what is said."""
+    place = Workplace(folder / Path(interpreter).name)
+    place.path.mkdir()
+    done = place.run(*options, interpreter, str(SCRIPT), str(seed), command=command)
+    return done.returncode, said(done.stdout + done.stderr)
 
 
 def said(output: str) -> list[str]:
