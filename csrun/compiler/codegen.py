@@ -23,6 +23,7 @@ from numpy import {functions}
 from csrun.executable import UpdateProgram, WaferProgram
 from csrun.executable import random, row_tiles, step_number, sums_of_squares, trust_ratio
 from csrun.executable import learning_rate as schedules
+from csrun.executable.update_factors import nesterov_factors, rectification
 '''
 #: NumPy's functions that kernels call, besides those that are an elementwise operator's.
 FUNCTIONS = (

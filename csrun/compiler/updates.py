@@ -16,11 +16,11 @@ import numpy as np
 from csrun.compiler.array import Array
 from csrun.compiler.lair.dialect import KernelOp
 from csrun.compiler.lair.flat import TILE_ELEMENTS, cut, flat_loop
-from csrun.compiler.lair.formula import Formula, Values
+from csrun.compiler.lair.formula import Formula, Number, Values
 from csrun.compiler.lair.loop import Loop
 from csrun.compiler.lair.text import LoopText
 from csrun.compiler.layers import Layout, nbytes_of_parameter
-from csrun.compiler.optimizers import Optimizer, PerTensor
+from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"
@@ -58,7 +58,9 @@ class UpdateLoops:
         for clips, has_decay in product((True, False) if is_clipped else (None,), decays):
             conditions = (*([IS_CLIPPED] if clips else []), *([DECAYS] if has_decay else []))
             own = optimizer.without_decay() if has_decay is False else optimizer
-            formula = _clipped(own) if clips else own.update
+            scales: list[Number] = ["step.clip"] if clips else []
+            scales += [-1.0] if own.maximize else []
+            formula = _scaled(own, scales) if scales else own.update
             branches.append(Branch(conditions, flat_loop(stem, arrays, dtype, formula)))
         finish = None
         if isinstance(optimizer, PerTensor):
@@ -75,9 +77,14 @@ class UpdateLoops:
         return [loop.op for loop in loops]
 
 
-def _clipped(optimizer: Optimizer) -> Formula:
+def _scaled(optimizer: Optimizer, scales: Sequence[Number]) -> Formula:
+    """The update by gradients that are multiplied by these numbers."""
+
     def update(old: Values) -> Values:
-        return optimizer.update({**old, "gradients": old["gradients"] * "step.clip"})
+        gradients = old["gradients"]
+        for scale in scales:
+            gradients = gradients * scale
+        return optimizer.update({**old, "gradients": gradients})
 
     return update
 
@@ -300,6 +307,8 @@ class _RangeUpdate:
         lines.append(f"rate_{own} = {_at(optimizer.learning_rate)}")
         if isinstance(decay := optimizer.weight_decay, StepNumber):
             lines.append(f"decay_{own} = {_at(decay)}")
+        if optimizer.cycled:
+            lines.append(f"cycled_{own} = {_at(optimizer.cycled)}")
         if isinstance(optimizer, PerTensor):
             lines.append(f"whole_{own} = sums_of_squares([weights_{own}, gradients_{own}])")
         return lines
@@ -310,6 +319,8 @@ class _RangeUpdate:
         lines = [f"learning_rate = rate_{own}(step.index)"]
         if isinstance(optimizer.weight_decay, StepNumber):
             lines.append(f"weight_decay = decay_{own}(step.index)")
+        if optimizer.cycled:
+            lines.append(f"{CYCLED} = cycled_{own}(step.index)")
         lines += optimizer.factors()
         *branches, last = (text.emit(self._name) for text in self._branches)
         for number, loop in enumerate(branches):

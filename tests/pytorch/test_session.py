@@ -159,7 +159,7 @@ class Odd(optim.SGD):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda p: optim.Adam(p, amsgrad=True), r"Adam\(amsgrad=True\) is not there"),
+        (lambda p: optim.Adam(p, differentiable=True), r"Adam\(differentiable=True\) is"),
         (lambda p: Odd(p, 0.1), "must be one of torch.optim's SGD, Adam"),
         (lambda p: optim.SGD([nn.Parameter(torch.zeros(2))], 0.1), "that the Session's model has"),
     ],

@@ -3,7 +3,8 @@
 from xdsl.ir import Attribute
 
 from csrun.cirh.algorithms.adam import AdamAttr, LambAttr
-from csrun.cirh.algorithms.adaptive import AdagradAttr, RmsPropAttr
+from csrun.cirh.algorithms.adam_variants import AdamaxAttr, NAdamAttr, RAdamAttr
+from csrun.cirh.algorithms.adaptive import AdadeltaAttr, AdagradAttr, RmsPropAttr
 from csrun.cirh.algorithms.base import Algorithm
 from csrun.cirh.algorithms.descent import SgdAttr
 from csrun.cirh.algorithms.schedule import SCHEDULES, Number, Rate, ScheduleAttr, StepNumberAttr
@@ -11,11 +12,15 @@ from csrun.cirh.algorithms.schedule import SCHEDULES, Number, Rate, ScheduleAttr
 __all__ = [
     "ATTRIBUTES",
     "SCHEDULES",
+    "AdadeltaAttr",
     "AdagradAttr",
     "AdamAttr",
+    "AdamaxAttr",
     "Algorithm",
     "LambAttr",
+    "NAdamAttr",
     "Number",
+    "RAdamAttr",
     "Rate",
     "RmsPropAttr",
     "ScheduleAttr",
@@ -31,4 +36,8 @@ ATTRIBUTES: tuple[type[Attribute], ...] = (
     LambAttr,
     AdagradAttr,
     RmsPropAttr,
+    AdamaxAttr,
+    NAdamAttr,
+    RAdamAttr,
+    AdadeltaAttr,
 )

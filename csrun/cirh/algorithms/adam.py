@@ -8,17 +8,19 @@ from xdsl.irdl import irdl_attr_definition
 
 from csrun.cirh.algorithms.base import (
     Algorithm,
+    Betas,
     Decay,
     Double,
     Patterns,
+    Share,
     check_decay,
-    check_epsilon,
-    check_share,
+    check_moments,
     decay,
     double,
     flag,
     patterns,
     schedule,
+    share,
 )
 from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 
@@ -30,15 +32,16 @@ class AdamAttr(Algorithm):
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; both moments divided by 1 - beta^t,
     where `bias_correction` asks for it; w = w - learning_rate m / (sqrt(v) + epsilon). With
     `epsilon_hat`, as TensorFlow computes it, epsilon is added to the root of v as it is before the
-    division, and the step's rate has both divisors.
+    division, and the step's rate has both divisors. With `amsgrad` the root is of the largest v so
+    far.
 
     Source: Kingma and Ba 2015, algorithm 1; epsilon_hat: the end of section 2;
-    Loshchilov and Hutter 2019, algorithm 2
+    Loshchilov and Hutter 2019, algorithm 2; amsgrad: Reddi et al. 2018, algorithm 2
     """
 
     name = "cirh.adam_algorithm"
     learning_rate: Rate
-    beta1: Double
+    beta1: Share
     beta2: Double
     epsilon: Double
     decoupled: builtin.BoolAttr
@@ -46,22 +49,26 @@ class AdamAttr(Algorithm):
     bias_correction: builtin.BoolAttr
     weight_decay: Decay
     exclude: Patterns
+    amsgrad: builtin.BoolAttr
+    maximize: builtin.BoolAttr
 
     @classmethod
     def of(
         cls,
         learning_rate: float | Rate,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         epsilon: float = 1e-8,
         decoupled: bool = False,
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
         epsilon_hat: bool = False,
         bias_correction: bool = True,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
-            double(betas[0]),
+            share(betas[0]),
             double(betas[1]),
             double(epsilon),
             flag(decoupled),
@@ -69,6 +76,8 @@ class AdamAttr(Algorithm):
             flag(bias_correction),
             decay(weight_decay),
             patterns(exclude),
+            flag(amsgrad),
+            flag(maximize),
         )
 
     def verify(self) -> None:
@@ -95,6 +104,7 @@ class LambAttr(Algorithm):
     bias_correction: builtin.BoolAttr
     weight_decay: Decay
     exclude: Patterns
+    maximize: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -105,6 +115,7 @@ class LambAttr(Algorithm):
         bias_correction: bool = True,
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
+        maximize: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -114,6 +125,7 @@ class LambAttr(Algorithm):
             flag(bias_correction),
             decay(weight_decay),
             patterns(exclude),
+            flag(maximize),
         )
 
     def verify(self) -> None:
@@ -123,7 +135,5 @@ class LambAttr(Algorithm):
 
 def _check(algorithm: AdamAttr | LambAttr) -> None:
     """Raises: VerifyException for a number out of range."""
-    for beta in (algorithm.beta1, algorithm.beta2):
-        check_share("betas", beta)
-    check_epsilon(algorithm.epsilon)
+    check_moments(algorithm.beta1, algorithm.beta2, algorithm.epsilon)
     check_decay(algorithm.weight_decay, algorithm.exclude)

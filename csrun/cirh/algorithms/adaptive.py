@@ -1,4 +1,4 @@
-"""Algorithms that divide by a root of squares: Adagrad and RMSProp."""
+"""Algorithms that divide by a root of squares: Adagrad, RMSProp and Adadelta."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -11,6 +11,7 @@ from csrun.cirh.algorithms.base import (
     Decay,
     Double,
     Patterns,
+    Share,
     check_decay,
     check_epsilon,
     check_share,
@@ -20,6 +21,7 @@ from csrun.cirh.algorithms.base import (
     patterns,
     require,
     schedule,
+    share,
 )
 from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 
@@ -41,6 +43,7 @@ class AdagradAttr(Algorithm):
     epsilon: Double
     weight_decay: Decay
     exclude: Patterns
+    maximize: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class AdagradAttr(Algorithm):
         epsilon: float = 1e-10,
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
+        maximize: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -59,6 +63,7 @@ class AdagradAttr(Algorithm):
             double(epsilon),
             decay(weight_decay),
             patterns(exclude),
+            flag(maximize),
         )
 
     def verify(self) -> None:
@@ -85,10 +90,11 @@ class RmsPropAttr(Algorithm):
     learning_rate: Rate
     alpha: Double
     epsilon: Double
-    momentum: Double
+    momentum: Share
     centered: builtin.BoolAttr
     weight_decay: Decay
     exclude: Patterns
+    maximize: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -96,24 +102,71 @@ class RmsPropAttr(Algorithm):
         learning_rate: float | Rate,
         alpha: float = 0.99,
         epsilon: float = 1e-8,
-        momentum: float = 0.0,
+        momentum: float | StepNumberAttr = 0.0,
         centered: bool = False,
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
+        maximize: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
             double(alpha),
             double(epsilon),
-            double(momentum),
+            share(momentum),
             flag(centered),
             decay(weight_decay),
             patterns(exclude),
+            flag(maximize),
         )
 
     def verify(self) -> None:
         """Raises: VerifyException for a number out of range."""
         check_share("alpha", self.alpha)
         check_share("momentum", self.momentum)
+        check_epsilon(self.epsilon)
+        check_decay(self.weight_decay, self.exclude)
+
+
+@irdl_attr_definition
+class AdadeltaAttr(Algorithm):
+    """Adadelta, as torch.optim.Adadelta computes it.
+
+    g = grad + weight_decay w; s = rho s + (1 - rho) g g;
+    u = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + (1 - rho) u u;
+    w = w - learning_rate u.
+
+    Source: Zeiler 2012, algorithm 1
+    """
+
+    name = "cirh.adadelta_algorithm"
+    learning_rate: Rate
+    rho: Double
+    epsilon: Double
+    weight_decay: Decay
+    exclude: Patterns
+    maximize: builtin.BoolAttr
+
+    @classmethod
+    def of(
+        cls,
+        learning_rate: float | Rate,
+        rho: float = 0.9,
+        epsilon: float = 1e-6,
+        weight_decay: float | StepNumberAttr = 0.0,
+        exclude: Sequence[str] = (),
+        maximize: bool = False,
+    ) -> Self:
+        return cls(
+            schedule(learning_rate),
+            double(rho),
+            double(epsilon),
+            decay(weight_decay),
+            patterns(exclude),
+            flag(maximize),
+        )
+
+    def verify(self) -> None:
+        """Raises: VerifyException for a number out of range."""
+        check_share("rho", self.rho)
         check_epsilon(self.epsilon)
         check_decay(self.weight_decay, self.exclude)

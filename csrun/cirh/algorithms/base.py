@@ -12,13 +12,17 @@ from csrun.cirh.algorithms.schedule import Rate, ScheduleAttr, StepNumberAttr
 
 Double = builtin.FloatAttr[builtin.Float64Type]
 Decay = Double | StepNumberAttr
+Share = Double | StepNumberAttr
+Betas = tuple[float | StepNumberAttr, float]
 Patterns = builtin.ArrayAttr[builtin.StringAttr]
 
 
 class Algorithm(ParametrizedAttribute):
-    """A learning algorithm, with `learning_rate`, `weight_decay` and `exclude` among its fields.
+    """A learning algorithm.
 
-    Parameters in whose name a pattern of `exclude` is found do not decay.
+    All have the fields `learning_rate`, `weight_decay`, `exclude` and `maximize`. Parameters in
+    whose name a pattern of `exclude` is found do not decay. With `maximize` the gradient is negated
+    before anything is added to it.
     """
 
     def for_parameter(self, name: str) -> Self:
@@ -54,6 +58,11 @@ def decay(weight_decay: float | StepNumberAttr) -> Decay:
     return weight_decay if isinstance(weight_decay, StepNumberAttr) else double(weight_decay)
 
 
+def share(number: float | StepNumberAttr) -> Share:
+    """What a running mean keeps of itself; a number is a constant one."""
+    return number if isinstance(number, StepNumberAttr) else double(number)
+
+
 def patterns(names: Sequence[str]) -> Patterns:
     """Regular expressions of parameters' names."""
     return builtin.ArrayAttr([builtin.StringAttr(pattern) for pattern in names])
@@ -72,9 +81,18 @@ def check_decay(decay: Decay, exclude: Patterns) -> None:
             ) from error
 
 
-def check_share(name: str, share: Double) -> None:
+def check_share(name: str, share: Share) -> None:
     """Raises: VerifyException for what a running mean cannot keep of itself."""
+    if isinstance(share, StepNumberAttr):
+        return
     require(0 <= share.value.data < 1, f"{name} must be in [0, 1)", share.value.data)
+
+
+def check_moments(beta1: Share, beta2: Double, epsilon: Double) -> None:
+    """Raises: VerifyException for numbers of two moments that are out of range."""
+    for beta in (beta1, beta2):
+        check_share("betas", beta)
+    check_epsilon(epsilon)
 
 
 def check_epsilon(epsilon: Double) -> None:

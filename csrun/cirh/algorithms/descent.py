@@ -11,6 +11,7 @@ from csrun.cirh.algorithms.base import (
     Decay,
     Double,
     Patterns,
+    Share,
     check_decay,
     check_share,
     decay,
@@ -19,6 +20,7 @@ from csrun.cirh.algorithms.base import (
     patterns,
     require,
     schedule,
+    share,
 )
 from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 
@@ -27,41 +29,52 @@ from csrun.cirh.algorithms.schedule import Rate, StepNumberAttr
 class SgdAttr(Algorithm):
     """Stochastic gradient descent, as torch.optim.SGD computes it.
 
-    g = grad + weight_decay w; v = momentum v + g; w = w - learning_rate u, where u is v, or
-    g + momentum v with nesterov.
+    g = grad + weight_decay w; v = momentum v + (1 - dampening) g, at first g;
+    w = w - learning_rate u, where u is v, or g + momentum v with nesterov.
 
     Source: Sutskever et al. 2013, sections 2 and 3
     """
 
     name = "cirh.sgd_algorithm"
     learning_rate: Rate
-    momentum: Double
+    momentum: Share
     nesterov: builtin.BoolAttr
     weight_decay: Decay
     exclude: Patterns
+    dampening: Double
+    maximize: builtin.BoolAttr
 
     @classmethod
     def of(
         cls,
         learning_rate: float | Rate,
-        momentum: float = 0.0,
+        momentum: float | StepNumberAttr = 0.0,
         nesterov: bool = False,
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
+        dampening: float = 0.0,
+        maximize: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
-            double(momentum),
+            share(momentum),
             flag(nesterov),
             decay(weight_decay),
             patterns(exclude),
+            double(dampening),
+            flag(maximize),
         )
 
     def verify(self) -> None:
         """Raises: VerifyException for a number out of range."""
-        momentum = self.momentum.value.data
         check_share("momentum", self.momentum)
-        require(
-            momentum > 0 or not self.nesterov.value.data, "nesterov needs a momentum > 0", momentum
-        )
+        if self.nesterov.value.data:
+            self._check_nesterov()
         check_decay(self.weight_decay, self.exclude)
+
+    def _check_nesterov(self) -> None:
+        dampening = self.dampening.value.data
+        require(dampening == 0, "nesterov needs a dampening of 0", dampening)
+        if not isinstance(self.momentum, StepNumberAttr):
+            momentum = self.momentum.value.data
+            require(momentum > 0, "nesterov needs a momentum > 0", momentum)

@@ -12,10 +12,14 @@ from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, opt_prop_def, pr
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.algorithms import (
+    AdadeltaAttr,
     AdagradAttr,
     AdamAttr,
+    AdamaxAttr,
     Algorithm,
     LambAttr,
+    NAdamAttr,
+    RAdamAttr,
     RmsPropAttr,
     SgdAttr,
 )
@@ -113,6 +117,38 @@ class RmsPropOp(UpdatingOp):
 
 
 @irdl_op_definition
+class AdamaxOp(UpdatingOp):
+    """One parameter's update by Adamax."""
+
+    name = "cirh.adamax"
+    algorithm = prop_def(AdamaxAttr)
+
+
+@irdl_op_definition
+class NAdamOp(UpdatingOp):
+    """One parameter's update by NAdam."""
+
+    name = "cirh.nadam"
+    algorithm = prop_def(NAdamAttr)
+
+
+@irdl_op_definition
+class RAdamOp(UpdatingOp):
+    """One parameter's update by RAdam."""
+
+    name = "cirh.radam"
+    algorithm = prop_def(RAdamAttr)
+
+
+@irdl_op_definition
+class AdadeltaOp(UpdatingOp):
+    """One parameter's update by Adadelta."""
+
+    name = "cirh.adadelta"
+    algorithm = prop_def(AdadeltaAttr)
+
+
+@irdl_op_definition
 class AssignOp(UpdatingOp):
     """Give a state its next value, where a gradient would be given; the step itself reads the old.
 
@@ -141,5 +177,9 @@ UPDATES: Mapping[type[Algorithm], type[UpdatingOp]] = {
     LambAttr: LambOp,
     AdagradAttr: AdagradOp,
     RmsPropAttr: RmsPropOp,
+    AdamaxAttr: AdamaxOp,
+    NAdamAttr: NAdamOp,
+    RAdamAttr: RAdamOp,
+    AdadeltaAttr: AdadeltaOp,
 }
 OPS = (MinimizeOp, ApplyGradientOp, AssignOp, *UPDATES.values())

@@ -6,17 +6,21 @@ from typing import Any
 import numpy as np
 
 from csrun.cirh.algorithms import (
+    AdadeltaAttr,
     AdagradAttr,
     AdamAttr,
+    AdamaxAttr,
     Algorithm,
     LambAttr,
+    NAdamAttr,
+    RAdamAttr,
     Rate,
     RmsPropAttr,
     ScheduleAttr,
     SgdAttr,
     StepNumberAttr,
 )
-from csrun.cirh.algorithms.base import Decay
+from csrun.cirh.algorithms.base import Decay, Share
 from csrun.cirh.ops.learning import UpdatingOp
 
 Slots = dict[str, Any]
@@ -24,41 +28,42 @@ Slots = dict[str, Any]
 
 def next_values(op: UpdatingOp, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     """A parameter's next value, and its optimizer state, of which there is none at first."""
-    algorithm = op.properties["algorithm"]
-    assert isinstance(algorithm, Algorithm), "declared so by all updates"
+    algorithm: Any = op.properties["algorithm"]
+    grad = -grad if algorithm.maximize.value.data else grad
     return _UPDATES[type(algorithm)](algorithm, weights, grad, slots)
 
 
 def _sgd(algorithm: SgdAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
-    momentum = algorithm.momentum.value.data
-    grad = grad + _decay(algorithm.weight_decay) * weights
-    velocity = momentum * slots.get("momentum", np.zeros_like(weights)) + grad
+    momentum = _constant(algorithm.momentum)
+    grad = grad + _constant(algorithm.weight_decay) * weights
+    velocity = grad
+    if "momentum" in slots:
+        velocity = momentum * slots["momentum"] + (1 - algorithm.dampening.value.data) * grad
     step = grad + momentum * velocity if algorithm.nesterov.value.data else velocity
     return weights - _rate(algorithm.learning_rate) * step, {"momentum": velocity}
 
 
 def _moments(
-    algorithm: AdamAttr | LambAttr, grad: Any, slots: Slots
+    algorithm: AdamAttr | LambAttr | AdamaxAttr | NAdamAttr | RAdamAttr, grad: Any, slots: Slots
 ) -> tuple[Any, Any, tuple[float, float], Slots]:
     """Both running means, what bias correction divides them by, and the slots."""
-    beta1, beta2 = algorithm.beta1.value.data, algorithm.beta2.value.data
+    beta1, beta2 = _constant(algorithm.beta1), algorithm.beta2.value.data
     steps = slots.get("steps", 0) + 1
     m = beta1 * slots.get("m", np.zeros_like(grad)) + (1 - beta1) * grad
     v = beta2 * slots.get("v", np.zeros_like(grad)) + (1 - beta2) * grad * grad
     bias = (1 - beta1**steps, 1 - beta2**steps)
-    if not algorithm.bias_correction.value.data:
+    if isinstance(algorithm, AdamAttr | LambAttr) and not algorithm.bias_correction.value.data:
         bias = (1.0, 1.0)
     return m, v, bias, {"steps": steps, "m": m, "v": v}
 
 
 def _adam(algorithm: AdamAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
-    rate, decay = _rate(algorithm.learning_rate), _decay(algorithm.weight_decay)
-    epsilon = algorithm.epsilon.value.data
-    if algorithm.decoupled.value.data:
-        weights = weights - rate * decay * weights
-    else:
-        grad = grad + decay * weights
+    rate, epsilon = _rate(algorithm.learning_rate), algorithm.epsilon.value.data
+    weights, grad = _decayed(algorithm, weights, grad)
+    largest = slots.get("largest", 0.0)
     m, v, (bias1, bias2), slots = _moments(algorithm, grad, slots)
+    if algorithm.amsgrad.value.data:
+        v = slots["largest"] = np.maximum(v, largest)
     if algorithm.epsilon_hat.value.data:
         return weights - rate * bias2**0.5 / bias1 * m / (np.sqrt(v) + epsilon), slots
     return weights - rate * (m / bias1) / (np.sqrt(v / bias2) + epsilon), slots
@@ -67,14 +72,14 @@ def _adam(algorithm: AdamAttr, weights: Any, grad: Any, slots: Slots) -> tuple[A
 def _lamb(algorithm: LambAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     m, v, (bias1, bias2), slots = _moments(algorithm, grad, slots)
     update = (m / bias1) / (np.sqrt(v / bias2) + algorithm.epsilon.value.data)
-    update = update + _decay(algorithm.weight_decay) * weights
+    update = update + _constant(algorithm.weight_decay) * weights
     length, step = (np.sqrt(np.sum(np.square(x, dtype="d"))) for x in (weights, update))
     ratio = float(length / step) if length > 0 and step > 0 else 1.0
     return weights - _rate(algorithm.learning_rate) * ratio * update, slots
 
 
 def _adagrad(algorithm: AdagradAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
-    grad = grad + _decay(algorithm.weight_decay) * weights
+    grad = grad + _constant(algorithm.weight_decay) * weights
     steps = slots.get("steps", 0)
     first = np.full_like(grad, algorithm.initial_accumulator.value.data)
     squares = slots.get("squares", first) + grad * grad
@@ -85,20 +90,73 @@ def _adagrad(algorithm: AdagradAttr, weights: Any, grad: Any, slots: Slots) -> t
 
 def _rmsprop(algorithm: RmsPropAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     alpha, zeros = algorithm.alpha.value.data, np.zeros_like(grad)
-    grad = grad + _decay(algorithm.weight_decay) * weights
+    grad = grad + _constant(algorithm.weight_decay) * weights
     squares = alpha * slots.get("squares", zeros) + (1 - alpha) * grad * grad
     mean = alpha * slots.get("mean", zeros) + (1 - alpha) * grad
     centered = squares - mean * mean if algorithm.centered.value.data else squares
     step = grad / (np.sqrt(np.maximum(centered, 0)) + algorithm.epsilon.value.data)
-    step = algorithm.momentum.value.data * slots.get("momentum", zeros) + step
+    step = _constant(algorithm.momentum) * slots.get("momentum", zeros) + step
     slots = {"squares": squares, "mean": mean, "momentum": step}
     return weights - _rate(algorithm.learning_rate) * step, slots
 
 
-def _decay(decay: Decay) -> float:
-    if isinstance(decay, StepNumberAttr):
-        raise ValueError(f"the reference takes constant weight decays, got {decay}")
-    return decay.value.data
+def _decayed(
+    algorithm: AdamAttr | NAdamAttr | RAdamAttr, weights: Any, grad: Any
+) -> tuple[Any, Any]:
+    """Weights and gradient after the decay."""
+    decay = _constant(algorithm.weight_decay)
+    if algorithm.decoupled.value.data:
+        return weights - _rate(algorithm.learning_rate) * decay * weights, grad
+    return weights, grad + decay * weights
+
+
+def _adamax(algorithm: AdamaxAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
+    grad = grad + _constant(algorithm.weight_decay) * weights
+    kept = algorithm.beta2.value.data * slots.get("norm", np.zeros_like(grad))
+    norm = np.maximum(kept, np.abs(grad) + algorithm.epsilon.value.data)
+    m, _, (bias1, _), slots = _moments(algorithm, grad, slots)
+    return weights - _rate(algorithm.learning_rate) / bias1 * m / norm, {**slots, "norm": norm}
+
+
+def _nadam(algorithm: NAdamAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
+    weights, grad = _decayed(algorithm, weights, grad)
+    product = slots.get("product", 1.0)
+    m, v, (_, bias2), slots = _moments(algorithm, grad, slots)
+    beta1, decay = algorithm.beta1.value.data, algorithm.momentum_decay.value.data
+    now, ahead = (beta1 * (1 - 0.96 ** (decay * (slots["steps"] + k)) / 2) for k in (0, 1))
+    product *= now
+    step = ahead / (1 - product * ahead) * m + (1 - now) / (1 - product) * grad
+    step = step / (np.sqrt(v / bias2) + algorithm.epsilon.value.data)
+    return weights - _rate(algorithm.learning_rate) * step, {**slots, "product": product}
+
+
+def _radam(algorithm: RAdamAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
+    weights, grad = _decayed(algorithm, weights, grad)
+    m, v, (bias1, bias2), slots = _moments(algorithm, grad, slots)
+    most = 2 / (1 - algorithm.beta2.value.data) - 1
+    length = most - 2 * slots["steps"] * (1 - bias2) / bias2
+    step = m / bias1
+    if length > 5:
+        squared = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        step = step * (squared * bias2) ** 0.5 / (np.sqrt(v) + algorithm.epsilon.value.data)
+    return weights - _rate(algorithm.learning_rate) * step, slots
+
+
+def _adadelta(algorithm: AdadeltaAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
+    rho, epsilon = algorithm.rho.value.data, algorithm.epsilon.value.data
+    grad = grad + _constant(algorithm.weight_decay) * weights
+    squares = rho * slots.get("squares", np.zeros_like(grad)) + (1 - rho) * grad * grad
+    deltas = slots.get("deltas", np.zeros_like(grad))
+    step = np.sqrt(deltas + epsilon) / np.sqrt(squares + epsilon) * grad
+    deltas = rho * deltas + (1 - rho) * step * step
+    slots = {"squares": squares, "deltas": deltas}
+    return weights - _rate(algorithm.learning_rate) * step, slots
+
+
+def _constant(number: Decay | Share) -> float:
+    if isinstance(number, StepNumberAttr):
+        raise ValueError(f"the reference takes constant decays and momenta, got {number}")
+    return number.value.data
 
 
 def _rate(schedule: Rate) -> float:
@@ -115,4 +173,8 @@ _UPDATES: dict[type[Algorithm], Callable[..., tuple[Any, Slots]]] = {
     LambAttr: _lamb,
     AdagradAttr: _adagrad,
     RmsPropAttr: _rmsprop,
+    AdamaxAttr: _adamax,
+    NAdamAttr: _nadam,
+    RAdamAttr: _radam,
+    AdadeltaAttr: _adadelta,
 }

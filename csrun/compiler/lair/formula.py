@@ -53,9 +53,13 @@ class Value:
     def __truediv__(self, other: "Value | Number") -> "Value":
         return self._each("divide", other)
 
-    def at_least(self, bound: Number) -> "Value":
+    def at_least(self, bound: "Value | Number") -> "Value":
         """The larger one of each number and the bound."""
         return self._each("maximum", bound)
+
+    def magnitude(self) -> "Value":
+        """Absolute values."""
+        return self._each("absolute")
 
     def root(self) -> "Value":
         """Square roots."""

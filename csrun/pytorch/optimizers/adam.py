@@ -12,23 +12,48 @@ class Adam(Rule):
     """Weight decay is part of the gradient."""
 
     kind = torch.optim.Adam
-    must_be: ClassVar = {**Rule.must_be, "amsgrad": False}
-    fixed: ClassVar[tuple[str, ...]] = ("betas", "eps", "amsgrad", "decoupled_weight_decay")
+    fixed: ClassVar[tuple[str, ...]] = (
+        "betas",
+        "eps",
+        "amsgrad",
+        "decoupled_weight_decay",
+        "maximize",
+    )
+    cycled: ClassVar[str | None] = "betas"
 
     def algorithm(self, group: Group, each: EachStep) -> Algorithm:
-        decoupled = group.get("decoupled_weight_decay", False)
-        return AdamAttr.of(each.rate, group["betas"], group["eps"], decoupled, each.decay)
+        return AdamAttr.of(
+            each.rate,
+            each.betas(group),
+            group["eps"],
+            self.is_decoupled(group),
+            each.decay,
+            amsgrad=group["amsgrad"],
+            maximize=group["maximize"],
+        )
+
+    def is_decoupled(self, group: Group) -> bool:
+        """Whether weight decay is apart from the gradient."""
+        return bool(group.get("decoupled_weight_decay", False))
 
     def counts_steps(self, group: Group) -> bool:
         return True  # by which the moments are corrected
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        beta1, beta2 = group["betas"]
-        return {
+        taken = 1 - group["betas"][1]
+        found = {
             "step": counted(steps),
-            "exp_avg": slots["gradient_sum"] * (1 - beta1),
-            "exp_avg_sq": slots["square_sum"] * (1 - beta2),
+            "exp_avg": self.first_moment(slots, group),
+            "exp_avg_sq": slots["square_sum"] * taken,
         }
+        if "largest_square_sum" in slots:
+            found["max_exp_avg_sq"] = slots["largest_square_sum"] * taken
+        return found
+
+    def first_moment(self, slots: Slots, group: Group) -> torch.Tensor:
+        """Return the first moment, which is the slot where beta1 is cycled."""
+        is_moment = self.cycled_momentum(group) is not None
+        return slots["gradient_sum"] * (1 if is_moment else 1 - group["betas"][0])
 
 
 class AdamW(Adam):
@@ -36,8 +61,8 @@ class AdamW(Adam):
 
     kind = torch.optim.AdamW
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
-        return AdamAttr.of(each.rate, group["betas"], group["eps"], True, each.decay)
+    def is_decoupled(self, group: Group) -> bool:
+        return True
 
 
 RULES = (Adam(), AdamW())

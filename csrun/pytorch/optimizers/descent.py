@@ -1,6 +1,6 @@
 """torch.optim.SGD."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -9,17 +9,27 @@ from csrun.pytorch.optimizers.base import EachStep, Group, Rule, Slots
 
 
 class Sgd(Rule):
-    """v = momentum v + g, as csrun has it; a dampened one it has not."""
+    """v = momentum v + (1 - dampening) g, at first g, as csrun has it."""
 
     kind = torch.optim.SGD
-    must_be: ClassVar = {**Rule.must_be, "dampening": 0}
-    fixed = ("momentum", "nesterov", "dampening")
+    fixed = ("momentum", "nesterov", "dampening", "maximize")
+    cycled = "momentum"
 
     def algorithm(self, group: Group, each: EachStep) -> Algorithm:
-        return SgdAttr.of(each.rate, group["momentum"], group["nesterov"], each.decay)
+        return SgdAttr.of(
+            each.rate,
+            each.momentum(group),
+            group["nesterov"],
+            each.decay,
+            dampening=group["dampening"],
+            maximize=group["maximize"],
+        )
+
+    def counts_steps(self, group: Group) -> bool:
+        return bool(group["momentum"] and group["dampening"])  # the first gradient is not dampened
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        return {"momentum_buffer": slots["momentum"]} if group["momentum"] else {}
+        return {"momentum_buffer": slots["momentum"]} if "momentum" in slots else {}
 
 
 RULES = (Sgd(),)

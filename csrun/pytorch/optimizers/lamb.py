@@ -82,6 +82,7 @@ class LambRule(Adam):
 
     kind = Lamb
     fixed = ("betas", "eps", "bias_correction")
+    cycled = None
 
     def algorithm(self, group: Group, each: EachStep) -> Algorithm:
         corrected = group["bias_correction"]

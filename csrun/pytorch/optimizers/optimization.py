@@ -1,6 +1,7 @@
 """The user's optimizer: its algorithms, the numbers that it has each step, its state afterwards."""
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm, StepNumberAttr
+from csrun.compiler.optimizers import SLOTS
 from csrun.executable.bind import Array
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.optimizers.base import EachStep, Rule
@@ -17,13 +19,13 @@ from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.watched_state import own_state
 from csrun.records.torch_names import stored_name
 
-SLOTS = ("momentum", "gradient_sum", "square_sum")  # of the updates in csrun
+NUMBERS = 3  # of each group in a step: its rate, its weight decay, its momentum
 
 
 class Optimization:
     """An optimizer over parameters of the model, as it is when the Session begins.
 
-    Number 2 g of a step is the rate of group g, number 2 g + 1 its weight decay.
+    A step has NUMBERS of each group, one group after the other.
 
     Raises: UsageError, with the user's line, for an optimizer or an option that csrun does not have
     """
@@ -36,7 +38,6 @@ class Optimization:
         self._groups: list[dict[str, Any]] = optimizer.param_groups
         for group in self._groups:
             self._rule.check(group, self._line)
-        self._fixed = self._options()
         self._counted: set[str] | None = None
 
     def _found_rule(self) -> Rule:
@@ -58,12 +59,10 @@ class Optimization:
         for others than the program before has, where updates count steps
         """
         self._require_same(trained)
+        self._require_fixed()
         found = {}
         for number, group in enumerate(self._groups):
-            decay: float | StepNumberAttr = StepNumberAttr.of(2 * number + 1)
-            if not group["weight_decay"]:
-                decay = 0.0
-            each = EachStep(StepNumberAttr.of(2 * number), decay)
+            each = self._each_step(number, group)
             try:
                 algorithm = self._rule.algorithm(group, each)
             except VerifyException as error:
@@ -71,6 +70,13 @@ class Optimization:
             for parameter in group["params"]:
                 found[self._name(parameter, number)] = algorithm
         return found
+
+    def _each_step(self, number: int, group: Mapping[str, Any]) -> EachStep:
+        rate, decay, cycled = (StepNumberAttr.of(NUMBERS * number + k) for k in range(NUMBERS))
+        is_cycled = self._rule.cycled_momentum(group) is not None
+        return EachStep(
+            rate, decay if group["weight_decay"] else 0.0, cycled if is_cycled else None
+        )
 
     def _name(self, parameter: torch.Tensor, group: int) -> str:
         name = self._names.get(id(parameter))
@@ -92,12 +98,22 @@ class Optimization:
 
         Raises: UsageError when an option has changed that is part of the compiled program
         """
-        if self._options() != self._fixed:
-            raise self._changed()
+        self._require_fixed()
         found: list[float] = []
         for group in self._groups:
-            found += (float(group["lr"]), float(group["weight_decay"]))
+            momentum = self._rule.cycled_momentum(group) or 0.0
+            found += (float(group["lr"]), float(group["weight_decay"]), momentum)
         return tuple(found)
+
+    @cached_property
+    def _fixed(self) -> list[tuple[Any, ...]]:
+        """The options as they are at the first step, when the loop's schedulers are made."""
+        return self._options()
+
+    def _require_fixed(self) -> None:
+        """Raises: UsageError when an option has changed that is part of the compiled program"""
+        if self._fixed != self._options():
+            raise self._changed()
 
     def _require_same(self, trained: Collection[str]) -> None:
         """PyTorch counts steps for each parameter, and csrun for all."""
@@ -120,8 +136,8 @@ class Optimization:
         return next(g for g in self._groups if any(p is parameter for p in g["params"]))
 
     def _options(self) -> list[tuple[Any, ...]]:
-        names = self._rule.fixed
-        return [(len(g["params"]), not g["weight_decay"], *map(g.get, names)) for g in self._groups]
+        fixed = self._rule.fixed_options
+        return [(len(g["params"]), not g["weight_decay"], *fixed(g)) for g in self._groups]
 
     def _changed(self) -> UsageError:
         now, names = self._options(), ("number of params", "weight_decay 0", *self._rule.fixed)
@@ -135,8 +151,8 @@ class Optimization:
                 if old != new
             )
         return UsageError(
-            f"{user_line()}: lr and weight_decay may change from step to step, nothing else of the "
-            f"optimizer: {what} (a OneCycleLR needs cycle_momentum=False)"
+            f"{user_line()}: of the optimizer lr and weight_decay may change from step to step, "
+            f"and momentum or beta1 by a OneCycleLR or CyclicLR made before the first step: {what}"
         )
 
     def require_new(self) -> None:

@@ -10,11 +10,11 @@ import psutil
 import torch
 
 from csrun.base.errors import UsageError
+from csrun.compiler.optimizers import SLOTS
 from csrun.executable.bind import Array
 from csrun.pytorch.capture import Recording, Source, user_line
 from csrun.pytorch.capture.tape import address, forget, is_meta, is_on_meta, real
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.optimization import SLOTS
 from csrun.pytorch.optimizers.watched_state import own_state
 from csrun.pytorch.weights.stored import differ, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint

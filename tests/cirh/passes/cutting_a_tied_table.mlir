@@ -30,9 +30,9 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} 
   %23 = cirh.view %22 {scope = "ln", shape = array<i64: 2, 3, 2>} : (tensor<6x2xf64>) -> tensor<2x3x2xf64>
   %24 = cirh.embedding_dense_backward %23, %ids {scope = "wte", num_weights = 20 : i64, padding_idx = -1 : i64} : (tensor<2x3x2xf64>, tensor<2x3xi32>) -> tensor<20x2xf64>
   %wte_embeddings_grad = cirh.add %21, %24 {scope = "wte"} : (tensor<20x2xf64>, tensor<20x2xf64>) -> tensor<20x2xf64>
-  cirh.sgd %wte_embeddings, %wte_embeddings_grad {scope = "wte", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<20x2xf64>, tensor<20x2xf64>
-  cirh.sgd %ln_gamma, %ln_gamma_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<2xf64>, tensor<2xf64>
-  cirh.sgd %ln_beta, %ln_beta_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<2xf64>, tensor<2xf64>
+  cirh.sgd %wte_embeddings, %wte_embeddings_grad {scope = "wte", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<20x2xf64>, tensor<20x2xf64>
+  cirh.sgd %ln_gamma, %ln_gamma_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<2xf64>, tensor<2xf64>
+  cirh.sgd %ln_beta, %ln_beta_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<2xf64>, tensor<2xf64>
 }
 // -----
 builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} {
@@ -119,15 +119,15 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} 
   %82 = cirh.embedding_part_backward %78, %ids {scope = "wte/embeddings[4:8]", rows = 4 : i64, first = 4 : i64, padding_idx = -1 : i64} : (tensor<2x3x2xf64>, tensor<2x3xi32>) -> tensor<4x2xf64>
   %83 = cirh.embedding_part_backward %78, %ids {scope = "wte/embeddings[0:4]", rows = 4 : i64, first = 0 : i64, padding_idx = -1 : i64} : (tensor<2x3x2xf64>, tensor<2x3xi32>) -> tensor<4x2xf64>
   %84 = cirh.add %48, %79 {scope = "wte/embeddings[16:20]"} : (tensor<4x2xf64>, tensor<4x2xf64>) -> tensor<4x2xf64>
-  cirh.sgd %4, %84 {scope = "wte/embeddings[16:20]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x2xf64>, tensor<4x2xf64>
+  cirh.sgd %4, %84 {scope = "wte/embeddings[16:20]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<4x2xf64>, tensor<4x2xf64>
   %85 = cirh.add %55, %80 {scope = "wte/embeddings[12:16]"} : (tensor<4x2xf64>, tensor<4x2xf64>) -> tensor<4x2xf64>
-  cirh.sgd %3, %85 {scope = "wte/embeddings[12:16]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x2xf64>, tensor<4x2xf64>
+  cirh.sgd %3, %85 {scope = "wte/embeddings[12:16]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<4x2xf64>, tensor<4x2xf64>
   %86 = cirh.add %62, %81 {scope = "wte/embeddings[8:12]"} : (tensor<4x2xf64>, tensor<4x2xf64>) -> tensor<4x2xf64>
-  cirh.sgd %2, %86 {scope = "wte/embeddings[8:12]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x2xf64>, tensor<4x2xf64>
+  cirh.sgd %2, %86 {scope = "wte/embeddings[8:12]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<4x2xf64>, tensor<4x2xf64>
   %87 = cirh.add %69, %82 {scope = "wte/embeddings[4:8]"} : (tensor<4x2xf64>, tensor<4x2xf64>) -> tensor<4x2xf64>
-  cirh.sgd %1, %87 {scope = "wte/embeddings[4:8]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x2xf64>, tensor<4x2xf64>
+  cirh.sgd %1, %87 {scope = "wte/embeddings[4:8]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<4x2xf64>, tensor<4x2xf64>
   %88 = cirh.add %76, %83 {scope = "wte/embeddings[0:4]"} : (tensor<4x2xf64>, tensor<4x2xf64>) -> tensor<4x2xf64>
-  cirh.sgd %0, %88 {scope = "wte/embeddings[0:4]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<4x2xf64>, tensor<4x2xf64>
-  cirh.sgd %ln_gamma, %ln_gamma_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<2xf64>, tensor<2xf64>
-  cirh.sgd %ln_beta, %ln_beta_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, []>} : tensor<2xf64>, tensor<2xf64>
+  cirh.sgd %0, %88 {scope = "wte/embeddings[0:4]", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<4x2xf64>, tensor<4x2xf64>
+  cirh.sgd %ln_gamma, %ln_gamma_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<2xf64>, tensor<2xf64>
+  cirh.sgd %ln_beta, %ln_beta_grad {scope = "ln", algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<2xf64>, tensor<2xf64>
 }

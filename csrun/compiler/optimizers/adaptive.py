@@ -1,0 +1,105 @@
+"""Optimizers that divide by a root of squares: Adagrad, RMSProp and Adadelta."""
+
+from dataclasses import dataclass
+
+from csrun.compiler.lair.formula import Values
+from csrun.compiler.optimizers.base import Optimizer, cycled_of, text_of
+from csrun.executable.learning_rate import StepNumber
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """s = s + g g; w = w - rate g / (sqrt(s) + epsilon).
+
+    Source: Duchi et al. 2011, section 1.1, in the form of torch.optim.Adagrad
+    """
+
+    lr_decay: float
+    initial_accumulator: float
+    epsilon: float
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("square_sum",)
+
+    @property
+    def first_slot_value(self) -> float:
+        return self.initial_accumulator
+
+    def factors(self) -> list[str]:
+        return [f"rate = learning_rate / (1 + step.index * {self.lr_decay!r})"]
+
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        s = old["square_sum"] + g * g
+        u = g / (s.root() + self.epsilon)
+        return {"square_sum": s, "weights": old["weights"] - u * "rate"}
+
+
+@dataclass(frozen=True)
+class RmsProp(Optimizer):
+    """s = alpha s + g g; b = momentum b + g / (sqrt(s) + epsilon); w = w - rate b.
+
+    s is a sum, as Adam's; centered, it is less (1 - alpha) a a, a the sum of the gradients.
+
+    Source: Tieleman and Hinton 2012, lecture 6e; Graves 2013, equations 38 to 45, in the form of
+    torch.optim.RMSprop
+    """
+
+    alpha: float
+    epsilon: float
+    momentum: float | StepNumber
+    centered: bool
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        means = ("gradient_sum",) if self.centered else ()
+        return ("square_sum", *means, *(("momentum",) if self.momentum else ()))
+
+    @property
+    def cycled(self) -> StepNumber | None:
+        return cycled_of(self.momentum)
+
+    def factors(self) -> list[str]:
+        return [f"rate = learning_rate * {(1 - self.alpha) ** -0.5!r}"]
+
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        s = old["square_sum"] * self.alpha + g * g
+        found, variance = {"square_sum": s}, s
+        if self.centered:
+            a = old["gradient_sum"] * self.alpha + g
+            found["gradient_sum"] = a
+            # The sums are 1 / (1 - alpha) of the means; rounding takes no variance below zero.
+            variance = (s - a * a * (1 - self.alpha)).at_least(0)
+        u = g / (variance.root() + self.epsilon * (1 - self.alpha) ** -0.5)
+        if self.momentum:
+            u = old["momentum"] * text_of(self.momentum) + u
+            found["momentum"] = u
+        return {**found, "weights": old["weights"] - u * "rate"}
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """u = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + u u; w = w - rate u.
+
+    s = rho s + g g and d are sums, as Adam's, and epsilon is larger by as much: in the quotient
+    that factor is gone.
+
+    Source: Zeiler 2012, algorithm 1, in the form of torch.optim.Adadelta
+    """
+
+    rho: float
+    epsilon: float
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("square_sum", "delta_sum")
+
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        epsilon = self.epsilon / (1 - self.rho)
+        s = old["square_sum"] * self.rho + g * g
+        u = (old["delta_sum"] + epsilon).root() / (s + epsilon).root() * g
+        d = old["delta_sum"] * self.rho + u * u
+        return {"square_sum": s, "delta_sum": d, "weights": old["weights"] - u * "rate"}

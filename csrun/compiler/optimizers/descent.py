@@ -1,0 +1,44 @@
+"""Stochastic gradient descent."""
+
+from dataclasses import dataclass
+
+from csrun.compiler.lair.formula import Values
+from csrun.compiler.optimizers.base import Optimizer, cycled_of, text_of
+from csrun.executable.learning_rate import StepNumber
+
+
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    """v = momentum v + (1 - dampening) g, at first g; w = w - learning_rate v.
+
+    Without momentum v is g.
+
+    Source: Sutskever et al. 2013, section 2, in the form of torch.optim.SGD
+    """
+
+    momentum: float | StepNumber
+    nesterov: bool
+    dampening: float
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+    @property
+    def cycled(self) -> StepNumber | None:
+        return cycled_of(self.momentum)
+
+    def factors(self) -> list[str]:
+        lines = super().factors()
+        if self.momentum and self.dampening:
+            lines.append(f"taken = {1 - self.dampening!r} if step.index else 1.0")
+        return lines
+
+    def update(self, old: Values) -> Values:
+        g = self.decayed(old["gradients"], old["weights"])
+        if not self.momentum:
+            return {"weights": old["weights"] - g * "rate"}
+        momentum = text_of(self.momentum)
+        v = old["momentum"] * momentum + (g * "taken" if self.dampening else g)
+        u = v * momentum + g if self.nesterov else v
+        return {"momentum": v, "weights": old["weights"] - u * "rate"}

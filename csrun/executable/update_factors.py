@@ -1,0 +1,45 @@
+"""Numbers of a step that updates of NAdam and RAdam multiply by."""
+
+from functools import lru_cache
+
+NEGLIGIBLE = 1e-20  # beside 1, from which it is subtracted
+
+
+def nesterov_share(beta1: float, decay: float, step: int) -> float:
+    """Return NAdam's mu of step `step`, the first of which is 1."""
+    return float(beta1 * (1 - 0.5 * 0.96 ** (step * decay)))
+
+
+@lru_cache(maxsize=64)
+def nesterov_product(beta1: float, decay: float, steps: int, least: float = NEGLIGIBLE) -> float:
+    """Return the product of mu over the first steps, or one that is below `least` already."""
+    product = 1.0
+    for step in range(1, steps + 1):
+        product *= nesterov_share(beta1, decay, step)
+        if product <= least:
+            break
+    return product
+
+
+def nesterov_factors(beta1: float, decay: float, index: int) -> tuple[float, float]:
+    """Return what step `index`, from 0, takes of its gradient and of the first moment.
+
+    Source: Dozat 2016, algorithm 2
+    """
+    now, ahead = (nesterov_share(beta1, decay, step) for step in (index + 1, index + 2))
+    product = nesterov_product(beta1, decay, index + 1)
+    return (1 - now) / (1 - product), ahead / (1 - product * ahead)
+
+
+def rectification(beta2: float, index: int) -> float:
+    """Return RAdam's r sqrt(1 - beta2^t) at step `index`, from 0; 0 where v has no variance yet.
+
+    Source: Liu et al. 2020, algorithm 2
+    """
+    kept = beta2 ** (index + 1)
+    most = 2 / (1 - beta2) - 1
+    length = most - 2 * (index + 1) * kept / (1 - kept)
+    if length <= 5:
+        return 0.0
+    rectified = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+    return float((rectified * (1 - kept)) ** 0.5)

@@ -1,0 +1,71 @@
+"""torch.optim.Adamax, NAdam and RAdam; their moments are csrun's sums, as Adam's are."""
+
+from typing import Any, ClassVar
+
+import torch
+
+from csrun.cirh.algorithms import AdamaxAttr, Algorithm, NAdamAttr, RAdamAttr
+from csrun.executable.update_factors import nesterov_product
+from csrun.pytorch.optimizers.adam import Adam
+from csrun.pytorch.optimizers.base import EachStep, Group, Slots, counted
+
+
+class Adamax(Adam):
+    """The infinity norm is csrun's."""
+
+    kind = torch.optim.Adamax
+    fixed = ("betas", "eps", "maximize")
+
+    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+        betas, maximize = each.betas(group), group["maximize"]
+        return AdamaxAttr.of(each.rate, betas, group["eps"], each.decay, maximize=maximize)
+
+    def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
+        return {
+            "step": counted(steps),
+            "exp_avg": self.first_moment(slots, group),
+            "exp_inf": slots["infinity_norm"],
+        }
+
+
+class NAdam(Adam):
+    """Its products of momenta are made of beta1, which is no cycled one."""
+
+    kind = torch.optim.NAdam
+    fixed = ("betas", "eps", "momentum_decay", "decoupled_weight_decay", "maximize")
+    cycled: ClassVar[str | None] = None
+
+    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+        return NAdamAttr.of(
+            each.rate,
+            group["betas"],
+            group["eps"],
+            group["momentum_decay"],
+            group["decoupled_weight_decay"],
+            each.decay,
+            maximize=group["maximize"],
+        )
+
+    def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
+        product = nesterov_product(group["betas"][0], group["momentum_decay"], steps, 0.0)
+        return {**super().state(slots, group, steps), "mu_product": torch.tensor(product)}
+
+
+class RAdam(Adam):
+    """Adam's moments."""
+
+    kind = torch.optim.RAdam
+    fixed = ("betas", "eps", "decoupled_weight_decay", "maximize")
+
+    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+        return RAdamAttr.of(
+            each.rate,
+            each.betas(group),
+            group["eps"],
+            group["decoupled_weight_decay"],
+            each.decay,
+            maximize=group["maximize"],
+        )
+
+
+RULES = (Adamax(), NAdam(), RAdam())
