@@ -152,6 +152,17 @@ def distances(x, w):
     return y + torch.cdist(x, w).sum((1, 2), True)[:, 0] + torch.cdist(x, w, 1).mean(1)[:, :1]
 
 
+def losses_by_label(x, w):
+    labels = torch.tensor([[1, 0, 2, 2, -100, 1], [0, 0, 1, 2, 1, -100]]).repeat(2, 1)
+    each = nn.functional.nll_loss(
+        x, labels, torch.tensor([0.5, 2.0, 1.0]).double(), reduction="none"
+    )
+    several = torch.tensor([[1, 4, -1, 2, -1, 1], [5, -1, 0, 0, 0, 0]]).repeat(2, 1)
+    apart = nn.functional.multilabel_margin_loss(x[:, 0], several, reduction="none")
+    mean = nn.functional.multilabel_margin_loss(x[:, 1], several)
+    return each + apart[:, None] + mean
+
+
 FUNCTIONS = (
     several_places,
     distances,
@@ -179,6 +190,18 @@ def test_a_family_is_pytorchs(tmp_path, function):
     model = Function(function, (4, 3, 6)).double()
     batch = torch.randn(4, 3, 6).double(), torch.randn(100).double()
     Beside(model, batch, step, tmp_path, ExecutionMode.WEIGHT_STREAMING).check(1e-12, 1e-11)
+
+
+def test_losses_of_each_label_are_pytorchs(tmp_path):
+    """They are written with other operators than PyTorch's, so that not all bits are its own."""
+    torch.manual_seed(0)
+    model = Function(losses_by_label, (4, 3, 6)).double()
+    batch = torch.randn(4, 3, 6).double(), torch.randn(100).double()
+    beside = Beside(model, batch, step, tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    (loss, gradients), (found, ours) = beside.theirs(), beside.ours()
+    assert found == pytest.approx(loss.item(), rel=1e-12)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-11, atol=1e-14)
 
 
 @pytest.mark.filterwarnings("ignore:(divide by zero|invalid value)")

@@ -58,6 +58,56 @@ def multi_margin_loss(
     return _reduced(loss[0] if is_one else loss, reduction)
 
 
+def nll_loss(
+    recorder: Any,
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """-weight[y] x[y] of each label; sums and means are PyTorch's operator.
+
+    Shapes: input [N, C, ...] or [C], target [N, ...] or []
+    """
+    if reduction != "none" or size_average is not None or reduce is not None:
+        return NotImplemented
+    axis = min(input.dim() - 1, 1)
+    is_ignored = target == ignore_index
+    labels = torch.where(is_ignored, 0, target)
+    loss = -input.gather(axis, labels.unsqueeze(axis)).squeeze(axis)
+    loss = loss if weight is None else loss * weight[labels]
+    return torch.where(is_ignored, 0, loss)
+
+
+def multilabel_margin_loss(
+    recorder: Any,
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """The sum of 1 - (x[y] - x[i]) above 0, of labels y up to the first -1 and other classes i.
+
+    Shapes: input and target [N, C] or [C]
+    """
+    if size_average is not None or reduce is not None:
+        return NotImplemented
+    is_one = input.dim() == 1
+    rows, labels = (input[None], target[None]) if is_one else (input, target)
+    is_label = (labels < 0).cumsum(1) == 0
+    labels = torch.where(is_label, labels, 0)
+    classes = torch.arange(rows.shape[1])
+    is_target = ((labels[:, :, None] == classes) & is_label[:, :, None]).any(1)
+    apart = (1 - rows.gather(1, labels)[:, :, None] + rows[:, None]).clamp_min(0)
+    is_counted = is_label[:, :, None] & ~is_target[:, None]
+    loss = torch.where(is_counted, apart, 0).sum((1, 2)) / rows.shape[1]
+    return _reduced(loss[0] if is_one else loss, reduction)
+
+
 def bilinear(recorder: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """x A y, of each matrix A of the weights."""
     found = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
@@ -97,6 +147,8 @@ def _reduced(loss: Any, reduction: str) -> Any:
 COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.gaussian_nll_loss: gaussian_nll_loss,
     functional.multi_margin_loss: multi_margin_loss,
+    functional.multilabel_margin_loss: multilabel_margin_loss,
+    functional.nll_loss: nll_loss,
     functional.bilinear: bilinear,
     functional.embedding_bag: embedding_bag,
 }
